@@ -118,10 +118,10 @@ struct Shown {
 }
 
 impl KeyspaceSnapshot {
-    pub(super) fn of(handle: &KeyspaceHandle) -> Self {
-        let handle = handle
+    pub(super) fn of(keyspace: &KeyspaceHandle) -> Self {
+        let handle = keyspace
             .open_handle(HandleKind::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) });
-        KeyspaceSnapshot { name: handle.name().into(), handle }
+        KeyspaceSnapshot { name: keyspace.name().into(), handle }
     }
 
     /// The keyspace's name.

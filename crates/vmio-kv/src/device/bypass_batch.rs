@@ -1,4 +1,4 @@
-//! Blocks that are read past the cache, many at once, for somebody who wants each of them once.
+//! Reads many blocks past the cache at once, for a caller that wants each of them once.
 
 use std::cell::Cell;
 use std::mem;
@@ -11,24 +11,25 @@ use crate::device::bypass_look::BYPASS_BLOCKS_MAX;
 use crate::format::block::Block;
 use crate::format::geometry::BLOCK_BYTES;
 
-/// So many are read at once, at most: 256 KiB.
+/// Blocks that are read at once, at most: 256 KiB.
 const BLOCKS_MAX: usize = 64;
 
-/// So many blocks between two that are wanted are read with them: on a device that is quick with reads one behind the other, and on one that
-/// takes a processor's time for each, they cost less than one read more.
+/// Two wanted blocks are read in one go if at most this many blocks lie between them. That costs less than another read, both on a device
+/// that
+/// is quick with sequential reads and on one that takes processor time for each read.
 const BETWEEN_MAX: u64 = 8;
 
 thread_local! {
-    /// Where the thread read them to the last time.
+    /// The thread's last buffer, for the next batch.
     static IDLE: Cell<Option<Box<[Block]>>> = const { Cell::new(None) };
 }
 
-/// What was read; none of it may be believed without a look at its checksum.
+/// Blocks that were read; check the checksum before you believe them.
 #[derive(Default)]
 pub(crate) struct BypassBatch {
-    /// Which blocks of the volume, ascending.
+    /// The blocks' numbers in the volume, ascending.
     numbers: Vec<u64>,
-    /// Bit *n*: the block *n* of those has come.
+    /// Bit *n*: block *n* of those was read.
     come: u64,
     blocks: Option<Box<[Block]>>,
 }
@@ -56,7 +57,7 @@ impl BypassBatch {
 impl Drop for BypassBatch {
     fn drop(&mut self) {
         if let Some(blocks) = self.blocks.take() {
-            // A thread that ends has none any more.
+            // A thread that is ending has no slot any more.
             let _ = IDLE.try_with(|idle| idle.set(Some(blocks)));
         }
     }
@@ -68,8 +69,9 @@ fn blocks_of(range: &Range<u64>) -> Range<u64> {
 }
 
 impl Device {
-    /// Reads ranges of the log that somebody is about to look at, but for what is in memory. What is worth a place there is
-    /// read into the cache in the background, as are long ranges; what could not be read, he who looks is told.
+    /// Reads ranges of the log that the caller is about to look at, except those in memory. Pages worth a place in the cache are read into
+    /// it in the
+    /// background, as are long ranges. The later look reports what could not be read.
     pub(crate) fn bypass_read(&self, ranges: impl Iterator<Item = Range<u64>>) -> BypassBatch {
         let mut numbers = Vec::with_capacity(BLOCKS_MAX);
         let mut into_cache = Vec::new();
@@ -78,7 +80,7 @@ impl Device {
             if blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
                 continue;
             }
-            // Several records in one block want it once: that is no reason to have it come into the cache.
+            // Several records in one block count as one read: they are no reason to admit the block.
             let is_begun = numbers.contains(&blocks.start);
             if is_begun && blocks.clone().all(|block| numbers.contains(&block)) {
                 continue;
@@ -111,8 +113,9 @@ impl Device {
 }
 
 impl Device {
-    /// Reads ranges of the log, which ascend, past the cache, but for what is in memory; where little lies between two of them that is read
-    /// as well, so that one read does for both. Tells how many of them it has dealt with: as many as there is space for.
+    /// Reads ascending ranges of the log past the cache, except those in memory; a small gap between two of them is read as well, so that
+    /// one read
+    /// serves both. Returns how many ranges were dealt with: as many as fit.
     pub(crate) fn bypass_read_nearby(&self, ranges: impl Iterator<Item = Range<u64>>) -> (BypassBatch, usize) {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let (mut count, mut dealt_with) = (0, 0);
@@ -138,7 +141,7 @@ impl Device {
         (bypassed, dealt_with)
     }
 
-    /// Reads runs of blocks, which ascend, for which there is space.
+    /// Reads ascending runs of blocks, which must fit.
     fn read_runs(&self, runs: &[Range<u64>]) -> BypassBatch {
         let numbers: Vec<u64> = runs.iter().cloned().flatten().collect();
         let mut blocks = IDLE.take().unwrap_or_else(|| vec![Block::ZERO; BLOCKS_MAX].into());
@@ -172,7 +175,7 @@ mod tests {
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
     #[test]
-    fn what_is_wanted_once_is_read_at_once_and_stays_out_of_a_full_cache() -> Result<()> {
+    fn ranges_wanted_once_are_read_together_and_stay_out_of_a_full_cache() -> Result<()> {
         let folder = tempfile::tempdir().expect("a folder");
         let backing = Arc::new(FileBacking::create(folder.path().join("volume"), 64 * ALLOCATION_UNIT_BYTES)?);
         let cache = Cache::builder().capacity(32 << 20).build()?;
@@ -208,7 +211,7 @@ mod tests {
         let again = device.bypass_read(std::iter::once(wanted[0].clone()));
         assert_eq!(again.get(wanted[0].clone()), None);
         assert_eq!(device.look(place(30), 1, |bytes| Ok(bytes[0]))?, 30);
-        // No more than there is space for at a time.
+        // No more than fits at a time.
         let many = device.bypass_read((40..180).map(|block| range(place(block), BLOCK)));
         let come: Vec<_> = (40..180).filter(|block| many.get(range(place(*block), BLOCK)).is_some()).collect();
         assert_eq!(come, Vec::from_iter(40..40 + BLOCKS_MAX as u64));

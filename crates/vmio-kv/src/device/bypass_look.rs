@@ -1,4 +1,4 @@
-//! What most likely nobody wants again soon is looked at in memory of the thread, and stays out of the cache.
+//! Looks at bytes in a buffer of the thread if they will most likely not be wanted again soon; they stay out of the cache.
 
 use std::cell::RefCell;
 
@@ -9,19 +9,20 @@ use crate::error::Result;
 use crate::format::block::{Block, Kind, Sealed, unseal};
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Blocks that are read past the mapping at a time, for a look at them.
+/// Blocks that one look reads past the mapping, at most.
 pub(super) const BYPASS_BLOCKS_MAX: usize = 4;
-/// A cache of whose pages more than one in this number are free has space. Evictors free some hundreds at a time.
+/// A cache has space if more than one in this number of its pages is free. Evictors free some hundreds at a time.
 const FREE_SHARE: u64 = 8;
 
 thread_local! {
-    /// Where a thread reads them to, those that nobody looks at: a record is looked at while its leaf is.
+    /// Buffers of a thread that are not in use. More than one exists because a record is looked at while its leaf is.
     static BYPASS_BUFFERS: RefCell<Vec<Box<[Block; BYPASS_BLOCKS_MAX]>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
-    /// Has `look` see published bytes that are neither in memory nor worth a place there: they are read past the mapping,
-    /// into memory of the thread. `None` if they are one or the other, or too many.
+    /// Shows `look` published bytes that are neither in memory nor worth a place there: they are read past the mapping, into a buffer of
+    /// the thread.
+    /// `None` if they are in memory or worth a place there, or too many.
     pub(crate) fn bypass_look<Answer>(
         &self,
         offset: u64,
@@ -54,7 +55,8 @@ impl Device {
         stats.free_pages > stats.capacity_pages / FREE_SHARE
     }
 
-    /// Has `look` see a published node that most likely nobody wants again soon: it comes into the cache only if it is worth a place there.
+    /// Shows `look` a published node that will most likely not be wanted again soon: it comes into the cache only if it is worth a place
+    /// there.
     pub(crate) fn bypass_look_at_node<Answer>(
         &self,
         kind: Kind,
@@ -67,7 +69,7 @@ impl Device {
         })?;
         match bypassed.flatten() {
             Some(answer) => Ok(answer),
-            // Or it is damaged: that is told by who reads it into the cache.
+            // Or the node is damaged: the read into the cache reports that.
             None => self.look_at_node(kind, offset, look),
         }
     }
@@ -86,7 +88,7 @@ mod tests {
     use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
     #[test]
-    fn what_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
+    fn bytes_wanted_once_do_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
         let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
         let block = |number: u64| ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64;
@@ -97,7 +99,7 @@ mod tests {
             device.look(8 * ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }
         (1..100).try_for_each(|number| bypass_look(number, 8).map(drop))?;
-        let seen = bypass_look(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
+        let seen = bypass_look(150, 2 * BLOCK_BYTES)?.expect("it was not wanted before");
         assert!(
             seen[..BLOCK_BYTES].iter().all(|byte| *byte == 150) && seen[BLOCK_BYTES..].iter().all(|byte| *byte == 151)
         );
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
+    fn a_leaf_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
         let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
         device.know_unit(1, true, 2)?;
@@ -122,7 +124,7 @@ mod tests {
             let mut block = Block::ZERO;
             let label = Label { kind: Kind::Leaf, keyspace: 1, offset: place(number), epoch: 10 + number };
             seal(&mut block.0, Uuid([9; 16]), label, 0);
-            // The last one has rotted.
+            // The last one is damaged.
             block.0[4000] = u8::from(number == 3);
             device.write(place(number), &block.0)?;
         }

@@ -1,4 +1,4 @@
-//! The backing of a store that was taken over: its former owner may have it open, in this process or another.
+//! The backing of a store that was taken over: the former owner may still have it open, in this process or another.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use vmio::backing::{Access, Backing, FileUser};
 
-/// A backing that is opened beside one that somebody has open for writing.
+/// A backing that is opened while another process has it open for writing.
 pub(crate) struct TakeoverBacking<B>(pub(crate) B);
 
 impl<B: Backing> Backing for TakeoverBacking<B> {
@@ -42,7 +42,7 @@ impl<B: Backing> Backing for TakeoverBacking<B> {
         self.0.allocate(range)
     }
 
-    // Without an identity: pages are not to be shared with a mapping of the former owner's in this process.
+    // Without an identity: pages must not be shared with a mapping of the former owner in this process.
 
     fn lock(&self, user: FileUser) -> vmio::Result<()> {
         self.0.lock(if user == FileUser::CachedWriter { FileUser::Successor } else { user })

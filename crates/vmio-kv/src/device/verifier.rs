@@ -1,4 +1,4 @@
-//! Nodes are verified as they arrive from the device; records of the log are when they are read.
+//! Verifies nodes as they arrive from the device; records of the log are verified when they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ impl NodeUnits {
     }
 }
 
-/// What the mapping asks of each page.
+/// Verifies each page for the mapping.
 pub(super) struct NodeVerifier(pub(super) Arc<NodeUnits>);
 
 impl PageVerifier for NodeVerifier {

@@ -1,4 +1,4 @@
-//! Where the garbage is: what is in doubt until levels meet, and what may not be collected before memory is flushed.
+//! Finds out where the garbage is: merges resolve what is in doubt, flushes free chunks that recovery would still read.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::keyspace::Keyspace;
 use crate::keyspace::contents::Contents;
 
-/// What is not worth a compaction.
+/// Less than this is not worth a compaction.
 const LEAST_BYTES: u64 = 2 * ALLOCATION_UNIT_BYTES;
 
-/// What an entry takes in a leaf.
+/// Bytes of an entry in a leaf.
 const ENTRY_BYTES: u64 = 24;
 
-/// How much is done to find garbage, beside looking where it is known to be.
+/// What a collection may do to find garbage, besides looking where garbage is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learning {
     Nothing,
-    /// What is in memory is flushed: the log is read back from there on, and chunks before may be collected.
+    /// Flush the memtables: the log is read back from there on, and earlier chunks may be collected.
     Memory,
-    /// All levels are merged.
+    /// Merge all levels.
     Levels,
-    /// Whatever tells the most, in the background.
+    /// Whatever reveals the most, in the background.
     Most,
 }
 
@@ -32,15 +32,16 @@ impl OpenSegment {
         self.in_doubt_by_keyspace(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
     }
 
-    /// The same of each keyspace: a key may be in each of its levels. Those of the largest level are keys of their own, unless they were deleted
-    /// since; and nothing is in doubt where there is one level.
+    /// The same for each keyspace. A key may be in each of the keyspace's levels. The keys of the largest level differ from each other and
+    /// count
+    /// as live unless they were deleted since. Where there is only one level, nothing is in doubt.
     fn in_doubt_by_keyspace(&self, live_bytes: u64) -> Vec<(Arc<Keyspace>, u64)> {
         let levels: Vec<(Arc<Keyspace>, Vec<Contents>)> =
             self.keyspaces().into_iter().map(|keyspace| (Arc::clone(&keyspace), keyspace.contents())).collect();
         let all = || levels.iter().flat_map(|(_, levels)| levels);
         let known: u64 = all().flat_map(|level| level.records).map(|records| records.bytes).sum();
         let unknown: u64 = all().filter(|level| level.records.is_none()).map(|level| level.entries).sum();
-        // Of levels that were there when the store was opened, what all of them hold is known, and not which of them.
+        // For levels that existed when the store was opened only the total of live bytes is known, not each level's part.
         let average = live_bytes.saturating_sub(known) as f64 / unknown.max(1) as f64;
         let bytes_of = |level: &Contents| match level.records {
             Some(records) => records.bytes as f64,
@@ -65,20 +66,21 @@ impl OpenSegment {
         self.bytes_in_doubt(space.bytes - space.garbage_bytes)
     }
 
-    /// Whether large values may be garbage of which levels that meet would tell.
+    /// Whether large values may be garbage that a merge of levels would reveal.
     pub(super) fn has_large_in_doubt(&self) -> bool {
         let has_several = |keyspace: &Arc<Keyspace>| keyspace.contents().iter().filter(|level| level.entries > 0).count() > 1;
         self.segment.allocator().blocks_of_extents() > 0 && self.keyspaces().iter().any(has_several)
     }
 
-    /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
+    /// Whether a merge of the levels would reveal more garbage than the merge costs: the entries that it writes again against the bytes in
+    /// doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
         let entries: u64 = self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
-    /// Garbage of chunks that an opening would read back: it can be collected once memory is flushed.
+    /// Garbage in chunks that recovery would still read: it can be collected once the memtables are flushed.
     fn bytes_held_back(&self) -> u64 {
         let open = self.log.open_chunks();
         let held_back = self.log.chunks_to_read_back();
@@ -87,7 +89,7 @@ impl OpenSegment {
         held_back.into_iter().filter(|chunk| !open.contains(chunk)).map(of_chunk).sum()
     }
 
-    /// Has levels be compacted in the background that tell of garbage; tells whether some are.
+    /// Queues compactions that reveal garbage; returns whether there are any.
     pub(super) fn learn(&self, learning: Learning) -> Result<bool> {
         if learning != Learning::Most {
             return Ok(false);
@@ -123,23 +125,23 @@ impl OpenSegment {
         Ok(asked.is_some())
     }
 
-    /// The same at once, of all that was there when it began.
+    /// The same at once, for everything that is there when it begins.
     pub(super) fn learn_all(&self, learning: Learning) -> Result<()> {
         if learning == Learning::Nothing {
             return Ok(());
         }
         for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
-            // What a compaction that failed has left is lost to no reader, and stays.
+            // What a failed compaction has left is lost to no reader, and stays.
             let target = keyspace.memtables_so_far();
             loop {
-                let compacted = keyspace.flushed_memtables();
-                if compacted >= target || !keyspace.rotate_memtable() {
+                let flushed = keyspace.flushed_memtables();
+                if flushed >= target || !keyspace.rotate_memtable() {
                     break;
                 }
                 self.compact_all(keyspace)?;
                 if keyspace.lacks_space() {
                     break;
-                }
+                keyspace.wait_for_flush_after(flushed)?;
                 keyspace.wait_for_flush_after(compacted)?;
             }
             if learning == Learning::Levels {

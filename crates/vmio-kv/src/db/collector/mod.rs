@@ -1,6 +1,6 @@
-//! Garbage collection of the log: what is live in the chunks with the most garbage is appended anew, and the chunks are given up.
+//! Garbage collection of the log: live records of the chunks with the most garbage are appended again, and the chunks are freed.
 //!
-//! A thread of the store's does it, beside writers and compactions, one chunk after the other; whoever finds no space does the same.
+//! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the same.
 //! Where garbage is not known yet, or may not be collected yet, levels are compacted first: `learning.rs`.
 
 mod learning;
@@ -25,72 +25,72 @@ use learning::Learning;
 pub(super) use pace::{Bound, Pace};
 pub(super) use thread::{CollectorThread, Wake};
 
-/// When space is short, chunks are collected that have this much garbage.
+/// When space is short, chunks with at least this much garbage are collected.
 const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
-/// So many chunks are given up by one commit, unless somebody waits for them.
+/// Chunks that one commit frees, unless a thread waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
 /// Garbage that is not worth a collection of its own while the log is written to: an eighth of the volume at most.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
-/// The same when nobody writes.
+/// The same while there are no writes.
 const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;
 
 /// A segment's collection of garbage.
 #[derive(Default)]
 pub(crate) struct Collector {
-    /// Who collects holds it.
+    /// Locked by the thread that collects.
     state: Mutex<Collecting>,
     pub(super) pace: Pace,
-    /// Nothing was to be gained when it was looked last.
+    /// The last look found nothing to gain.
     is_in_vain: AtomicBool,
-    /// Since the store was opened: chunks that were given up, and bytes of records that were moved for it.
+    /// Since the store was opened: chunks freed, and bytes of records moved for that.
     pub(super) chunks: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
 }
 
-/// What one who collects knows.
+/// What the collecting thread knows.
 #[derive(Default)]
 pub(super) struct Collecting {
-    /// Chunks of which nothing is live any more, and when they came to that.
+    /// Chunks without a live record, and when the last record left them.
     emptied: Vec<(u64, Moment)>,
     /// Where the log ended, and how many units were free, when a collection found nothing to gain.
     was_in_vain: Option<(u64, u64)>,
 }
 
-/// When there is little enough garbage.
+/// How little garbage is little enough.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
-    /// The log takes no more than its limit, and so much beside.
+    /// The log takes at most its limit plus `slack_bytes`.
     Limit { slack_bytes: u64 },
-    /// So many chunks are there for a claim.
+    /// `chunks` chunks are free for writes of this priority.
     FreeChunks { priority: SpacePriority, chunks: u64 },
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// A chunk was emptied: there may be more.
     Emptied,
     /// The goal is reached.
     Reached,
-    /// Nothing can be gained before levels have been compacted, which they are being.
+    /// Nothing can be gained before compactions that are running have ended.
     Learns,
-    /// Nothing more is to be gained.
+    /// There is nothing more to gain.
     InVain,
 }
 
 impl OpenSegment {
-    /// Waits until nobody collects.
+    /// Locks the collection; waits while another thread collects.
     pub(super) fn collecting(&self) -> MutexGuard<'_, Collecting> {
         self.collector.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What background collection leaves beside the limit.
+    /// Bytes beyond the limit that background collection tolerates.
     fn slack_bytes(&self) -> u64 {
         let most = self.store.device.units_max() * ALLOCATION_UNIT_BYTES / 8;
         most.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end())
     }
 
-    /// The log's chunks, as they will be when those that are emptied are given up.
+    /// The log's space once the emptied chunks are freed.
     fn space_to_be(&self, state: &Collecting) -> LogSpace {
         let emptied = state.emptied.len() as u64;
         let mut space = self.segment.allocator().log_chunks.space();
@@ -99,7 +99,7 @@ impl OpenSegment {
         space
     }
 
-    /// Bytes of garbage from which on a chunk is to be collected; none if the goal is reached.
+    /// Garbage from which on a chunk is to be collected, in bytes; `None` if the goal is reached.
     fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
         let most = self.store.options.space_amplification();
         match goal {
@@ -114,45 +114,46 @@ impl OpenSegment {
         }
     }
 
-    /// How long the log may be. What may be garbage though nobody knows it yet does not count as live.
+    /// How long the log may be. Possible garbage that is not known as such yet does not count as live.
     fn limit(&self, space: LogSpace) -> u64 {
         let known_live = space.bytes - space.garbage_bytes;
         let live = known_live - self.bytes_in_doubt(known_live).min(known_live);
         (live as f64 * self.store.options.space_amplification()) as u64
     }
 
-    /// What the last commit says whose compaction readers see: between a commit and that, levels that are looked at lack what is not read back
-    /// any more.
+    /// The superblock of the last commit whose compaction is visible to readers. Between a commit and its publication, the levels that a
+    /// look-up
+    /// sees lack the records that recovery no longer reads.
     fn published_superblock(&self) -> Superblock {
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         self.segment.superblock()
     }
 
-    /// Lets chunks be collected that an opening would not read back any more.
+    /// Allows the collection of chunks that recovery would no longer read.
     fn allow_collection(&self) {
         let chunks = self.log.take_chunks_before(self.published_superblock().log_replay_sequence);
         let mut allocator = self.segment.allocator();
         chunks.into_iter().for_each(|chunk| allocator.log_chunks.allow(unit_of(chunk)));
     }
 
-    /// The same after an opening, of all that it has not read back.
+    /// The same after an opening, for all chunks that recovery has not read.
     pub(super) fn allow_collection_of_old(&self) {
         let mut open = self.log.open_chunks();
         open.extend(self.log.chunks_to_read_back());
         self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * ALLOCATION_UNIT_BYTES)));
     }
 
-    /// Empties a chunk, if the goal is not reached and one is worth it; else sees to it that there is one.
+    /// Empties a chunk, if the goal is not reached and a chunk is worth it; otherwise looks for garbage.
     fn step(&self, state: &mut Collecting, goal: Goal, learning: Learning) -> Result<Step> {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
-        // Merges hold them: more moves would take space, and give none yet.
+        // Merges hold them: more moves would take space and free none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
             return Ok(Step::Learns);
         }
         let next = || self.segment.allocator().log_chunks.most_garbage();
-        // A merge of levels tells of more garbage than moves of so much live data would gain.
+        // A merge of levels reveals more garbage than moves of that much live data would gain.
         let gains_little = next().is_none_or(|(_, garbage)| garbage < ALLOCATION_UNIT_BYTES / 4 * 3);
         if learning == Learning::Most
             && gains_little
@@ -169,9 +170,9 @@ impl OpenSegment {
                     return Ok(Step::Emptied);
                 }
                 Ok(false) => {}
-                // Others may have made space enough.
+                // Other threads may have freed enough space.
                 Err(Error::Full { .. }) => return Ok(Step::InVain),
-                // Its keyspaces take no writes since the store is being closed: there is nothing wrong with the chunk.
+                // A keyspace refuses writes because the store is being closed: nothing is wrong with the chunk.
                 Err(_) if self.store.compactions.is_stopping() => return Ok(Step::InVain),
                 Err(error) => self.leave_alone(unit, error)?,
             }
@@ -182,23 +183,23 @@ impl OpenSegment {
         Ok(if self.learn(learning)? { Step::Learns } else { Step::InVain })
     }
 
-    /// Collects until the log is within its limit, or nothing more can be gained of what there is by now.
+    /// Collects until the log is within its limit, or nothing more can be gained from what is there by now.
     pub(super) fn collect_all(&self) -> Result<()> {
         self.store.check_writable()?;
         let mut state = self.collecting();
         self.log.check_goes_on()?;
         self.store.compactions.forget_apart();
-        // What somebody has read until now.
+        // What readers held until now.
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
-            // Less than a chunk is nothing to be gained; of large values nothing is known before.
+            // Less than a chunk is not worth a merge; of large values nothing is known before the merge.
             let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
             if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
                 break;
             }
             self.learn_all(learning)?;
-            // What is written meanwhile is for the next collection.
+            // What is written meanwhile is left to the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
             for _ in 0..chunks {
                 if self.step(&mut state, goal, Learning::Nothing)? != Step::Emptied {
@@ -208,14 +209,14 @@ impl OpenSegment {
             self.give_up_emptied(&mut state, 1)?;
         }
         drop(state);
-        // A compaction that is done may still hold what it has replaced.
+        // A compaction that has ended may still hold what it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
         self.discard_free(1);
         Ok(())
     }
 
-    /// Makes space for a write that was refused; tells whether it is worth another try.
+    /// Makes space for a write that was refused; returns whether another try is worthwhile.
     pub(super) fn make_space(&self, priority: SpacePriority, chunks: u64) -> Result<bool> {
         let mut state = self.collecting();
         let goal = Goal::FreeChunks { priority, chunks };
@@ -227,7 +228,7 @@ impl OpenSegment {
             let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_space());
             lacking.try_for_each(|keyspace| self.compact_all(&keyspace))
         };
-        // Somebody else may have made it meanwhile.
+        // Another thread may have made space meanwhile.
         self.store.compactions.forget_apart();
         self.segment.give_back()?;
         if has_space() {
@@ -246,7 +247,7 @@ impl OpenSegment {
             self.learn_all(learning)?;
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
-                // What was given up may be held by readers: then more moves would take what is kept for deletions.
+                // Readers may hold the freed chunks: then more moves would take what is reserved for deletions.
                 if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
                     break;
                 }
@@ -257,7 +258,7 @@ impl OpenSegment {
         }
         compact_again()?;
         if !has_space() {
-            // What merges that go on have replaced comes free with their end.
+            // What running merges have replaced becomes free when they end.
             self.segment.merges.wait();
             self.segment.give_back()?;
         }
@@ -266,7 +267,7 @@ impl OpenSegment {
         Ok(has_space)
     }
 
-    /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.
+    /// Empties a chunk that a former owner may still write to; afterwards nothing refers to the chunk, and recovery does not read it.
     pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
         let mut state = self.collecting();
         self.flush_memtables_at_once()?;
@@ -278,8 +279,9 @@ impl OpenSegment {
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// A chunk that is damaged, or cannot be read, stays as it is, and so does one with records of a keyspace that takes no writes: whoever needs a record
-    /// of it will be told.
+    /// Leaves a chunk as it is that is damaged, cannot be read, or has records of a keyspace that refuses writes. A reader that needs a
+    /// record of
+    /// the chunk gets the error.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
             return Err(error);
@@ -289,8 +291,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Gives up chunks of which no record is the newest of its key, if there are so many for which no merge has to be waited; tells
-    /// whether there were.
+    /// Frees emptied chunks for which no merge has to be waited for, if there are at least `least` of them; returns whether there were.
     fn give_up_emptied(&self, state: &mut Collecting, least: usize) -> Result<bool> {
         let merges = &self.segment.merges;
         let count = state.emptied.iter().take_while(|(_, since)| merges.have_ended_before(*since)).count();
@@ -299,9 +300,9 @@ impl OpenSegment {
         }
         let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS };
         let chunks: Vec<Freed> = state.emptied[..count].iter().map(chunk).collect();
-        // What has taken the place of their records must not be lost when they are.
+        // The records' successors must not be lost after the chunks are.
         self.log.sync_all()?;
-        // What is published later must be of a later commit.
+        // Later publications must belong to a later commit.
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.segment.commit(Changes { log: Some(self.log.position()), ..Changes::default() }, &chunks)?;
         for chunk in &chunks {

@@ -1,7 +1,8 @@
-//! What is live in a chunk is appended to the log anew.
+//! Live records of a chunk are appended to the log again.
 //!
-//! It is put again, or deleted again, within its keyspace's write turn, and only if the index still points to the old record. So
-//! the log's order stays that of the writes, and reading it back needs no rule for what was moved.
+//! A move is a second put or deletion within the keyspace's write turn, and only if the index still points to the old record. So the log
+//! keeps
+//! the order of the writes, and recovery needs no rule for moved records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, Keyspace, WriteTurn};
 use crate::volume::space_reservation::SpacePriority;
 
-/// Keys that are looked up together.
+/// Keys per batch of look-ups.
 const KEYS_MAX: usize = 512;
-/// Bytes of records that are moved within one turn: writers of the keyspace wait for no more.
+/// Bytes of records moved within one turn: writers of the keyspace wait for no more.
 const TURN_BYTES: usize = 64 << 10;
 
 impl OpenSegment {
-    /// Appends anew what is live in a chunk, and has merges drop whatever points there. Tells whether it has: a chunk that has records
-    /// in memory is left as it is.
+    /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: a chunk with
+    /// records in a
+    /// memtable is left as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
         let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
@@ -41,23 +43,23 @@ impl OpenSegment {
         let mut by_keyspace: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
         self.log.walk(&read, |record| by_keyspace.entry(record.keyspace).or_default().push(record))?;
         for keyspace in self.keyspaces() {
-            // Records of keyspaces that are not there were never committed.
+            // Records of keyspaces that do not exist were never committed.
             let Some(mut records) = by_keyspace.remove(&keyspace.number) else { continue };
-            // Neighbours fall to the same leaves. What keys begin with is compared first, for which no key has to be looked at.
+            // Neighbours are in the same leaves. The keys' first bytes are compared first, which needs no look at the keys.
             records.sort_by_cached_key(|record| (front(record.key), record.key));
             for some in records.chunks(KEYS_MAX) {
                 self.move_live(&keyspace, some)?;
             }
         }
         self.segment.chunk_generations.empty(unit);
-        // Nothing of it is live: it counts as such until it is given up.
+        // None of it is live: the whole chunk counts as garbage until it is freed.
         let mut allocator = self.segment.allocator();
         allocator.log_chunks.forbid(unit);
         allocator.log_chunks.add_garbage(unit, ALLOCATION_UNIT_BYTES);
         Ok(true)
     }
 
-    /// Moves those of some records that are the newest of their keys.
+    /// Moves those of the records that are the newest of their keys.
     fn move_live(&self, keyspace: &Arc<Keyspace>, records: &[Visited<'_>]) -> Result<()> {
         let mut left: Vec<&Visited<'_>> = records.iter().collect();
         while !left.is_empty() {
@@ -77,7 +79,7 @@ impl OpenSegment {
                 let some = &some[..some.iter().take_while(is_within).count().max(1)];
                 let _admitted = self.admit_moves(some)?;
                 let turn = self.turn_to_move(keyspace)?;
-                // Levels on the device have changed meanwhile: the look-up may not hold any more.
+                // The levels on the device have changed meanwhile: the look-up may no longer hold.
                 if keyspace.current().epoch != version.epoch {
                     left = live.split_off(at);
                     break;
@@ -89,8 +91,9 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Space in memory for records that are moved. Who waits for space may wait for this thread, so it waits for nobody but a flush: where
-    /// others have all of it, what is moved takes a sixteenth more.
+    /// Reserves memtable budget for records that are moved. A writer that waits for budget may wait for this thread, so this thread waits
+    /// only for a
+    /// flush. If other writers have the whole budget, moves take a sixteenth more.
     fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
         let bytes = records.iter().map(|record| space_for(record.key)).sum();
         let budget = &self.store.memtable_budget;
@@ -111,12 +114,12 @@ impl OpenSegment {
         if let Some(turn) = keyspace.try_begin_write()? {
             return Ok(turn);
         }
-        // Who waits for space waits for this thread, perhaps.
+        // The holder of the turn may wait for space, and thus for this thread.
         self.compact_all(keyspace)?;
         keyspace.begin_write()
     }
 
-    /// Moves records within a turn, whose keys are in no memtable unless they were put since.
+    /// Moves records within a turn. A key that is in a memtable was written since, and is left out.
     fn move_within(&self, turn: WriteTurn<'_>, keyspace: &Arc<Keyspace>, records: &[&Visited<'_>]) -> Result<()> {
         let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
         let appends: Vec<Append<'_>> = records
@@ -125,7 +128,7 @@ impl OpenSegment {
             .map(|record| Append { kind: record.kind, keyspace: keyspace.number, key: record.key, value: record.value })
             .collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(appends.len());
-        // Not as a batch: where one finds no space the others are none the worse.
+        // Not as a batch: one move without space does no harm to the others.
         let done = appends.iter().try_for_each(|append| {
             appended.push(self.log.append_one_record(append, SpacePriority::Move)?);
             Ok(())

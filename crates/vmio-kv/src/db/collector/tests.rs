@@ -1,4 +1,4 @@
-//! What collects, beside a compaction at its worst moment.
+//! A collection and a compaction at its worst moment.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// A flush is committed, and its levels are not to be seen yet: what it has taken from memory is in no level that a collection looks at.
+/// A flush is committed and its levels are not visible yet: what it took from memory is in no level that a collection looks at.
 #[test]
 fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     const KEYS: u32 = 3000;
@@ -22,7 +22,7 @@ fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     assert!(!home.log.open_chunks().contains(&chunk));
     assert!(keyspace.rotate_memtable());
     let compaction = keyspace.begin_compaction(false).expect("the memory is due");
-    // Who writes holds up who publishes.
+    // A writer delays the publication.
     let turn = keyspace.begin_write().expect("a turn");
     let epoch = home.segment.epoch();
     thread::scope(|scope| {
@@ -33,7 +33,7 @@ fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
             thread::yield_now();
         }
         let emptied = scope.spawn(|| home.empty(unit_of(chunk)));
-        // Who does not wait for the publication is through by then.
+        // A collection that does not wait for the publication would end in this time.
         thread::sleep(Duration::from_millis(200));
         drop(turn);
         compacted.join().expect("no panic").expect("compacted");

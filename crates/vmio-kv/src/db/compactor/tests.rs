@@ -1,4 +1,4 @@
-//! Compactions that go on at once, and one of which a part fails.
+//! Compactions that run at the same time, and a compaction of which a part fails.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Nothing is merged, and what was has been committed and has given back what it made outdated.
+/// Waits until no merge runs, and those that ran have committed and freed what they replaced.
 fn wait_for_compactions(home: &OpenSegment) {
     home.segment.merges.wait();
     drop(home.committing.lock().expect("nobody has panicked"));
@@ -89,7 +89,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
     let (home, keyspace) = (&db.default_keyspace().open().unwrap().home, db.default_keyspace().keyspace());
     let trees = || keyspace.version().levels;
     let mut expected = std::collections::BTreeMap::new();
-    // Less than fills the memtable: no thread flushes it.
+    // Less than a full memtable: no thread flushes it.
     let mut put_some = |round: u64| {
         let numbers = (0..300).map(|number| (number * 7 + round * 13) % 5000);
         put(&db, numbers.clone(), &round.to_le_bytes());
@@ -121,12 +121,12 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
     }
     assert!(keyspace.begin_compaction(false).is_none(), "the level is full again, but not compacted yet");
     let committed = home.segment.keyspaces().into_iter().find(|entry| entry.number == keyspace.number);
-    assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "it is durable so");
+    assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "the commit says the same");
     let last = compacting.map(|root| root.entries);
     home.finish_compaction(held).expect("compacted");
     assert_eq!((trees()[1].compacting, trees()[2].active.map(|root| root.entries)), (None, last));
     check(&db, &all);
-    // What has come meanwhile is next.
+    // What has come in meanwhile is next.
     home.finish_compaction(keyspace.begin_compaction(false).expect("the level is full")).expect("compacted");
     assert!(trees()[1].active.is_none());
     check(&db, &all);
@@ -135,7 +135,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
 }
 
 #[test]
-fn a_part_that_fails_gives_back_what_all_have_taken() {
+fn when_a_part_fails_all_parts_give_back_their_blocks() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
     let options = options().compaction_threads(3).growth_factor(100);
     let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
@@ -145,12 +145,12 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     let root = keyspace.version().levels[1].active.expect("a tree");
     assert!(root.blocks > 40, "{root:?}");
     evict_all(&db, &backing);
-    // All leaves are in memory but those at the end.
+    // All leaves but the last ones are in memory.
     assert!((0..8000).all(|number| db.contains(&key(number)).expect("read")));
     backing.fail(Some(unit_of(last_leaf(&db, root))));
     put(&db, (0..9000).step_by(30), b"new");
     let taken_blocks = || db.default_keyspace().open().unwrap().home.segment.allocator().taken_blocks();
-    // The compaction before may still be giving back what it has made outdated.
+    // The compaction before may still be freeing what it has replaced.
     wait_for_compactions(&db.default_keyspace().open().unwrap().home);
     let before = taken_blocks();
     begin_to_compact(&db, &db);
@@ -158,7 +158,7 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     wait_for_compactions(&db.default_keyspace().open().unwrap().home);
     assert_eq!(taken_blocks(), before);
     backing.fail(None);
-    // It could not be read, which is remembered as long as it is in memory.
+    // The cache remembers a failed read as long as the page is in memory.
     evict_all(&db, &backing);
     for number in 0..9000 {
         let expected: &[u8] = if number % 30 == 0 { b"new" } else { b"old" };
@@ -166,9 +166,9 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     }
 }
 
-/// What is replaced says where its value is: if that cannot be read, the merge fails at its end.
+/// An entry that is replaced says where its value is: if that cannot be read, the merge fails at its end.
 #[test]
-fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
+fn a_merge_that_fails_at_its_end_frees_its_tree() {
     let backing = Arc::new(FailingBacking::new(256 << 20));
     let db = Db::create_on(Arc::clone(&backing), options().compaction_threads(1)).expect("a store");
     let keyspace = db.default_keyspace();
@@ -191,10 +191,10 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
         let numbers = (0..360).map(|place| (place * 55 + round * 13) % 20_000);
         put(keyspace, numbers, b"new");
         let _ = db.flush();
-        // Nothing else goes on: what is taken now is so after a merge that has failed.
+        // Nothing else runs: the blocks taken now are those taken after a failed merge.
         wait_for_compactions(home);
         let before = home.segment.allocator().taken_blocks();
-        // What has failed rests, but for who wants all to be merged.
+        // A failed keyspace rests, except for an explicit merge of everything.
         if home.merge_all(keyspace.keyspace()).is_err() {
             failures += 1;
             wait_for_compactions(home);
@@ -207,9 +207,9 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     panic!("{failures} merges have failed");
 }
 
-/// Numbers go on for all keyspaces of a segment, while one of them has nothing to do.
+/// Sequence numbers grow for all keyspaces of a segment, also while one of them has nothing to do.
 #[test]
-fn a_keyspace_that_was_idle_for_long_goes_on() {
+fn a_keyspace_that_was_idle_for_long_takes_writes() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).expect("memory"));
     let options = || Options::new().memory_bytes(32 << 20);
     let db = Db::create_on(Arc::clone(&disk), options()).expect("a store");
@@ -243,7 +243,7 @@ fn a_keyspace_that_was_idle_for_long_goes_on() {
 }
 
 #[test]
-fn a_flush_retries_what_has_found_no_space() {
+fn a_flush_retries_after_it_has_found_no_space() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).expect("memory"), options()).expect("a store");
     (0..100).for_each(|number| db.put(&key(number), b"value").expect("space"));
     let segment = Arc::clone(&db.default_keyspace().open().unwrap().home.segment);

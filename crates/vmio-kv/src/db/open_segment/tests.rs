@@ -1,4 +1,4 @@
-//! Batches that have begun, beside others who take space.
+//! A batch that has begun finds space, whatever else takes space meanwhile.
 
 use std::sync::Arc;
 
@@ -16,8 +16,9 @@ const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.
 const VALUES: u32 = 150;
 
-/// A batch waits for the device, with some of it in the log. `take` takes all the space that it gets meanwhile, and what it returns holds that
-/// to the end. The batch goes through, and the store goes on.
+/// A batch waits for the device, with a part of its records in the log. Meanwhile `take` takes all the space that it gets, and its result
+/// holds
+/// that space to the end. The batch must complete, and the store must go on.
 fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
     let options = Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None);
@@ -70,7 +71,7 @@ fn large_values_leave_a_batch_its_space() {
     });
 }
 
-/// What a compaction has taken that is not done.
+/// What an unfinished compaction has taken.
 struct Nodes {
     segment: Arc<Segment>,
     cursor: Cursor,
@@ -122,7 +123,7 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
         }
         scope.spawn(|| other.put(b"key", b"value").expect("space"));
         scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("space"));
-        // They have come by then, or nothing is seen of a fault.
+        // They have arrived by then; otherwise the test sees no fault.
         std::thread::sleep(std::time::Duration::from_millis(50));
         backing.let_through(u64::MAX);
     });
