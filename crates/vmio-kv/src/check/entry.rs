@@ -1,4 +1,4 @@
-//! An entry of a leaf: whether its record is what it says.
+//! Checks an entry of a leaf against its record.
 
 use crate::check::Check;
 use crate::check::segment::State;
@@ -12,7 +12,7 @@ use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
 use crate::format::unit_table::{Purpose, AllocationUnit};
 
 impl Check<'_> {
-    /// Checks an entry; gives its key, or nothing if its record is of a generation of the chunk that has ended.
+    /// Checks an entry; returns its key, or `None` if its record belongs to a generation of the chunk that has ended.
     pub(super) fn entry(
         &mut self,
         state: &mut State,
@@ -45,7 +45,7 @@ impl Check<'_> {
         Ok(Some(record.key.to_vec()))
     }
 
-    /// The same of one whose value is large.
+    /// The same for an entry with a large value.
     fn large_entry(
         &mut self,
         state: &mut State,
@@ -71,7 +71,7 @@ impl Check<'_> {
         Ok(head.key)
     }
 
-    /// The bytes of a record, as many as it says.
+    /// The bytes of a record, as many as its front says.
     fn record(&self, offset: u64) -> Result<Vec<u8>, String> {
         let damaged = damaged_at(offset);
         let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
@@ -91,7 +91,7 @@ fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {
     move |damage| format!("its record, at byte {offset}: {damage}")
 }
 
-/// Whether a unit was given back, and perhaps taken again, since a leaf was written: its entries that point there are superseded.
+/// Whether a unit was freed, and perhaps reused, since a leaf was written: the leaf's entries that point there are superseded.
 fn is_superseded(unit: &AllocationUnit, leaf_epoch: u64) -> bool {
     unit.purpose != Purpose::Log || leaf_epoch <= unit.former_epoch
 }
@@ -122,7 +122,7 @@ fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Resul
     Ok(())
 }
 
-/// Whether the entry says of the key what a search relies on.
+/// Checks that the entry says about its key what a search relies on.
 fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
     let known = leaf.key(index);
     if leaf.hash(index) != key_hash(key) {

@@ -1,4 +1,4 @@
-//! Large values: whether their heads and all their pieces are whole, and their blocks nobody else's.
+//! Checks large values: heads and pieces must be whole, and nothing else may have their blocks.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +16,23 @@ use crate::format::unit_table::Purpose;
 const HEAD: &str = "the head of a large value";
 const EXTENT: &str = "an extent";
 
-/// A record of the log, and where it is.
+/// A log record of a large value, and its place.
 struct Placed {
     offset: u64,
     large: LargeRecord,
 }
 
-/// A key of a keyspace, and what a record says of it if its value is large.
+/// A keyspace, a key, and the record's contents if the value is large.
 type Seen = (u32, Vec<u8>, Option<Placed>);
 
-/// Which large values the log alone refers to, as opening would find them.
+/// Large values that only the log refers to, as recovery would find them.
 #[derive(Default)]
 pub(super) struct LargeInLog {
-    /// For each keyspace the number from which on its records are in no tree.
+    /// For each keyspace, the sequence number from which on its records are in no tree.
     since: BTreeMap<u32, u64>,
-    /// The newest records of their keys that are of large values, and where they are.
+    /// The large values whose log records are the newest of their keys.
     newest: BTreeMap<(u32, Vec<u8>), Placed>,
-    /// Records of a batch of which the last has not been seen.
+    /// Records of a batch whose last record has not come yet.
     batch: Vec<Seen>,
 }
 
@@ -42,12 +42,12 @@ impl LargeInLog {
         LargeInLog { since, ..LargeInLog::default() }
     }
 
-    /// The log goes on after it was torn: of a batch that has no end nothing counts.
+    /// The log continues after it was torn: an unfinished batch does not count.
     pub(super) fn begin_anew(&mut self) {
         self.batch.clear();
     }
 
-    /// Sees the record that comes next.
+    /// Takes the next record.
     pub(super) fn see(&mut self, record: &Record<'_>, offset: u64) -> Result<(), Damage> {
         let value = match record.kind {
             RecordKind::Extents => Some(Placed { offset, large: LargeRecord::from_bytes(record.value)? }),
@@ -69,13 +69,13 @@ impl LargeInLog {
     }
 }
 
-/// A head, and what it says of itself.
+/// A head that was read.
 pub(super) struct FoundHead {
     pub(super) keyspace: u32,
     pub(super) key: Vec<u8>,
-    /// The epoch in which it was written.
+    /// The epoch in which the head was written.
     pub(super) epoch: u64,
-    /// How long it is.
+    /// Length of the head.
     pub(super) bytes: u32,
     pub(super) head: Head,
 }
@@ -87,7 +87,7 @@ impl FoundHead {
 }
 
 impl Check<'_> {
-    /// Checks what the log alone refers to: no bitmap has it yet.
+    /// Checks the large values that only the log refers to: the bitmap does not include them yet.
     pub(super) fn large_in_log(&mut self, state: &mut State, large: LargeInLog) {
         for ((keyspace, key), Placed { offset: record, large: value }) in large.newest {
             for extent in value.extents() {
@@ -109,11 +109,11 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a value that an entry of a tree refers to.
+    /// Checks a large value that an entry of a tree refers to.
     pub(super) fn large_in_tree(&mut self, state: &mut State, offset: u64, found: &FoundHead) {
         let own = found.head.list.extents.iter().copied().map(|extent| (EXTENT, extent));
         for (structure, extent) in own.chain([(HEAD, head_extent(offset, found.bytes))]) {
-            // One thing that is wrong with an extent is enough.
+            // One problem for each extent is enough.
             let before = self.report.problem_count;
             for block in blocks_of(extent) {
                 let _ = self.own(state, structure, block, Purpose::Extents, found.keyspace);
@@ -169,7 +169,7 @@ impl Check<'_> {
     }
 }
 
-/// Where the blocks of an extent are.
+/// Places of an extent's blocks.
 fn blocks_of(extent: Extent) -> impl Iterator<Item = u64> {
     (extent.offset..extent.offset + extent.bytes()).step_by(BLOCK_BYTES)
 }

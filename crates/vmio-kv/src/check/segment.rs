@@ -1,4 +1,4 @@
-//! A segment: its superblocks, its allocator's blocks, its free log and its catalogue.
+//! Checks a segment: its superblocks, its allocator's blocks, its free log and its catalogue.
 
 use std::collections::BTreeSet;
 
@@ -25,18 +25,18 @@ const UNIT_TABLE: &str = "the unit table";
 const FREE_LOG: &str = "the free log";
 const CATALOGUE: &str = "the catalogue of keyspaces";
 
-/// A segment that is being checked.
+/// A segment under check.
 pub(super) struct State {
     pub(super) uuid: Uuid,
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
     pub(super) owners: Owners,
-    /// Units that the commit gave up as chunks: what points there is superseded.
+    /// Units that the commit freed as chunks: entries that point there are superseded.
     pub(super) retired: BTreeSet<u64>,
 }
 
 impl Check<'_> {
-    /// Checks all of a segment.
+    /// Checks the whole segment.
     pub(super) fn segment(&mut self, entry: &SegmentEntry) {
         let Some(first) = entry.groups.first() else {
             self.wrong("the table of segments", 0, format!("segment {} has no units", entry.number));
@@ -77,7 +77,7 @@ impl Check<'_> {
         self.leaks(&state);
     }
 
-    /// Both copies; gives the newest that is whole.
+    /// Checks both copies; returns the newest that is whole.
     fn superblocks(&mut self, first: &Group, uuid: Uuid) -> Option<(u64, Superblock)> {
         let mut newest: Option<(u64, Superblock)> = None;
         let (mut torn, mut zeros) = (Vec::new(), Vec::new());
@@ -109,7 +109,7 @@ impl Check<'_> {
                 self.wrong(SUPERBLOCK, offset, damage);
             }
         }
-        // The first one has no other beside it.
+        // The first superblock has no second copy.
         if newest.as_ref().is_some_and(|(epoch, _)| *epoch > EPOCH_FIRST) {
             for offset in zeros {
                 self.note(SUPERBLOCK, offset, "it is all zeros, though there has been more than one commit");
@@ -126,7 +126,7 @@ impl Check<'_> {
         newest
     }
 
-    /// Of a block that lies there twice the copy that counts: the newest that is whole, and not newer than the superblock.
+    /// Returns the valid copy of a block that is stored twice: the newest that is whole and not newer than the superblock.
     fn newest(
         &mut self,
         state: &State,
@@ -154,7 +154,7 @@ impl Check<'_> {
         newest.map(|(epoch, offset, block)| (offset, epoch, block))
     }
 
-    /// Of which epochs they are, as far as one is whole.
+    /// Returns the blocks' epochs; `None` for a block of which no copy is whole.
     fn bitmaps(&mut self, state: &mut State, group: &Group) -> Vec<Option<u64>> {
         let mut epochs = Vec::new();
         for index in 0..group.bitmaps_in_use() {
@@ -206,7 +206,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of units that have something.
+    /// Checks the table's rows of units with taken blocks.
     fn units(&mut self, state: &State) {
         self.report.units += state.owners.units_in_all();
         for (unit, owners) in state.owners.units() {
@@ -221,7 +221,7 @@ impl Check<'_> {
             if row.purpose == Purpose::Free {
                 self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
             }
-            // Sizes of records are known to an eighth.
+            // Sizes of records are exact to an eighth.
             if u64::from(row.garbage) > ALLOCATION_UNIT_BYTES + ALLOCATION_UNIT_BYTES / 8 {
                 self.wrong(UNIT_TABLE, offset, format!("{} bytes of garbage are counted in a unit", row.garbage));
             }
@@ -242,7 +242,7 @@ impl Check<'_> {
         }
     }
 
-    /// Says that something has a block, which has to lie in a unit for that.
+    /// Records that a structure has a block, which must lie in a unit for that purpose.
     pub(super) fn own(
         &mut self,
         state: &mut State,
@@ -319,9 +319,9 @@ impl Check<'_> {
         keyspaces
     }
 
-    /// Blocks that wait for readers who have gone by now. The log may have taken some of them since.
-    /// Whole units that the last commit gave up, as far as its free log can be read: what is wrong with that is told later. They may
-    /// have been taken again since.
+    /// Units that the last commit freed, as far as its free log can be read; problems with the log are reported later. The units may have
+    /// been
+    /// taken again since.
     fn retired(&self, state: &State) -> BTreeSet<u64> {
         let mut retired = BTreeSet::new();
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The trees of keyspaces: whether nodes are where and what those above them say, and keys in order.
+//! Checks the trees of keyspaces: nodes must be where their parents say, with the contents their parents say, and keys in order.
 
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
@@ -20,21 +20,21 @@ const LEAF: &str = "a leaf";
 const BRANCH: &str = "an inner node";
 const PIECE: &str = "a piece of a long pivot";
 
-/// A tree that is being gone through.
+/// A walk through a tree.
 pub(super) struct Walk<'walk> {
     pub(super) keyspace: &'walk KeyspaceEntry,
     pub(super) chain: &'walk Chain,
     level: u8,
-    /// The last key that was seen, if all of it is known.
+    /// The last key, if it is known in full.
     pub(super) last: Option<Vec<u8>>,
     entries: u64,
     nodes: u64,
-    /// Entries of all trees, and how many were gone through before this one.
+    /// Entries of all trees, and how many of them come before this tree.
     of: u64,
     before: u64,
 }
 
-/// Where keys below a node lie: no less than the first, and less than the other, if there is one.
+/// The range of the keys below a node: from `start` up to, but not including, `end`, if there is one.
 #[derive(Clone, Copy)]
 struct Range<'key> {
     start: &'key [u8],
@@ -78,7 +78,7 @@ impl Check<'_> {
         self.node(state, walk, Child::new(root.offset, root.epoch), root.height, Range { start: &[], end: None });
         self.report.nodes += walk.nodes;
         self.report.entries += walk.entries;
-        // Of a tree that is damaged further down the sums are not known.
+        // The totals of a tree that is damaged further down are unknown.
         let is_whole = self.report.problem_count == before;
         if is_whole && (walk.entries, walk.nodes) != (root.entries, u64::from(root.blocks)) {
             let what = format!(
@@ -89,12 +89,12 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a node and all below it.
+    /// Checks a node and everything below it.
     fn node(&mut self, state: &mut State, walk: &mut Walk<'_>, child: Child, height: u16, range: Range<'_>) {
         let offset = child.offset();
         let (structure, kind) = if height == 1 { (LEAF, Kind::Leaf) } else { (BRANCH, Kind::Branch) };
         let purpose = if height == 1 { Purpose::Leaves(walk.level) } else { Purpose::Branches(walk.level) };
-        // Who comes to a node for the second time may be in a loop.
+        // A second visit of a node may be a loop.
         let conflict = self.own(state, structure, offset, purpose, walk.keyspace.number).err();
         if conflict.is_some_and(|conflict| conflict.is_fatal()) {
             return;
@@ -164,7 +164,7 @@ impl Check<'_> {
         }
         let block = |offset| offset..offset + BLOCK_BYTES as u64;
         self.device.prefetch((0..branch.len()).map(|index| block(branch.child(index).offset())));
-        // Of a pivot that cannot be read nothing is known but that it is within the node's range.
+        // All that is known of an unreadable pivot is that it is within the node's range.
         let mut begins: Option<Vec<u8>> = Some(range.start.to_vec());
         for index in 0..branch.len() {
             let is_last = index + 1 == branch.len();
@@ -181,7 +181,7 @@ impl Check<'_> {
         }
     }
 
-    /// All of a pivot, of which the rest is checked; nothing if that is damaged.
+    /// Returns the whole pivot, and checks its rest; `None` if the rest is damaged.
     fn pivot(&mut self, state: &mut State, walk: &mut Walk<'_>, pivot: Pivot<&[u8]>) -> Option<Vec<u8>> {
         let mut bytes = pivot.front.to_vec();
         let (mut next, mut left) = pivot.rest.map_or((None, 0), |rest| (Some(rest.first), rest.bytes));

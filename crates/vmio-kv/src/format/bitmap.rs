@@ -1,19 +1,19 @@
-//! A block of the bitmap: which blocks of 63 units are taken, a bit each.
+//! A block of the bitmap: which blocks of 63 allocation units are taken, one bit each.
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS};
 
-/// Words of 64 bits that a unit's blocks take.
+/// Words of 64 bits for the blocks of a unit.
 pub(crate) const UNIT_WORDS: usize = (ALLOCATION_UNIT_BLOCKS / 64) as usize;
 const START: usize = BLOCK_BYTES - BITMAP_UNITS as usize * UNIT_WORDS * 8;
 
 const _: () = assert!(START == HEADER_BYTES + 16);
 
-/// The bits of a unit; a set one is a block that is taken.
+/// The bits of a unit; a set bit is a taken block.
 pub(crate) type UnitBits = [u64; UNIT_WORDS];
 
-/// A block of the bitmap for so many units.
+/// Builds a block of the bitmap for `units`.
 pub(crate) fn to_block(segment: Uuid, units: &[UnitBits], offset: u64, epoch: u64) -> Block {
     assert!(units.len() <= BITMAP_UNITS as usize, "{} units in a bitmap block", units.len());
     let mut block = Block::ZERO;
@@ -24,7 +24,7 @@ pub(crate) fn to_block(segment: Uuid, units: &[UnitBits], offset: u64, epoch: u6
     block
 }
 
-/// What it holds.
+/// Reads a block of the bitmap.
 pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<UnitBits>, Damage> {
     if sealed.count > BITMAP_UNITS as usize {
         return Err(Damage::Count { found: sealed.count, most: BITMAP_UNITS as usize });

@@ -7,9 +7,9 @@ use crate::error::Damage;
 use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, number};
 
-/// Keyspaces of a block.
+/// Keyspaces in a block.
 pub(crate) const KEYSPACES: usize = 7;
-/// Levels of a keyspace, the one in memory included: the row of level 0 has checkpoints of it.
+/// Levels of a keyspace, including the one in memory: the row of level 0 is for checkpoints of it.
 pub(crate) const LEVELS: usize = 7;
 /// The longest name of a keyspace, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
@@ -47,15 +47,15 @@ const _: () = assert!(size_of::<RootRow>() == 32 && size_of::<KeyspaceRow>() == 
 pub(crate) struct Root {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
-    /// Entries of its leaves.
+    /// Entries in the leaves.
     pub(crate) entries: u64,
     /// Nodes on the way from the root to a leaf, both included.
     pub(crate) height: u16,
-    /// Its nodes.
+    /// Nodes of the tree.
     pub(crate) blocks: u32,
 }
 
-/// A level's two trees: one that takes what the level above is compacted into, and one that is compacted into the level below.
+/// A level's two trees: one that receives compactions of the level above, and one that is being compacted into the level below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LevelRoots {
     pub(crate) active: Option<Root>,
@@ -67,9 +67,9 @@ pub(crate) struct LevelRoots {
 pub(crate) struct KeyspaceEntry {
     pub(crate) number: u32,
     pub(crate) name: String,
-    /// Records of the keyspace from this number on are in no level but the one in memory.
+    /// Records of the keyspace from this sequence number on are only in the memtable.
     pub(crate) log_sequence: u64,
-    /// Where the first of them is, or would be.
+    /// Place of the first of them, or where it would be.
     pub(crate) log_offset: u64,
     pub(crate) levels: [LevelRoots; LEVELS],
 }
@@ -97,7 +97,7 @@ fn root(row: &RootRow) -> Option<Root> {
     (root.offset != 0).then_some(root)
 }
 
-/// A block of the catalogue.
+/// Builds a block of the catalogue.
 pub(crate) fn to_block(segment: Uuid, keyspaces: &[KeyspaceEntry], offset: u64, epoch: u64) -> Block {
     assert!(keyspaces.len() <= KEYSPACES, "{} keyspaces in a block", keyspaces.len());
     let row = |keyspace: &KeyspaceEntry| {
@@ -122,7 +122,7 @@ pub(crate) fn to_block(segment: Uuid, keyspaces: &[KeyspaceEntry], offset: u64, 
     block
 }
 
-/// What it says.
+/// Reads a block of the catalogue.
 pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<KeyspaceEntry>, Damage> {
     if sealed.count > KEYSPACES {
         return Err(Damage::Count { found: sealed.count, most: KEYSPACES });

@@ -1,4 +1,4 @@
-//! A segment's superblock: where its newest consistent state is. To write it is to commit that state.
+//! A segment's superblock: it says where the segment's newest consistent state is. Writing it commits that state.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,14 +7,14 @@ use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, Group, number};
 
-/// Blocks of the catalogue that a superblock has space for.
+/// Blocks of the catalogue that fit into a superblock.
 pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
 
-/// Pivots that are longer than [`crate::format::pivot::SHORT_BYTES_MAX`].
+/// Feature: pivots longer than [`crate::format::pivot::SHORT_BYTES_MAX`].
 const LONG_PIVOTS: u64 = 1;
-/// Pointers to heads of large values have a number, which is part of their checksums.
+/// Feature: pointers to heads of large values have a number, which is part of the heads' checksums.
 const NUMBERED_HEADS: u64 = 2;
-/// Features that segments have which this program has opened.
+/// Features of segments that this program has opened.
 pub(crate) const FEATURES: u64 = LONG_PIVOTS | NUMBERED_HEADS;
 
 const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
@@ -49,25 +49,26 @@ struct BlockRow {
 const _: () = assert!(size_of::<Fields>() == 208);
 const _: () = assert!(ROWS_AT + CATALOGUE_BLOCKS_MAX * size_of::<BlockRow>() <= BLOCK_BYTES);
 
-/// A block that another one refers to, and the epoch it must be of: so a lost write is found.
+/// A reference to a block, with the epoch that it must have: this reveals a lost write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockReference {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
 }
 
-/// A checksum of the epochs of all blocks of the bitmap and the unit table. By it their newest copies are known to be there: of
-/// two copies one that is damaged may be the newest, or one that a commit has torn which never came.
+/// A checksum of the epochs of all bitmap and unit table blocks. It proves that the newest copies are there: a damaged copy may be the
+/// newest one,
+/// or one torn by a commit that never completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatorEpochs(u64);
 
 impl AllocatorEpochs {
-    /// It is of all blocks. Older programs write it so, and take one that is not for none.
+    /// The checksum covers all blocks. Older programs write this bit, and take a checksum without it for none.
     const OF_ALL: u64 = 1 << 32;
-    /// It is of those that describe units which were granted, and of each group's first ones: no others have to be read.
+    /// The checksum covers the blocks of units below the write fence, and the first blocks of each group: no others have to be read.
     const OF_WRITABLE: u64 = 1 << 33;
 
-    /// Of blocks of these epochs: group by group the bitmap's, then the unit table's, those of units that were granted.
+    /// From the blocks' epochs: for each group those of the bitmap, then those of the unit table, for units below the write fence.
     pub(crate) fn of(epochs: impl Iterator<Item = u64>) -> Self {
         AllocatorEpochs(Self::OF_WRITABLE | Self::checksum(epochs))
     }
@@ -76,12 +77,12 @@ impl AllocatorEpochs {
         epochs.fold(0, |sum, epoch| crc32c::crc32c_append(sum, &epoch.to_le_bytes())).into()
     }
 
-    /// Units of which the blocks have to be read, of those that are granted up to one, and of all.
+    /// The unit below which blocks have to be read: the write fence, or no limit.
     pub(crate) fn needs(self, write_fence: u64) -> u64 {
         if self.0 & Self::OF_WRITABLE != 0 { write_fence } else { u64::MAX }
     }
 
-    /// Whether these can be the epochs of the blocks that it needs. Superblocks written before there was this checksum have none.
+    /// Whether these can be the epochs of the covered blocks. Superblocks older than this checksum have none.
     pub(crate) fn allows(self, found: impl Iterator<Item = u64>) -> bool {
         self.0 & (Self::OF_ALL | Self::OF_WRITABLE) == 0 || self.0 as u32 as u64 == Self::checksum(found)
     }
@@ -92,34 +93,35 @@ impl AllocatorEpochs {
 pub(crate) struct Superblock {
     /// Features without which the segment must not be opened.
     pub(crate) incompatible: u64,
-    /// Raised by each new owner; who finds a higher one than his own has been fenced off.
+    /// Raised by each new owner; an owner that finds a higher epoch than its own has been fenced off.
     pub(crate) owner_epoch: u64,
-    /// The chunk with which the log began; it may have been given up. Nothing reads it.
+    /// The first chunk of the log; it may have been freed. Nothing reads this.
     pub(crate) log_first_chunk: u64,
-    /// The record from which on the log holds what no level does, and its number.
+    /// Place and sequence number of the first record that is in no level but the memtables.
     pub(crate) log_replay_from: u64,
     pub(crate) log_replay_sequence: u64,
-    /// The generation of the newest chunk when this was written.
+    /// Generation of the newest chunk at the time of writing.
     pub(crate) log_generation: u64,
-    /// Records with lower numbers were durable when this was written.
+    /// Records with lower numbers were durable at the time of writing.
     pub(crate) log_durable: u64,
     /// The first block of the free log; 0 for none.
     pub(crate) free_log: u64,
     /// The number of the next keyspace to be created.
     pub(crate) next_keyspace: u32,
-    /// Of which epochs the bitmaps and the unit tables are.
+    /// The epochs of the bitmaps and the unit tables.
     pub(crate) allocator_epochs: AllocatorEpochs,
-    /// Units of its groups; 0 for all that the volume's table names. The table has more while the volume is made longer.
+    /// Units of the segment's groups; 0 for all that the volume's table names. The table has more while the volume grows.
     pub(crate) units: u64,
-    /// Units from this on were never given out, and nothing was written there; 0 if nothing is known of that. A new owner
-    /// keeps to them, since the one before may still write to the others.
+    /// Units from this one on were never allocated, and nothing was written there; 0 if that is unknown. A new owner uses only these units,
+    /// since the
+    /// former owner may still write to the others.
     pub(crate) write_fence: u64,
     /// The blocks of the catalogue of keyspaces.
     pub(crate) catalogue: Vec<BlockReference>,
 }
 
 impl Superblock {
-    /// The first unit that was never given out, if the segment has these groups.
+    /// The first unit that was never allocated, if the segment has these groups.
     pub(crate) fn write_fence_end(&self, groups: &[Group]) -> u64 {
         let end = groups.last().map_or(0, |group| group.end());
         if self.write_fence == 0 { end } else { self.write_fence.min(end) }
@@ -156,7 +158,7 @@ impl Superblock {
 
     pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Self, Damage> {
         let fields = Fields::read_from_bytes(&sealed.bytes[HEADER_BYTES..ROWS_AT]).map_err(|_| Damage::Length)?;
-        // It is the upper half of generations.
+        // The epoch is the upper half of generations.
         let owner_epoch = fields.owner_epoch.get();
         number("the owner's epoch", owner_epoch.saturating_mul(1 << 32))?;
         number("an epoch", sealed.epoch)?;
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back() {
+    fn a_superblock_is_read_back() {
         assert_eq!(read_back(&superblock(), 4), Ok(superblock()));
     }
 

@@ -1,4 +1,4 @@
-//! A block of the unit table: what each of 252 units is for.
+//! A block of the unit table: the purposes of 252 allocation units.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,10 +24,10 @@ struct UnitRow {
 
 const _: () = assert!(size_of::<UnitRow>() == 16 && START == 64);
 
-/// What a unit is for. Units are given to one keyspace and one purpose, so that priorities and read spans stay apart.
+/// The purpose of an allocation unit. A unit belongs to one keyspace and one purpose, so that priorities and read spans stay separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
-    /// Nobody has it.
+    /// The unit is free.
     #[default]
     Free,
     /// The first unit of a group.
@@ -45,7 +45,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// What it is called.
+    /// The purpose's name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Purpose::Free => "nothing",
@@ -58,7 +58,7 @@ impl Purpose {
         }
     }
 
-    /// The level whose nodes it is for; 0 for none.
+    /// The level whose nodes the unit holds; 0 for other purposes.
     pub(crate) fn level(self) -> u8 {
         self.to_bytes().1
     }
@@ -92,21 +92,21 @@ impl Purpose {
     }
 }
 
-/// A unit, as the table describes it.
+/// An allocation unit, as the table describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AllocationUnit {
     pub(crate) purpose: Purpose,
-    /// The keyspace whose unit it is; 0 for the segment's own.
+    /// The keyspace that the unit belongs to; 0 for the segment.
     pub(crate) keyspace: u32,
-    /// Segments other than its own that refer to it, read-only.
+    /// Other segments that refer to the unit, read-only.
     pub(crate) references: u32,
-    /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
+    /// Bytes of a log chunk, or of extents, without a reference.
     pub(crate) garbage: u32,
-    /// Of a log chunk the epoch of the commit that ended the unit's previous generation; 48 bits are kept.
+    /// For a log chunk, the epoch of the commit that ended the unit's previous generation; 48 bits are stored.
     pub(crate) former_epoch: u64,
 }
 
-/// A block of the table.
+/// Builds a block of the table.
 pub(crate) fn to_block(segment: Uuid, units: &[AllocationUnit], offset: u64, epoch: u64) -> Block {
     assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
     let row = |unit: &AllocationUnit| {
@@ -132,7 +132,7 @@ pub(crate) fn to_block(segment: Uuid, units: &[AllocationUnit], offset: u64, epo
     block
 }
 
-/// What it says.
+/// Reads a block of the table.
 pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<AllocationUnit>, Damage> {
     if sealed.count > ROWS {
         return Err(Damage::Count { found: sealed.count, most: ROWS });
