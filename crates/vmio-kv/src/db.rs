@@ -397,7 +397,8 @@ impl Db {
                                 if flushed >= target {
                                     break;
                                 }
-                                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is rotated after it.
+                                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is
+                                // rotated after it.
                                 rotate(keyspace);
                                 segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
             }

@@ -137,8 +137,7 @@ impl Check<'_> {
             // Chunks between those that recovery no longer reads may have been freed.
             let newer = committed.iter().find(|(generation, _)| *generation > walk.header.generation);
             // Nor need all of them be whole: a unit that was reused but not yet written still has its old contents. The targets of entries
-            // are checked
-            // with the entries.
+            // are checked with the entries.
             let is_read_back = walk.header.generation >= replayed;
             if let (None, Some((generation, chunk))) = (&next, newer)
                 && *generation <= replayed

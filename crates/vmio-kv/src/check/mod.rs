@@ -1,8 +1,7 @@
 //! Checks a whole volume without changing it: every checksum, and whether everything that refers to each other agrees.
 //!
 //! The check trusts nothing of the code that opens a store: it reads the volume itself, from the header down to each entry's record. It
-//! reports
-//! each problem, and continues where it can.
+//! reports each problem, and continues where it can.
 
 mod entry;
 mod found;

@@ -320,8 +320,7 @@ impl Check<'_> {
     }
 
     /// Units that the last commit freed, as far as its free log can be read; problems with the log are reported later. The units may have
-    /// been
-    /// taken again since.
+    /// been taken again since.
     fn retired(&self, state: &State) -> BTreeSet<u64> {
         let mut retired = BTreeSet::new();
         let mut seen = BTreeSet::new();

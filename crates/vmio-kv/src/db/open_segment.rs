@@ -185,7 +185,8 @@ impl OpenSegment {
                 self.store.compactions.put(largest);
                 return Ok(Hope::Flush);
             }
-                        // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed, the bytes are admitted beyond the budget.
+                        // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed,
+                        // the bytes are admitted beyond the budget.
             match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
                 true => Err(self.segment.full(ALLOCATION_UNIT_BYTES)),
                 false => Ok(Hope::Nothing),

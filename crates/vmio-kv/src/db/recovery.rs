@@ -52,7 +52,8 @@ impl Segments {
             }
             volume.mend()?;
             volume.ensure_fixed_space();
-                        // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is overwritten.
+                        // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is
+                        // overwritten.
             volume.device.flush()?;
         }
         let entries = volume.segments().to_vec();
@@ -116,7 +117,8 @@ impl OpenSegment {
             }
             None if options.reads_only() => {}
             None => {
-                                // None of the former owners and claimants may own the segment again. One that has come since may, and then we are fenced.
+                                // None of the former owners and claimants may own the segment again. One that has come since may, and then
+                                // we are fenced.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
                 segment.own(owner_epoch);
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;

@@ -224,7 +224,8 @@ mod tests {
         keyspace.find(&keyspace.version(), NEWEST, &key(number)).unwrap().expect("it is there")
     }
 
-        /// Moves records of a store that are in a level, as a scan has read them. `between` runs between the look whether they are the newest, and the move.
+        /// Moves records of a store that are in a level, as a scan has read them. `between` runs between the look whether they are the
+        /// newest, and the move.
     fn moved_during(direction: Direction, between: impl FnOnce(&Db)) -> Db {
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();

@@ -16,7 +16,8 @@ pub struct SegmentStats {
     pub space_bytes: u64,
     /// Bytes of the log's chunks.
     pub log_bytes: u64,
-        /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
+        /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused
+        /// ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
     pub garbage_bytes: u64,
         /// The rest of the log. Chunks that are written to, and the next one, count as live.
     pub live_bytes: u64,

@@ -21,8 +21,7 @@ thread_local! {
 
 impl Device {
     /// Shows `look` published bytes that are neither in memory nor worth a place there: they are read past the mapping, into a buffer of
-    /// the thread.
-    /// `None` if they are in memory or worth a place there, or too many.
+    /// the thread. `None` if they are in memory or worth a place there, or too many.
     pub(crate) fn bypass_look<Answer>(
         &self,
         offset: u64,

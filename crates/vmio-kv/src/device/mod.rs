@@ -206,8 +206,7 @@ impl Device {
     }
 
     /// The same. Of copies of the same epoch, which two owners may have written, it returns the one with the higher rank; a copy without a
-    /// rank does
-    /// not count.
+    /// rank does not count.
     pub(crate) fn read_best(
         &self,
         kind: Kind,
@@ -263,8 +262,7 @@ impl Device {
             self.forget(range.clone())?;
         } else {
             // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh: from now on the writes
-            // past the
-            // mapping count.
+            // past the mapping count.
             self.mapping.advise(range.clone(), Advice::Invalidate)?;
         }
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
@@ -319,8 +317,7 @@ impl Device {
     /// Stores nodes that nothing refers to yet, one after the other.
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
         // What the device has there is no node, and would not verify. Beginning the unit does not say so for ever: the cache forgets it for
-        // a unit
-        // whose pages have all left memory.
+        // a unit whose pages have all left memory.
         let end = offset + size_of_val(blocks) as u64;
         self.mapping.advise(offset..end, Advice::Fresh)?;
         self.touched(offset..end, true);
@@ -332,8 +329,7 @@ impl Device {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
             };
             // SAFETY: the page is pinned for writing, and no reference to it exists: the thread that allocated the block has not published
-            // it, and the
-            // readers of its previous generation have gone (`volume::epoch`).
+            // it, and the readers of its previous generation have gone (`volume::epoch`).
             unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
         }
         Ok(())
@@ -351,8 +347,7 @@ impl Device {
     }
 
     /// Shows `look` published bytes, which stay as they are while the caller holds the version that refers to them. The answer of `look`
-    /// counts
-    /// unless a page could not be read meanwhile: then `look` may have seen poison, and looks at a copy.
+    /// counts unless a page could not be read meanwhile: then `look` may have seen poison, and looks at a copy.
     pub(crate) fn look<Answer>(
         &self,
         offset: u64,
@@ -367,10 +362,8 @@ impl Device {
         let failed_reads = self.mapping.failed_reads();
         self.mapping.ensure(offset..end)?;
         // SAFETY: the range is mapped as long as self, and published bytes are not stored to before the versions that refer to them are
-        // gone. A page
-        // that is evicted meanwhile and cannot be read again holds poison as a whole: that is bytes as well, `look` relies on no two reads
-        // being
-        // the same, and its answer is dropped.
+        // gone. A page that is evicted meanwhile and cannot be read again holds poison as a whole: that is bytes as well, `look` relies on
+        // no two reads being the same, and its answer is dropped.
         let answer = look(unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(offset as usize), bytes) });
         if self.mapping.failed_reads() == failed_reads {
             return answer;
@@ -424,8 +417,7 @@ impl Device {
         self.touched(range.clone(), false);
         match self.mapping.pin(range, Access::ReadOnly) {
             // SAFETY: the pages are pinned, and hold no poison. Published bytes are not stored to before the versions that refer to them
-            // are gone, and
-            // the caller holds one.
+            // are gone, and the caller holds one.
             Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
             Err(vmio::Error::TooManyPins { .. }) => look(&self.copy(offset, bytes)?),
             Err(error) => Err(error.into()),

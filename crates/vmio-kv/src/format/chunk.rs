@@ -39,10 +39,8 @@ pub(crate) struct ChunkHeader {
     /// The chunk's place in the volume, in bytes.
     pub(crate) offset: u64,
     /// The upper half is the owner's epoch, which rises with each opening; the lower half rises from chunk to chunk. So no generation is
-    /// used twice.
-    /// The records' checksums begin with the generation. A reused chunk still holds whole records of its former use, even of an opening
-    /// that a power
-    /// cut has undone.
+    /// used twice. The records' checksums begin with the generation. A reused chunk still holds whole records of its former use, even of an
+    /// opening that a power cut has undone.
     pub(crate) generation: u64,
     /// Sequence number of the first record.
     pub(crate) first_sequence: u64,

@@ -1,8 +1,7 @@
 //! The geometry of a volume: blocks, allocation units, groups.
 //!
 //! A volume is an array of blocks of 4 KiB. 512 blocks make an allocation unit, here also called a unit. Unit 0 belongs to the volume. The
-//! others
-//! belong to segments, in groups: a group's first unit holds the metadata of all its units.
+//! others belong to segments, in groups: a group's first unit holds the metadata of all its units.
 
 use std::ops::Range;
 
@@ -103,8 +102,7 @@ impl Group {
     }
 
     /// Bitmap blocks to read if no unit from `write_fence` on was ever written to: those of units below, and the first, which covers the
-    /// group's own
-    /// unit. The others are as they were when the group was laid out.
+    /// group's own unit. The others are as they were when the group was laid out.
     pub(crate) fn bitmaps_below(self, write_fence: u64) -> u64 {
         self.units_below(write_fence).div_ceil(BITMAP_UNITS).max(1)
     }
@@ -136,8 +134,7 @@ pub(crate) fn groups(first_unit: u64, end: u64) -> Vec<Group> {
 }
 
 /// The groups of a segment that gets the units `new` of the volume in addition to its own: the last group becomes longer if it ends where
-/// they
-/// begin.
+/// they begin.
 pub(crate) fn grown(groups: &[Group], new: Range<u64>) -> Vec<Group> {
     let mut grown = groups.to_vec();
     let mut next = new.start;

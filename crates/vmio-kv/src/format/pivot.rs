@@ -1,6 +1,5 @@
 //! A pivot: it separates two children of an inner node. The node holds a short pivot as a whole. Of a long pivot it holds the front; the
-//! rest is
-//! in pieces, each a block that names the next one.
+//! rest is in pieces, each a block that names the next one.
 
 use std::cmp::Ordering;
 

@@ -30,10 +30,8 @@ pub(crate) enum PointerKind {
 }
 
 /// A record's place: bits 0 to 47 are its byte in the volume; for the head of a large value, bits 0 to 11 are the head's number. Bits 48 to
-/// 55
-/// are its size class, 56 and 57 its kind. In a leaf, bits 58 to 61 are the number of bytes of the entry's window that belong to the key,
-/// and bit
-/// 62 says whether the key ends with them.
+/// 55 are its size class, 56 and 57 its kind. In a leaf, bits 58 to 61 are the number of bytes of the entry's window that belong to the
+/// key, and bit 62 says whether the key ends with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pointer(u64);
 

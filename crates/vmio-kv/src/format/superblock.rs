@@ -57,8 +57,7 @@ pub(crate) struct BlockReference {
 }
 
 /// A checksum of the epochs of all bitmap and unit table blocks. It proves that the newest copies are there: a damaged copy may be the
-/// newest one,
-/// or one torn by a commit that never completed.
+/// newest one, or one torn by a commit that never completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatorEpochs(u64);
 
@@ -113,8 +112,7 @@ pub(crate) struct Superblock {
     /// Units of the segment's groups; 0 for all that the volume's table names. The table has more while the volume grows.
     pub(crate) units: u64,
     /// Units from this one on were never allocated, and nothing was written there; 0 if that is unknown. A new owner uses only these units,
-    /// since the
-    /// former owner may still write to the others.
+    /// since the former owner may still write to the others.
     pub(crate) write_fence: u64,
     /// The blocks of the catalogue of keyspaces.
     pub(crate) catalogue: Vec<BlockReference>,

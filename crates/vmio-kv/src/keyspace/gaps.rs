@@ -82,7 +82,8 @@ struct Ranges {
 /// All known gaps of a keyspace, or of a view.
 pub(crate) struct Gaps {
     ranges: RwLock<Ranges>,
-        /// Whether there are any: puts look at this first. Puts and learning exclude each other; see [`Memtable::learn`](super::memtable::Memtable::learn).
+        /// Whether there are any: puts look at this first. Puts and learning exclude each other; see
+        /// [`Memtable::learn`](super::memtable::Memtable::learn).
     any: AtomicBool,
         /// The budget that the gaps' memory counts in.
     budget: Arc<MemtableBudget>,

@@ -34,7 +34,8 @@ pub(crate) struct MemtableBudget {
     closed_bytes: AtomicU64,
         /// Bytes of memtables that are to be flushed.
     immutable_bytes: AtomicU64,
-        /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
+        /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
+        /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
         /// What else the cache does not have.
     other_bytes: AtomicU64,
@@ -264,7 +265,8 @@ impl MemtableBudget {
         Admitted { budget: self, bytes }
     }
 
-        /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing that a flush needs. `press` has memtables flushed, and says what there is to hope for.
+        /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
+        /// that a flush needs. `press` has memtables flushed, and says what there is to hope for.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)
@@ -317,7 +319,8 @@ impl MemtableBudget {
         }
     }
 
-        /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from there on by the square of the excess.
+        /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from
+        /// there on by the square of the excess.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
         let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;

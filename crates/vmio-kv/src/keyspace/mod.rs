@@ -48,8 +48,7 @@ const IDLE_NUMBERS_MAX: u64 = 1 << 40;
 
 /// The limits of a keyspace's levels.
 #[derive(Clone, Copy, Debug)]
-    /// Bytes of a full memtable.
-    /// Bytes of the memtable.
+    /// Bytes of a full memtable. Bytes of the memtable.
     pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
@@ -346,7 +345,8 @@ impl WriteTurn<'_> {
         self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-        /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones free their space, and an opening has fewer to look for.
+        /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones
+        /// free their space, and an opening has fewer to look for.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

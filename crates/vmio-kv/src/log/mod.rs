@@ -39,9 +39,8 @@ const TAIL_CHUNKS_MAX: usize = 4;
 /// How much is written at a time.
 const WRITE_BYTES: usize = 256 << 10;
 /// Appenders wait while more than this is in memory alone. The limit is less than the chunks hold, so that an appender waits for one write
-/// at most, not for a whole chunk.
-/// The longest value in the log; longer ones go to extents. A record lies within one chunk, so that a chunk wastes less than an eighth at
-/// its end.
+/// at most, not for a whole chunk. The longest value in the log; longer ones go to extents. A record lies within one chunk, so that a chunk
+/// wastes less than an eighth at its end.
 const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
 /// The bytes of the record that ends a chunk. There is always space for it.
 const END_BYTES: usize = record_bytes(0, 0);
@@ -73,9 +72,7 @@ pub(crate) struct Log {
     /// Signalled when a flush has ended.
     flushed: Condvar,
     deadline: Deadline,
-    /// Only one thread at a time writes.
-    /// Held by the one thread that writes.
-    /// The chunks in memory, for readers: the oldest first.
+    /// Only one thread at a time writes. Held by the one thread that writes. The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// The seeds of the checksums in all chunks.
     seeds: ChunkSeeds,

@@ -256,7 +256,8 @@ impl Allocator {
         self.groups.iter().map(|map| map.group.units).sum()
     }
 
-        /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks of units from `needed` on are not read.
+        /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks
+        /// of units from `needed` on are not read.
     pub(crate) fn read<E>(
         groups: &[Group],
         write_fence: u64,
@@ -303,7 +304,8 @@ impl Allocator {
         Ok(Self::of(maps, write_fence))
     }
 
-        /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the table says: its blocks were of a commit that never came.
+        /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the
+        /// table says: its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
         let mut found = Vec::new();
         for map in &mut self.groups {
@@ -333,7 +335,8 @@ impl Allocator {
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-        /// Whether a unit may be a chunk of the log: it is one, or it is free and may have been taken since the last commit. A former own unit of a group may be one as well: it comes free when former owners are forgotten.
+        /// Whether a unit may be a chunk of the log: it is one, or it is free and may have been taken since the last commit. A former own
+        /// unit of a group may be one as well: it comes free when former owners are forgotten.
     pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
@@ -406,7 +409,8 @@ impl Allocator {
         Some(unit)
     }
 
-        /// Marks a unit as a chunk that was found in the chain of the log. If no commit has it as a chunk, `former` or an earlier commit ended its previous generation.
+        /// Marks a unit as a chunk that was found in the chain of the log. If no commit has it as a chunk, `former` or an earlier commit
+        /// ended its previous generation.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let is_new = self.change(unit, |map, index| {
             let is_new = map.units[index].purpose != Purpose::Log;

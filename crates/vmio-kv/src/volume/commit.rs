@@ -120,7 +120,8 @@ impl Committed {
 impl Segment {
         /// Makes changes durable, all or none. Returns the epoch of the new state.
         ///
-        /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which [`Segment::retired`] tells.
+        /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
+        /// [`Segment::retired`] tells.
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &committed.failed {
@@ -141,7 +142,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-                        // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
+                        // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
+                        // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
@@ -191,7 +193,8 @@ impl Segment {
         }
         taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-                // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks may have been given up.
+                // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
+                // may have been given up.
         if let Some((from, sequence)) = changes.replay
             && sequence > superblock.log_replay_sequence
         {

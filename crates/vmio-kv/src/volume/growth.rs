@@ -49,7 +49,8 @@ impl Layout {
         segments.iter().flat_map(of_segment).collect()
     }
 
-        /// Writes both copies, one after the other. `may_write` is asked before each block: an owner that is stopped in between, while another one grows the volume, can be late with one block.
+        /// Writes both copies, one after the other. `may_write` is asked before each block: an owner that is stopped in between, while
+        /// another one grows the volume, can be late with one block.
     pub(super) fn write(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let copies = [self.epoch, self.epoch + 1].map(|epoch| epoch as usize % 2);
         copies.into_iter().try_for_each(|copy| self.write_copy(device, copy, may_write))

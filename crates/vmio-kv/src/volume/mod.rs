@@ -106,7 +106,8 @@ impl Volume {
         self.layout.segments.iter().try_for_each(|segment| segment.mend_owner(&self.device, &may_write))
     }
 
-        /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with this, and fences it.
+        /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with
+        /// this, and fences it.
     pub(crate) fn note_claims(&mut self) -> Result<()> {
         let note = |segment: &SegmentEntry| Standing::unclaimed(&self.device, segment.number, segment.uuid);
         self.standing = self.layout.segments.iter().map(note).collect::<Result<_>>()?;
@@ -120,7 +121,8 @@ impl Volume {
         self.standing.iter().find(|standing| standing.number == number).map_or(0, |standing| standing.epoch)
     }
 
-        /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was claimed by another. An opening that is stopped in between can be late with one block.
+        /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was
+        /// claimed by another. An opening that is stopped in between can be late with one block.
     fn may_write(&self) -> impl Fn() -> Result<()> + use<> {
         let (device, standing) = (Arc::clone(&self.device), self.standing.clone());
         move || standing.iter().try_for_each(|standing| standing.check(&device))

@@ -137,7 +137,8 @@ pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<(
 }
 
 impl Segment {
-        /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`]. `looks_after_flushes` is shared by all segments of a store.
+        /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`].
+        /// `looks_after_flushes` is shared by all segments of a store.
     pub(crate) fn open(
         device: Arc<Device>,
         chunk_generations: &ChunkGenerations,
@@ -422,7 +423,8 @@ impl Segment {
     pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
         let mut units = DISCARD_UNITS.max(least);
         loop {
-                        // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being discarded.
+                        // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
+                        // discarded.
             let _alone = self.allocating();
             let mut allocator = self.allocator();
             let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;

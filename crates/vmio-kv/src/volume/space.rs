@@ -46,7 +46,8 @@ impl Segment {
         self.allocating.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-        /// Gives free units space until `wanted` of them have it, and some more. Returns whether there are `wanted`. If not, the volume has no more units, or its file system has no space for them.
+        /// Gives free units space until `wanted` of them have it, and some more. Returns whether there are `wanted`. If not, the volume has
+        /// no more units, or its file system has no space for them.
     pub(crate) fn make_ready(&self, wanted: u64) -> Result<bool> {
         let _alone = self.allocating();
         let mut is_full = false;

@@ -96,7 +96,8 @@ struct Owners {
 }
 
 impl Volume {
-        /// Claims all segments. When this returns, the former owner acknowledges nothing more, and all that it has acknowledged can be read. `may_open` may refuse the numbers of segments and keyspaces before any claim.
+        /// Claims all segments. When this returns, the former owner acknowledges nothing more, and all that it has acknowledged can be
+        /// read. `may_open` may refuse the numbers of segments and keyspaces before any claim.
     pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
@@ -119,7 +120,8 @@ impl Volume {
                     continue;
                 }
                 all_stand = false;
-                                // An owner that commits while we claim may have moved its fence further than we saw. The next epoch is left out, for an opening or a creation that comes late.
+                                // An owner that commits while we claim may have moved its fence further than we saw. The next epoch is left
+                                // out, for an opening or a creation that comes late.
                 let owner_epoch = own.map_or(newest_epoch + 2, |own| own.record.owner_epoch);
                 let write_fence = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
                 let record = OwnerRecord { owner_epoch, claim: name, write_fence, own_units: Vec::new() };
@@ -179,7 +181,8 @@ impl Volume {
         Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume })
     }
 
-        /// Gives a segment space beyond other owners' fences, and notes in the claim how far its own fence reaches. `left` units stay for other segments.
+        /// Gives a segment space beyond other owners' fences, and notes in the claim how far its own fence reaches. `left` units stay for
+        /// other segments.
     fn find_space(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
         let lacking = units_lacking(self.segment(number)?, claim.first_unit);
         if lacking == 0 {

@@ -33,8 +33,7 @@ impl OpenSegment {
     }
 
     /// The same for each keyspace. A key may be in each of the keyspace's levels. The keys of the largest level differ from each other and
-    /// count
-    /// as live unless they were deleted since. Where there is only one level, nothing is in doubt.
+    /// count as live unless they were deleted since. Where there is only one level, nothing is in doubt.
     fn in_doubt_by_keyspace(&self, live_bytes: u64) -> Vec<(Arc<Keyspace>, u64)> {
         let levels: Vec<(Arc<Keyspace>, Vec<Contents>)> =
             self.keyspaces().into_iter().map(|keyspace| (Arc::clone(&keyspace), keyspace.contents())).collect();

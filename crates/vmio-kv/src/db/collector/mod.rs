@@ -122,8 +122,7 @@ impl OpenSegment {
     }
 
     /// The superblock of the last commit whose compaction is visible to readers. Between a commit and its publication, the levels that a
-    /// look-up
-    /// sees lack the records that recovery no longer reads.
+    /// look-up sees lack the records that recovery no longer reads.
     fn published_superblock(&self) -> Superblock {
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         self.segment.superblock()
@@ -280,8 +279,7 @@ impl OpenSegment {
     }
 
     /// Leaves a chunk as it is that is damaged, cannot be read, or has records of a keyspace that refuses writes. A reader that needs a
-    /// record of
-    /// the chunk gets the error.
+    /// record of the chunk gets the error.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
             return Err(error);

@@ -1,8 +1,7 @@
 //! Live records of a chunk are appended to the log again.
 //!
 //! A move is a second put or deletion within the keyspace's write turn, and only if the index still points to the old record. So the log
-//! keeps
-//! the order of the writes, and recovery needs no rule for moved records.
+//! keeps the order of the writes, and recovery needs no rule for moved records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +24,7 @@ const TURN_BYTES: usize = 64 << 10;
 
 impl OpenSegment {
     /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: a chunk with
-    /// records in a
-    /// memtable is left as it is.
+    /// records in a memtable is left as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
         let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
@@ -92,8 +90,7 @@ impl OpenSegment {
     }
 
     /// Reserves memtable budget for records that are moved. A writer that waits for budget may wait for this thread, so this thread waits
-    /// only for a
-    /// flush. If other writers have the whole budget, moves take a sixteenth more.
+    /// only for a flush. If other writers have the whole budget, moves take a sixteenth more.
     fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
         let bytes = records.iter().map(|record| space_for(record.key)).sum();
         let budget = &self.store.memtable_budget;

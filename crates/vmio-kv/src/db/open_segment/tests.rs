@@ -17,8 +17,7 @@ const VALUE_BYTES: usize = 100_000;
 const VALUES: u32 = 150;
 
 /// A batch waits for the device, with a part of its records in the log. Meanwhile `take` takes all the space that it gets, and its result
-/// holds
-/// that space to the end. The batch must complete, and the store must go on.
+/// holds that space to the end. The batch must complete, and the store must go on.
 fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
     let options = Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None);

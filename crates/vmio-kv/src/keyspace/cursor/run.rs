@@ -64,7 +64,8 @@ impl Run {
         self.skipped >= PART
     }
 
-        /// The places that the run begins and ends at, in the order of keys, if it is worth recording; the run begins anew at its end. It reads the records of keys that are not known as a whole.
+        /// The places that the run begins and ends at, in the order of keys, if it is worth recording; the run begins anew at its end. It
+        /// reads the records of keys that are not known as a whole.
     pub(super) fn places(
         &mut self,
         log: &Log,

@@ -12,8 +12,7 @@ const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// What was taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
-    /// For its bytes, in their order.
-    /// For its bytes, in their order.
+    /// For its bytes, in their order. For its bytes, in their order.
         /// For its head.
     /// For its head.
     pub(crate) head: Option<Extent>,
@@ -65,7 +64,8 @@ impl GroupMap {
 }
 
 impl Allocator {
-        /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a number of extents. At most `new_units` free units are begun.
+        /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a
+        /// number of extents. At most `new_units` free units are begun.
     pub(crate) fn take_runs(
         &mut self,
         keyspace: u32,
@@ -130,7 +130,8 @@ impl Allocator {
         Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-        /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left out that other values have begun and not shared yet.
+        /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left
+        /// out that other values have begun and not shared yet.
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
         let is_shared = |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));

@@ -140,7 +140,8 @@ impl Allocator {
         std::mem::take(&mut self.free.lacks_space)
     }
 
-        /// Takes `units` free units, as runs, whose contents are to be discarded, if there are as many besides `kept` ones with space. They are free again with [`Self::end_discard`].
+        /// Takes `units` free units, as runs, whose contents are to be discarded, if there are as many besides `kept` ones with space. They
+        /// are free again with [`Self::end_discard`].
     pub(crate) fn begin_discard(&mut self, units: usize, kept: usize) -> Vec<Range<u64>> {
         let mut beside = (self.free_units() as usize).saturating_sub(kept);
                 // From the end: units are taken from the front.
