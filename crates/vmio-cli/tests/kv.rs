@@ -203,14 +203,14 @@ fn objects_come_back_and_a_bad_line_is_named() -> TestResult {
 fn what_is_no_store_is_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
-    refused(&mut kv("create", &store), "holds a volume already")?;
+    refused(&mut kv("create", &store), "holds a store already")?;
     let other = dir.path().join("other");
     std::fs::write(&other, vec![7; 64 << 20])?;
-    refused(kv("get", &other).arg("a"), "holds no volume of vmio-kv")?;
+    refused(kv("get", &other).arg("a"), "holds no store of vmio-kv")?;
     refused(kv("get", &dir.path().join("none")).arg("a"), "none")?;
-    refused(kv("put", &store).args(["", "value"]), "a key of 0 bytes")?;
+    refused(kv("put", &store).args(["", "value"]), "a key cannot have 0 bytes")?;
     std::fs::OpenOptions::new().write(true).open(&store)?.set_len(40 << 20)?;
-    refused(kv("get", &store).arg("a"), "it was cut off")?;
+    refused(kv("get", &store).arg("a"), "the file was cut off")?;
     Ok(())
 }
 

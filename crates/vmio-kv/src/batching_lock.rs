@@ -21,7 +21,7 @@ const SLEEPS: u32 = 5;
 #[derive(Default)]
 pub(crate) struct BatchingLock<T> {
     of: Mutex<T>,
-        /// The first waiter has it, and alone polls.
+    /// The first waiter has it, and alone polls.
     first: Mutex<()>,
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn one_thread_at_a_time_has_the_lock_and_each_gets_it() {
+    fn one_thread_at_a_time_has_the_lock_and_each_gets_it() {
         let lock = BatchingLock::new((0_u64, false));
         std::thread::scope(|scope| {
             for _ in 0..8 {

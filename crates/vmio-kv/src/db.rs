@@ -1,27 +1,27 @@
 //! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
 mod collector;
+mod compactor;
 mod creation;
 mod ends;
-mod recovered_records;
 mod growth;
-mod open_handle;
-mod open_handles;
+mod keyspace_handle;
 mod large_values;
 mod memory_balance;
+mod open_handle;
+mod open_handles;
 mod open_keyspace;
 mod open_segment;
 mod opened;
 mod reading;
+mod recovered_records;
 mod recovery;
-mod keyspace_handle;
 mod removal;
 mod reorganization;
 mod scan;
 mod segment_handle;
 mod segments;
 mod snapshot;
-mod compactor;
 mod stats;
 mod value_reader;
 
@@ -35,22 +35,22 @@ use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::opened::Opened;
 use crate::db::reorganization::ScannedRecords;
-use crate::device::{TakeoverBacking, Device};
+use crate::device::{Device, TakeoverBacking};
 use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
+use crate::keyspace::{Keyspace, Limits, MemtableBudget};
 use crate::options::{Durability, Options};
-use crate::keyspace::{MemtableBudget, Limits, Keyspace};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::chunk_generations::ChunkGenerations;
 use crate::write_batch::{WriteBatch, Writes};
+pub use keyspace_handle::KeyspaceHandle;
 pub(crate) use open_handle::OpenHandle;
 pub(crate) use open_handles::{HandleKind, OpenHandles};
 pub(crate) use open_keyspace::OpenKeyspace;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
-pub use keyspace_handle::KeyspaceHandle;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
@@ -147,7 +147,10 @@ impl Store {
             keyspaces: RwLock::default(),
             in_doubt: Mutex::default(),
             segments: AtomicU64::new(0),
-            memtable_budget: Arc::new(MemtableBudget::new(options.memtable_budget_bytes(), options.memory_step_bytes())),
+            memtable_budget: Arc::new(MemtableBudget::new(
+                options.memtable_budget_bytes(),
+                options.memory_step_bytes(),
+            )),
             compactions: compactor::Queue::default(),
             collector: collector::Wake::default(),
             scanned: ScannedRecords::new(),
@@ -278,7 +281,8 @@ impl Db {
     /// [`Error::NoKeyspace`] if there is none.
     pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle> {
         let segments = &self.opened()?.segments;
-        let no_keyspace = || Error::NoKeyspace { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
+        let no_keyspace =
+            || Error::NoKeyspace { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
         segments.keyspace(name)?.ok_or_else(no_keyspace)
     }
 
@@ -388,19 +392,19 @@ impl Db {
                 store.compactions.put(keyspace);
             }
         };
-                // What is written from here on is for the next flush.
+        // What is written from here on is for the next flush.
         let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
         keyspaces.iter().for_each(rotate);
         for (keyspace, target) in keyspaces.iter().zip(targets) {
             loop {
-                                let flushed = keyspace.flushed_memtables();
-                                if flushed >= target {
-                                    break;
-                                }
-                                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is
-                                // rotated after it.
-                                rotate(keyspace);
-                                segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
+                let flushed = keyspace.flushed_memtables();
+                if flushed >= target {
+                    break;
+                }
+                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is
+                // rotated after it.
+                rotate(keyspace);
+                segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
             }
         }
         self.sync()

@@ -83,7 +83,9 @@ pub enum Error {
         volume: String,
     },
     /// The file or device holds something else than a store, which creation would destroy. [`crate::Options::overwrite`] allows that.
-    #[error("{volume} holds something else, which creation would destroy: name another file or device, or allow it to be overwritten")]
+    #[error(
+        "{volume} holds something else, which creation would destroy: name another file or device, or allow it to be overwritten"
+    )]
     OtherContent {
         /// The file or device.
         volume: String,
@@ -204,7 +206,9 @@ pub enum Error {
         wanted: u32,
     },
     /// A batch has writes to keyspaces of different segments or stores, which share no log.
-    #[error("keyspaces {first:?} and {second:?} are in different segments or stores: a batch is written to one segment")]
+    #[error(
+        "keyspaces {first:?} and {second:?} are in different segments or stores: a batch is written to one segment"
+    )]
     BatchAcrossSegments {
         /// The keyspace of the batch's first write.
         first: String,
@@ -262,10 +266,10 @@ pub enum FullPlace {
 fn full(volume: &str, wanted: u64, place: FullPlace) -> String {
     match place {
         FullPlace::Volume => {
-                        format!("{volume} is full: {wanted} more bytes were wanted; delete something, or grow it")
+            format!("{volume} is full: {wanted} more bytes were wanted; delete something, or grow it")
         }
         FullPlace::FileSystem => format!(
-                        "{volume}: its file system is full: {wanted} more bytes were wanted; \
+            "{volume}: its file system is full: {wanted} more bytes were wanted; \
                          make space there, or delete something from the store"
         ),
     }
@@ -355,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn a_stopped_store_reports_the_first_failure_once() {
+    fn a_stopped_store_reports_the_first_failure_once() {
         let source = std::io::Error::other("the disk is gone");
         let first = Error::Device { volume: "disk".to_owned(), action: "writing", offset: 7, source };
         let stopped = |why| Error::Stopped { volume: "disk".to_owned(), why };

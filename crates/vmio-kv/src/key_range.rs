@@ -31,7 +31,7 @@ impl KeyRange {
     /// The keys that begin with a prefix.
     pub fn prefix(prefix: impl AsRef<[u8]>) -> Self {
         let prefix = prefix.as_ref();
-                // The least byte string that is greater than all of these keys.
+        // The least byte string that is greater than all of these keys.
         let upper = match prefix.iter().rposition(|byte| *byte < u8::MAX) {
             Some(last) => {
                 let mut upper = prefix[..=last].to_vec();

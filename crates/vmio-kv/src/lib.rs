@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod batching_lock;
 mod check;
 mod db;
 mod device;
@@ -31,19 +32,18 @@ mod error;
 mod extents;
 mod format;
 mod key_range;
+mod keyspace;
 mod log;
 mod options;
-mod keyspace;
 mod sparse_words;
-mod batching_lock;
 mod tree;
 mod volume;
 mod write_batch;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
-    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, KeyspaceHandle, KeyspaceSnapshot, Scan, SegmentHandle,
-    SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
+    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Scan,
+    SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
 };
 pub use error::{Damage, Error, FullPlace, Result};
 pub use key_range::KeyRange;

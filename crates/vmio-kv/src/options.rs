@@ -383,33 +383,33 @@ impl Options {
     fn check(&self) -> Result<()> {
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
         if !Self::MEMORY_BYTES.contains(&self.memory_bytes) {
-                        return wrong("memory_bytes", self.memory_bytes, "it must be 32 MiB to 16 TiB");
+            return wrong("memory_bytes", self.memory_bytes, "it must be 32 MiB to 16 TiB");
         }
         if self.filter_bytes > self.memory_bytes / 8 {
-                        return wrong("filter_bytes", self.filter_bytes, "it must be an eighth of the memory or less");
+            return wrong("filter_bytes", self.filter_bytes, "it must be an eighth of the memory or less");
         }
         if !(2..=100).contains(&self.growth_factor) {
-                        return wrong("growth_factor", self.growth_factor, "it must be 2 to 100");
+            return wrong("growth_factor", self.growth_factor, "it must be 2 to 100");
         }
         if !(1.1..=100.0).contains(&self.max_space_amplification) {
             let percent = (self.max_space_amplification * 100.0) as u64;
-                        return wrong("max_space_amplification, in hundredths,", percent, "it must be 1.1 to 100");
+            return wrong("max_space_amplification, in hundredths,", percent, "it must be 1.1 to 100");
         }
         if self.max_recovery_log_bytes < RECOVERY_LOG_MIN {
-                        return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it must be 16 MiB or more");
+            return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it must be 16 MiB or more");
         }
         if !(1..=COMPACTION_THREADS_MAX).contains(&self.merge_threads()) {
-                        return wrong("compaction_threads", self.merge_threads() as u64, "it must be 1 to 64");
+            return wrong("compaction_threads", self.merge_threads() as u64, "it must be 1 to 64");
         }
         if self.volume_bytes_max() > VOLUME_BYTES_MAX {
-                        let why = "it must be 8490068213760 bytes (7.7 TiB) or less";
+            let why = "it must be 8490068213760 bytes (7.7 TiB) or less";
             return wrong("max_volume_bytes", self.volume_bytes_max(), why);
         }
         if self.durability == Durability::Periodic(Duration::ZERO) {
-                        return wrong("durability, a period in seconds,", 0, "it must be longer; use Durability::Sync instead");
+            return wrong("durability, a period in seconds,", 0, "it must be longer; use Durability::Sync instead");
         }
         if self.read_only && self.take_over {
-                        return wrong("read_only", 1, "a takeover writes to the store");
+            return wrong("read_only", 1, "a takeover writes to the store");
         }
         Ok(())
     }
@@ -417,14 +417,14 @@ impl Options {
     /// Fails if these options cannot create a store.
     pub(crate) fn check_creates(&self) -> Result<()> {
         match self.read_only {
-                        true => Err(Error::Option { option: "read_only", value: 1, why: "a new store is written to" }),
+            true => Err(Error::Option { option: "read_only", value: 1, why: "a new store is written to" }),
             false => Ok(()),
         }
     }
 
     /// The limits in a volume of that greatest length. In a short volume one flush must not take all space.
     pub(crate) fn limits(&self, volume_bytes: u64) -> Limits {
-                // A replayed memtable may be as large as two.
+        // A replayed memtable may be as large as two.
         let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
         let memtable_bytes = self.memtable_bytes.unwrap_or(most).min(most);
         Limits { memtable_bytes, growth_factor: self.growth_factor }
@@ -446,7 +446,8 @@ impl Options {
 
     /// Fails if memory has no space for the end of each segment's log besides the memtables and the least cache.
     pub(crate) fn check_segments(&self, segments: usize) -> Result<()> {
-        if self.memory_bytes - self.memtable_budget_bytes() - self.filter_bytes >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
+        if self.memory_bytes - self.memtable_budget_bytes() - self.filter_bytes
+            >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
         {
             return Ok(());
         }
@@ -464,9 +465,9 @@ impl Options {
     pub(crate) fn cache(&self) -> Result<Cache> {
         self.check()?;
         let cache = Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?;
-                // Engine::Auto becomes it where no other engine works.
+        // Engine::Auto becomes it where no other engine works.
         if cache.engine() == Engine::Managed {
-                        let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";
+            let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";
             return Err(vmio::Error::NotManaged { what: "a store", why }.into());
         }
         Ok(cache)

@@ -17,10 +17,10 @@ impl SparseWords {
         let len = len as usize;
         let layout = Layout::array::<u64>(len.max(1)).unwrap_or(Layout::new::<u64>());
         let Ok(memory) = MmapMut::map_anon(layout.size()) else {
-                        // As any other failed allocation does.
+            // As any other failed allocation does.
             handle_alloc_error(layout)
         };
-                // A huge page would take more memory than the words that are written. It is advice: a kernel without huge pages refuses it.
+        // A huge page would take more memory than the words that are written. It is advice: a kernel without huge pages refuses it.
         let _ = memory.advise(Advice::NoHugePage);
         SparseWords { memory: memory.into(), len }
     }
@@ -28,7 +28,7 @@ impl SparseWords {
     /// The word at a place, if the array is that long.
     pub(crate) fn get(&self, place: u64) -> Option<&AtomicU64> {
         let place = usize::try_from(place).ok().filter(|place| *place < self.len)?;
-                // SAFETY: the place is within the memory, which begins at a page and lives as long as self; only these atomics reach it.
+        // SAFETY: the place is within the memory, which begins at a page and lives as long as self; only these atomics reach it.
         Some(unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(place)) })
     }
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn words_are_zero_until_they_are_written() {
+    fn words_are_zero_until_they_are_written() {
         let words = SparseWords::new(1 << 30);
         let at = |place: u64| words.get(place).map(|word| word.load(Ordering::Relaxed));
         for place in [0, 7, 123_456_789, (1 << 30) - 1] {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::db::{OpenHandle, HandleKind, OpenKeyspace, OpenSegment, KeyspaceHandle, check_key, check_value_length};
+use crate::db::{HandleKind, KeyspaceHandle, OpenHandle, OpenKeyspace, OpenSegment, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
-use crate::log::Append;
 use crate::keyspace::Keyspace;
+use crate::log::Append;
 
 /// Writes that are applied atomically: after a crash all of them are there, or none.
 ///

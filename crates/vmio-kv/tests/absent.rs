@@ -24,10 +24,9 @@ fn leaves_that_lack_a_key_are_not_looked_at_twice() {
         let pages = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&pages);
         // All are compacted at once, by the flush: there is one tree, of the same height with and without.
-        let options =
-            options().memtable_bytes(8 << 20).filter_bytes(filter_bytes).observe_pages(move |_, is_store| {
-                counted.fetch_add(u64::from(!is_store), Ordering::Relaxed);
-            });
+        let options = options().memtable_bytes(8 << 20).filter_bytes(filter_bytes).observe_pages(move |_, is_store| {
+            counted.fetch_add(u64::from(!is_store), Ordering::Relaxed);
+        });
         let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
         (0..KEYS).for_each(|number| db.put(&key(2 * number), &number.to_le_bytes()).unwrap());
         db.flush().unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, KeyspaceHandle};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options};
 
 const KEYS: u64 = 20_000;
 const KEYSPACES: u64 = 4;
@@ -71,7 +71,8 @@ fn keyspaces_are_compacted_concurrently() {
                 while !is_over.load(Ordering::Relaxed) {
                     // What it shows stays the same.
                     let snapshot = db.snapshot();
-                    let all = |keyspace: &str| snapshot.keyspace(keyspace).unwrap().scan(..).map(Result::unwrap).collect();
+                    let all =
+                        |keyspace: &str| snapshot.keyspace(keyspace).unwrap().scan(..).map(Result::unwrap).collect();
                     let before: Vec<_> = all("keyspace 1");
                     if snapshots % 8 == 3 {
                         db.collect_garbage().unwrap();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;
 const KEYS: u64 = 400;
@@ -108,7 +108,8 @@ impl History {
             let is_it = |key: &(u8, Vec<u8>)| keyspace.is_none_or(|keyspace| key.0 == keyspace);
             state.iter().filter(|(key, _)| is_it(key)).map(|(key, value)| (key.clone(), *value)).collect()
         };
-        let durable = keyspace.map_or(self.durable[0].max(self.durable[1]), |keyspace| self.durable[usize::from(keyspace)]);
+        let durable =
+            keyspace.map_or(self.durable[0].max(self.durable[1]), |keyspace| self.durable[usize::from(keyspace)]);
         let found = of_keyspace(found);
         let newer = self.states[durable..].iter().rposition(|state| of_keyspace(state) == found);
         newer.map(|place| self.states.len() - 1 - durable - place)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, KeyspaceSnapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceSnapshot, Options, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Options, KeyspaceHandle, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 32 << 20;
 const SOON: Durability = Durability::Periodic(Duration::from_millis(20));

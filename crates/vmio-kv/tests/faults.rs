@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::assert_sound;
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 /// What fails of a device, from the operation with that number on.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use support::child::{Ended, fork, isolated};
 use vmio_kv::{
-    Db, Durability, Error, Keys, Options, Readers, KeyspaceHandle, KeyspaceSnapshot, Scan, SegmentHandle, Snapshot,
+    Db, Durability, Error, Keys, KeyspaceHandle, KeyspaceSnapshot, Options, Readers, Scan, SegmentHandle, Snapshot,
     ValueReader, WriteBatch, check,
 };
 

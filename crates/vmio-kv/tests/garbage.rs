@@ -18,11 +18,7 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 const MIB: u64 = 1 << 20;
 
 fn options(memtable_bytes: u64) -> Options {
-    Options::new()
-        .memory_bytes(32 << 20)
-        .memtable_bytes(memtable_bytes)
-        .growth_factor(2)
-        .durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(2).durability(Durability::None)
 }
 
 /// Keys that a leaf's entry does not tell apart.
@@ -64,11 +60,8 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
     let disk = Arc::new(MemoryBacking::new(VOLUME).unwrap());
     // Once with a memtable that never fills, once with levels that flush all the time.
     for memtable_bytes in [4 * MIB, 16 << 10] {
-        let disk = if memtable_bytes == 4 * MIB {
-            Arc::clone(&disk)
-        } else {
-            Arc::new(MemoryBacking::new(VOLUME).unwrap())
-        };
+        let disk =
+            if memtable_bytes == 4 * MIB { Arc::clone(&disk) } else { Arc::new(MemoryBacking::new(VOLUME).unwrap()) };
         let db = Db::create_on(disk, options(memtable_bytes)).unwrap();
         let (mut written, mut round) = (0, 0);
         while written < 20 * VOLUME {

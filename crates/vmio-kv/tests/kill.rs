@@ -23,7 +23,7 @@ use support::child::{command, is_child};
 use support::failing_file::{FailingFile, OneIn};
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const NAME: &str = "what_was_acknowledged_survives_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
@@ -161,7 +161,13 @@ fn stop_at(end: Result<Infallible, Error>, life: u64) {
     }
 }
 
-fn write(db: &Db, keyspaces: &[KeyspaceHandle], expected: &Expected, life: u64, thread: u64) -> Result<Infallible, Error> {
+fn write(
+    db: &Db,
+    keyspaces: &[KeyspaceHandle],
+    expected: &Expected,
+    life: u64,
+    thread: u64,
+) -> Result<Infallible, Error> {
     let mut random = random_of(life, thread);
     let mut number = 0;
     loop {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, KeyspaceSnapshot, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, KeyspaceSnapshot, Options, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -248,7 +248,13 @@ fn same_prefix(keyspace: &KeyspaceSnapshot, model: &Model, number: u16) {
     assert_eq!(found, expected);
 }
 
-fn apply(db: &Db, keyspaces: &[KeyspaceHandle; 2], models: &mut Models, snapshots: &mut Snapshots, step: &(usize, Step)) {
+fn apply(
+    db: &Db,
+    keyspaces: &[KeyspaceHandle; 2],
+    models: &mut Models,
+    snapshots: &mut Snapshots,
+    step: &(usize, Step),
+) {
     let (which, step) = step;
     if let Step::Snapshot = step {
         snapshots.push((db.snapshot(), models.clone()));

@@ -33,7 +33,10 @@ fn the_error_of_a_second_opening_names_the_open_handles() {
     let mut batch = WriteBatch::new();
     batch.put(&keyspace, b"a", b"b").unwrap();
     drop(clone);
-    assert_eq!(open_handles(), "a keyspace's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch");
+    assert_eq!(
+        open_handles(),
+        "a keyspace's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch"
+    );
     drop((keyspace, segment, scan, reader));
     assert_eq!(open_handles(), "a snapshot and a batch");
     let snapshot = [snapshot.clone(), snapshot];

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use support::gate::{Gate, Gated};
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, SegmentHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, SegmentHandle, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 

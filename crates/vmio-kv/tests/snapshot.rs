@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::Random;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, KeyspaceHandle, KeyspaceSnapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, WriteBatch};
 
 const ACCOUNTS: u64 = 300;
 const EACH: i64 = 1000;

@@ -21,7 +21,7 @@ use support::child::{command, is_child};
 use support::memory_group::MemoryGroup;
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Options, KeyspaceHandle, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options, Snapshot, WriteBatch};
 
 const NAME: &str = "the_store_keeps_its_promises_however_long_it_lives";
 const FOLDER: &str = "VMIO_TEST_FOLDER";

@@ -18,11 +18,7 @@ use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
 fn options(memtable_bytes: u64) -> Options {
-    Options::new()
-        .memory_bytes(32 << 20)
-        .memtable_bytes(memtable_bytes)
-        .growth_factor(4)
-        .durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(4).durability(Durability::None)
 }
 
 fn key(number: u64) -> Vec<u8> {

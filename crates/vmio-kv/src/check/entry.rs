@@ -9,7 +9,7 @@ use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
-use crate::format::unit_table::{Purpose, AllocationUnit};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 
 impl Check<'_> {
     /// Checks an entry; returns its key, or `None` if its record belongs to a generation of the chunk that has ended.

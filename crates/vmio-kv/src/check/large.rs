@@ -8,7 +8,7 @@ use crate::error::Damage;
 use crate::format::block::Uuid;
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::{Extent, Head, LargeRecord, PIECE_BYTES, head_extent};
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{FRONT_BYTES, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;

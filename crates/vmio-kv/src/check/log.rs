@@ -14,7 +14,7 @@ use crate::format::block::Block;
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::extents::LargeRecord;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
 use crate::log::{has_lost_its_header, vouched};
@@ -167,8 +167,10 @@ impl Check<'_> {
             );
         }
         for keyspace in keyspaces.iter().filter(|keyspace| keyspace.log_sequence > walk.expected) {
-            let what =
-                format!("keyspace {} begins with record {}, behind the log's end", keyspace.number, keyspace.log_sequence);
+            let what = format!(
+                "keyspace {} begins with record {}, behind the log's end",
+                keyspace.number, keyspace.log_sequence
+            );
             self.wrong("the catalogue of keyspaces", keyspace.log_offset, what);
         }
         chain
@@ -345,7 +347,8 @@ impl Check<'_> {
         // It was reserved no later than the chunk before it got this header: perhaps after the last commit, also where recovery reads that
         // chunk.
         let is_new = walk.header.generation > state.superblock.log_generation;
-        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(ALLOCATION_UNIT_BYTES)) else {
+        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(ALLOCATION_UNIT_BYTES))
+        else {
             return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
         };
         if !is_new && owners.row.purpose != Purpose::Log {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
-use crate::format::geometry::{BLOCK_BYTES, Group, ALLOCATION_UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, AllocationUnit};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, Group, unit_of};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 
 /// The units of a segment: the contents of its bitmap and table, and the structures found to have their blocks.
 pub(super) struct Owners {

@@ -12,10 +12,11 @@ use crate::format::block::{Block, Kind, Uuid};
 use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::free_log;
 use crate::format::geometry::{
-    BITMAP_UNITS, BLOCK_BYTES, Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_TABLE_UNITS, first_units,
+    unit_of,
 };
 use crate::format::superblock::{FEATURES, Superblock};
-use crate::format::unit_table::{self, Purpose, AllocationUnit};
+use crate::format::unit_table::{self, AllocationUnit, Purpose};
 use crate::format::volume_header::SegmentEntry;
 use crate::volume::segment::EPOCH_FIRST;
 
@@ -189,7 +190,8 @@ impl Check<'_> {
             match rows {
                 Ok(rows) => {
                     self.count(UNIT_TABLE, offset, rows.len() as u64, UNIT_TABLE_UNITS.min(group.units - first));
-                    let used = (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != AllocationUnit::default());
+                    let used =
+                        (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != AllocationUnit::default());
                     for (unit, row) in used {
                         state.owners.get_mut(unit).into_iter().for_each(|owners| owners.row = row);
                     }
@@ -215,7 +217,10 @@ impl Check<'_> {
             }
             self.report.units_taken += 1;
             let (offset, row) = (unit * ALLOCATION_UNIT_BYTES, owners.row);
-            if row.purpose != Purpose::Group && state.superblock.write_fence != 0 && unit >= state.superblock.write_fence {
+            if row.purpose != Purpose::Group
+                && state.superblock.write_fence != 0
+                && unit >= state.superblock.write_fence
+            {
                 self.wrong(BITMAP, offset, "blocks of the unit are taken, and no owner's write fence has reached it");
             }
             if row.purpose == Purpose::Free {
@@ -329,7 +334,9 @@ impl Check<'_> {
             let Ok(block) = self.block(next) else { break };
             let rows = whole(&block, Kind::FreeLog, next, state.uuid).and_then(|sealed| free_log::from_block(&sealed));
             let Ok((freed, behind)) = rows else { break };
-            let units = freed.iter().filter(|freed| freed.blocks == ALLOCATION_UNIT_BLOCKS && freed.offset % ALLOCATION_UNIT_BYTES == 0);
+            let units = freed
+                .iter()
+                .filter(|freed| freed.blocks == ALLOCATION_UNIT_BLOCKS && freed.offset % ALLOCATION_UNIT_BYTES == 0);
             retired.extend(units.map(|freed| unit_of(freed.offset)));
             next = behind;
         }

@@ -11,9 +11,9 @@ use crate::db::collector::CollectorThread;
 use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::format::catalogue::{LEVELS, KeyspaceEntry};
+use crate::format::catalogue::{KeyspaceEntry, LEVELS};
 use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
-use crate::keyspace::{Keyspace, Compaction, Compacted};
+use crate::keyspace::{Compacted, Compaction, Keyspace};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
@@ -31,9 +31,9 @@ pub(super) struct Queue {
 struct Waiting {
     keyspaces: VecDeque<Arc<Keyspace>>,
     apart: VecDeque<RecordsApart>,
-        /// Threads that wait for work.
+    /// Threads that wait for work.
     idle: usize,
-        /// The memtables may have reached their budget.
+    /// The memtables may have reached their budget.
     relieve: bool,
     stopping: bool,
 }
@@ -119,7 +119,7 @@ pub(super) struct Compactor {
 
 impl Compactor {
     pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
-                // If a thread cannot be started, the drop ends those that were.
+        // If a thread cannot be started, the drop ends those that were.
         let mut compactor = Compactor { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
         let _signals = SignalsBlocked::new();
         for _ in 0..segments.store().merge_threads.most() {
@@ -144,14 +144,14 @@ impl Drop for Compactor {
         store.compactions.waiting().stopping = true;
         store.compactions.forget_apart();
         store.compactions.changed.notify_all();
-                // Handles may outlive the store: no flush would make space for their writes.
+        // Handles may outlive the store: no flush would make space for their writes.
         store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a compaction thread has panicked");
             }
         }
-                // The collector waits for no compaction now.
+        // The collector waits for no compaction now.
         self.collector = None;
     }
 }
@@ -205,7 +205,7 @@ impl OpenSegment {
                 continue;
             }
             let is_others = keyspace.is_flushing() || keyspace.is_merged();
-                        // What another thread has merged may have to be merged further.
+            // What another thread has merged may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
                 break;
@@ -274,12 +274,12 @@ impl OpenSegment {
         replay: impl FnOnce(&[KeyspaceEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
         self.log.check_goes_on()?;
-                // The levels are about to point to records, which must be durable first.
+        // The levels are about to point to records, which must be durable first.
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut changes, mut outdated) = (Changes::default(), Vec::new());
         for compacted in &mut all {
-                        // The commit records the garbage that it makes.
+            // The commit records the garbage that it makes.
             let mut allocator = self.segment.allocator();
             compacted.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
             drop(allocator);

@@ -47,7 +47,7 @@ impl Db {
         let path = path.as_ref();
         crate::volume::check_length(options.new_volume_bytes())?;
         let wanted = options.new_volume_bytes() / ALLOCATION_UNIT_BYTES * ALLOCATION_UNIT_BYTES;
-                // Before a file is made.
+        // Before a file is made.
         options.check_creates()?;
         let cache = options.cache()?;
         loop {
@@ -75,7 +75,7 @@ impl Db {
 
     fn create_in_place(cache: &Cache, backing: FileBacking, wanted: u64, options: Options) -> Result<Db> {
         if !options.overwrites() {
-                        // Another's file must not be made longer either. If a store is created there meanwhile, the lock shows it.
+            // Another's file must not be made longer either. If a store is created there meanwhile, the lock shows it.
             Content::of(&backing)?.check_nothing(&backing.describe())?;
         }
         if !backing.is_device() && backing.len() < wanted {

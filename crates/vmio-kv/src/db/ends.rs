@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::db::scan::Progress;
-use crate::db::{OpenKeyspace, KeyspaceHandle};
+use crate::db::{KeyspaceHandle, OpenKeyspace};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
-use crate::log::Append;
 use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, View, WriteTurn};
+use crate::log::Append;
 use crate::tree::Direction;
 use crate::volume::space_reservation::SpacePriority;
 
@@ -76,8 +76,9 @@ impl OpenKeyspace {
         }
         let turn = self.keyspace.begin_write()?;
         let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
-                // A writer with a turn must not wait for memory: a flush may need the turn.
-        let admitted = self.home.store.memtable_budget.admit_anyway(self.keyspace.space_to_begin() + space_for(&found.0));
+        // A writer with a turn must not wait for memory: a flush may need the turn.
+        let admitted =
+            self.home.store.memtable_budget.admit_anyway(self.keyspace.space_to_begin() + space_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 

@@ -57,7 +57,7 @@ impl OpenSegment {
             return;
         }
         if let Err(error) = self.segment.discard_free(least) {
-                        // The space is free all the same.
+            // The space is free all the same.
             tracing::warn!(%error, "what comes free stays with the file");
             self.store.discards.store(false, Ordering::Relaxed);
         }
@@ -71,7 +71,7 @@ impl OpenSegment {
         if !lacks_space && self.segment.check_space(priority, chunks).is_ok() {
             return true;
         }
-                // A compaction that found no space is retried by whoever makes space.
+        // A compaction that found no space is retried by whoever makes space.
         !lacks_space && self.lengthen(&mut volume, chunks)
     }
 
@@ -81,14 +81,15 @@ impl OpenSegment {
     }
 
     fn lengthen(&self, volume: &mut Volume, wanted_units: u64) -> bool {
-                // New units would get no space either.
+        // New units would get no space either.
         if self.segment.file_system_is_full() {
             return false;
         }
         let step = (volume.units() / 4).max(STEP_UNITS_MIN).max(wanted_units);
         let before = volume.units();
         let given = volume.give(&self.segment, step);
-        let (name, number, bytes) = (self.store.device.name(), self.segment.number, volume.units() * ALLOCATION_UNIT_BYTES);
+        let (name, number, bytes) =
+            (self.store.device.name(), self.segment.number, volume.units() * ALLOCATION_UNIT_BYTES);
         match &given {
             Ok(true) if volume.units() > before => tracing::info!(volume = name, number, bytes, "it has grown"),
             Ok(_) => {}

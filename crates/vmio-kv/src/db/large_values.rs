@@ -7,16 +7,18 @@ use std::sync::Arc;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::value_reader::Source;
-use crate::db::{HandleKind, OpenSegment, KeyspaceHandle, KeyspaceSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::{
+    HandleKind, KeyspaceHandle, KeyspaceSnapshot, OpenSegment, ValueReader, check_key, check_value_length,
+};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
-use crate::log::{Append, LOG_VALUE_BYTES_MAX};
-use crate::options::Durability;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Keyspace, Version};
+use crate::log::{Append, LOG_VALUE_BYTES_MAX};
+use crate::options::Durability;
 use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {
@@ -30,10 +32,10 @@ impl OpenSegment {
     ) -> Result<Stored> {
         self.store.check_writable()?;
         loop {
-                        // It finds no space before it reads anything from the source.
+            // It finds no space before it reads anything from the source.
             let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
-                        // The rest of the last unit may be too short. Others may take what comes free, and then more may come free.
+            // The rest of the last unit may be too short. Others may take what comes free, and then more may come free.
             let units = wanted / ALLOCATION_UNIT_BYTES + 1;
             if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });

@@ -6,10 +6,10 @@ use crate::db::reading::Reading;
 use crate::db::{OpenSegment, check_key};
 use crate::error::Result;
 use crate::format::record::RecordKind;
-use crate::log::Append;
-use crate::options::Durability;
 use crate::keyspace::memtable::{NEWEST, space_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
+use crate::log::Append;
+use crate::options::Durability;
 use crate::volume::space_reservation::SpacePriority;
 
 /// A keyspace and its segment.

@@ -11,13 +11,13 @@ use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
-use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
-use crate::options::Durability;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
+use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
+use crate::options::Durability;
 use crate::volume::commit::Changes;
-use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::SpacePriority;
 use crate::write_batch::Operation;
 
 /// A segment of a store, with what it does not share with other segments.
@@ -25,11 +25,11 @@ pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
-        /// Held while a compaction is committed and published: one at a time.
+    /// Held while a compaction is committed and published: one at a time.
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
-        /// Dropped keyspaces that may still be read.
+    /// Dropped keyspaces that may still be read.
     pub(super) dropped: Mutex<Vec<Weak<Keyspace>>>,
 }
 
@@ -50,13 +50,17 @@ impl OpenSegment {
         self.store.check_writable()?;
         let most = KEYSPACES * CATALOGUE_BLOCKS_MAX;
         if self.keyspaces().len() == most {
-                        return Err(Error::Option { option: "keyspaces", value: most as u64 + 1, why: "a segment has 1400 or fewer" });
+            return Err(Error::Option {
+                option: "keyspaces",
+                value: most as u64 + 1,
+                why: "a segment has 1400 or fewer",
+            });
         }
         let store = &self.store;
         store.options.check_keyspaces(store.keyspaces().len() + 1)?;
         let number = self.segment.superblock().next_keyspace;
         let (log_offset, log_sequence) = self.log.end();
-                // Record numbers that a crash loses are used again: those of the keyspace must be higher.
+        // Record numbers that a crash loses are used again: those of the keyspace must be higher.
         self.log.sync(log_sequence)?;
         let entry = Keyspace::empty_entry(number, name, log_offset, log_sequence);
         let keyspace = Keyspace::new(&self.log, store.limits(), &store.memtable_budget, &entry);
@@ -69,7 +73,7 @@ impl OpenSegment {
 
     /// From where the log has to be read back after a crash, once this keyspace is as it is about to be.
     pub(super) fn replay_from(&self, changed: &KeyspaceEntry) -> (u64, u64) {
-                // First of all: later writes lie behind it.
+        // First of all: later writes lie behind it.
         let end = self.log.end();
         let keyspaces = self.keyspaces();
         let others = keyspaces.iter().filter(|keyspace| keyspace.number != changed.number);
@@ -81,12 +85,18 @@ impl OpenSegment {
     }
 
     /// Writes, and where there is no space grows the volume or collects garbage, and tries again.
-    pub(super) fn write_or_make_space<Done>(&self, priority: SpacePriority, write: impl Fn() -> Result<Done>) -> Result<Done> {
+    pub(super) fn write_or_make_space<Done>(
+        &self,
+        priority: SpacePriority,
+        write: impl Fn() -> Result<Done>,
+    ) -> Result<Done> {
         self.store.check_writable()?;
         let done = loop {
             match write() {
                 Err(full @ Error::Full { wanted, .. }) => {
-                    if !self.grow_for(priority, wanted / ALLOCATION_UNIT_BYTES) && !self.make_space(priority, wanted / ALLOCATION_UNIT_BYTES)? {
+                    if !self.grow_for(priority, wanted / ALLOCATION_UNIT_BYTES)
+                        && !self.make_space(priority, wanted / ALLOCATION_UNIT_BYTES)?
+                    {
                         return Err(full);
                     }
                 }
@@ -103,10 +113,10 @@ impl OpenSegment {
 
     /// Waits until more memtables of a keyspace have been flushed than `flushed`. A flush that has found no space is tried again.
     pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, flushed: u64) -> Result<()> {
-                match keyspace.wait_for_flush_after(flushed) {
+        match keyspace.wait_for_flush_after(flushed) {
             Err(Error::Full { .. }) => {
                 self.make_space(SpacePriority::Put, 0)?;
-                                keyspace.wait_for_flush_after(flushed)
+                keyspace.wait_for_flush_after(flushed)
             }
             waited => waited,
         }
@@ -145,8 +155,8 @@ impl OpenSegment {
         let records: Vec<Append<'_>> = appends.collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
         self.log.append(&records, priority, &mut appended)?;
-                // All memtables at once: a view sees all of the batch, or nothing.
-                let mut memtables: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+        // All memtables at once: a view sees all of the batch, or nothing.
+        let mut memtables: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
         let mut replaced = Vec::new();
         let mut has_many_large = vec![false; turns.len()];
         for ((record, at), stored) in records.iter().zip(&appended).zip(stored) {
@@ -157,9 +167,9 @@ impl OpenSegment {
                 pointer = stored.keep(pointer);
                 has_many_large[place] = turns[place].add_large(stored.record());
             }
-                        replaced.extend(memtables[place].insert(record.key, at.sequence, pointer));
+            replaced.extend(memtables[place].insert(record.key, at.sequence, pointer));
         }
-                drop(memtables);
+        drop(memtables);
         replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
         let full: Vec<bool> =
             turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
@@ -185,8 +195,8 @@ impl OpenSegment {
                 self.store.compactions.put(largest);
                 return Ok(Hope::Flush);
             }
-                        // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed,
-                        // the bytes are admitted beyond the budget.
+            // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed,
+            // the bytes are admitted beyond the budget.
             match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
                 true => Err(self.segment.full(ALLOCATION_UNIT_BYTES)),
                 false => Ok(Hope::Nothing),

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::db::compactor::Compactor;
 use crate::db::memory_balance::MemoryBalance;
 use crate::db::segments::Segments;
-use crate::db::compactor::Compactor;
 use crate::db::{Recovery, SegmentHandle};
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
@@ -15,14 +15,14 @@ use crate::volume::Volume;
 /// What all clones of a store share.
 pub(super) struct Opened {
     pub(super) segments: Arc<Segments>,
-        /// `None` once the store is closed. Held while a segment is created.
+    /// `None` once the store is closed. Held while a segment is created.
     threads: Mutex<Option<Threads>>,
 }
 
 /// In the order in which they have to end: compactions append no records, but sync the logs.
 struct Threads {
     compactor: Compactor,
-        /// One for each segment.
+    /// One for each segment.
     writers: Vec<LogWriter>,
     memory: Option<MemoryBalance>,
 }
@@ -45,7 +45,7 @@ impl Opened {
         let store = self.segments.store();
         if !store.options.reads_only() {
             store.collector.wake();
-                        // The recovered memtables may exceed their budget.
+            // The recovered memtables may exceed their budget.
             store.compactions.relieve();
         }
         let memory = MemoryBalance::start(&store.memtable_budget, &store.device, &store.options);

@@ -14,7 +14,7 @@ const RECORD_BYTES_MAX: u64 = 4 << 20;
 pub(super) struct Reading<'keyspace> {
     pub(super) keyspace: &'keyspace Keyspace,
     pub(super) version: &'keyspace Version,
-        /// Records in memtables from this number on are not seen.
+    /// Records in memtables from this number on are not seen.
     pub(super) before: u64,
 }
 
@@ -32,7 +32,7 @@ impl Reading<'_> {
         check_key(key)?;
         let found = self.keyspace.look_up(self.version, self.before, key, |record| record.value.to_vec())?;
         match found.filter(|(pointer, _)| pointer.kind() != PointerKind::Tombstone) {
-                        // The look-up has read the record to compare its key.
+            // The look-up has read the record to compare its key.
             Some((pointer, Some(value))) if pointer.kind() != PointerKind::Extents => Ok(Some(value)),
             Some((pointer, _)) => self.value(key, pointer).map(Some),
             None => Ok(None),

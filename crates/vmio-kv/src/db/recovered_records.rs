@@ -9,9 +9,9 @@ use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::LargeRecord;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
-use crate::log::Replayed;
 use crate::keyspace::MemtableBudget;
 use crate::keyspace::memtable::{Memtable, space_for};
+use crate::log::Replayed;
 use crate::volume::segment::Segment;
 
 /// More numbers than the records of a memtable span: it tells them apart by fewer bits.
@@ -20,26 +20,26 @@ pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 /// The records of the log that no level has, by keyspace.
 pub(super) struct RecoveredRecords<'segment> {
     segment: &'segment Segment,
-        /// The next keyspace gets this number.
+    /// The next keyspace gets this number.
     next_keyspace: u32,
     keyspaces: BTreeMap<u32, OfKeyspace>,
     count: u64,
     memtable_budget: Arc<MemtableBudget>,
-        /// Whether records that the memtables have no space for are read again later.
+    /// Whether records that the memtables have no space for are read again later.
     may_leave: bool,
-        /// The place and number of the first record that was left out.
+    /// The place and number of the first record that was left out.
     left_from: Option<(u64, u64)>,
-        /// There was a record of a large value.
+    /// There was a record of a large value.
     has_large: bool,
 }
 
 /// The records of one keyspace.
 struct OfKeyspace {
-        /// Its levels have all records with lower numbers.
+    /// Its levels have all records with lower numbers.
     since: u64,
-        /// The newest record of each key. Overwritten records take no memory, however many the log has.
+    /// The newest record of each key. Overwritten records take no memory, however many the log has.
     memtable: Option<Memtable>,
-        /// The large values among them, by the pointers in the memtable.
+    /// The large values among them, by the pointers in the memtable.
     large: BTreeMap<u64, RecoveredLarge>,
 }
 
@@ -58,7 +58,8 @@ impl<'segment> RecoveredRecords<'segment> {
         memtable_budget: &Arc<MemtableBudget>,
         may_leave: bool,
     ) -> Self {
-        let empty = |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memtable: None, large: BTreeMap::new() };
+        let empty =
+            |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memtable: None, large: BTreeMap::new() };
         RecoveredRecords {
             segment,
             next_keyspace: superblock.next_keyspace,
@@ -94,11 +95,12 @@ impl<'segment> RecoveredRecords<'segment> {
             return Ok(());
         }
         if record.keyspace >= self.next_keyspace {
-                        // A keyspace is committed before its first record is written: there was a newer superblock than this one.
-                        let what = "a record's keyspace, which is unknown,";
+            // A keyspace is committed before its first record is written: there was a newer superblock than this one.
+            let what = "a record's keyspace, which is unknown,";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: u64::from(record.keyspace) }));
         }
-        let Some(of_keyspace) = self.keyspaces.get_mut(&record.keyspace).filter(|keyspace| record.sequence >= keyspace.since)
+        let Some(of_keyspace) =
+            self.keyspaces.get_mut(&record.keyspace).filter(|keyspace| record.sequence >= keyspace.since)
         else {
             return Ok(());
         };
@@ -106,7 +108,7 @@ impl<'segment> RecoveredRecords<'segment> {
         let place = pointer.offset();
         let first = of_keyspace.memtable.as_ref().map_or(sequence, |memtable| memtable.first_sequence);
         if sequence - first >= NUMBERS_MAX {
-                        let what = "the first record that a keyspace's levels lack";
+            let what = "the first record that a keyspace's levels lack";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: first }));
         }
         self.count += 1;
@@ -125,7 +127,8 @@ impl<'segment> RecoveredRecords<'segment> {
             let record_offset = mem::replace(&mut pointer, value.pointer()).offset();
             of_keyspace.large.insert(pointer.to_bits(), RecoveredLarge { record_offset, value });
         }
-        let memtable = of_keyspace.memtable.get_or_insert_with(|| Memtable::new(sequence, place, &self.memtable_budget));
+        let memtable =
+            of_keyspace.memtable.get_or_insert_with(|| Memtable::new(sequence, place, &self.memtable_budget));
         let replaced = memtable.fill().insert(key, sequence, pointer);
         if let Some(replaced) = replaced {
             of_keyspace.large.remove(&replaced.to_bits());
@@ -150,7 +153,7 @@ impl<'segment> RecoveredRecords<'segment> {
                 }
                 for extent in value.extents() {
                     if !self.segment.allocator().take_found_run(extent, *number) {
-                                                let what = "the place of an extent, which is taken,";
+                        let what = "the place of an extent, which is taken,";
                         let damage = Damage::Value { what, found: extent.offset };
                         return Err(self.segment.device.damaged("a record of the log", *record_offset, damage));
                     }

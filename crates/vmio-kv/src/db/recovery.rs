@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
-use crate::db::recovered_records::{RecoveredRecords, NUMBERS_MAX};
+use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
@@ -16,10 +16,10 @@ use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::format::volume_header::SegmentEntry;
-use crate::log::{Log, replay, replay_again};
-use crate::options::Options;
 use crate::keyspace::Keyspace;
 use crate::keyspace::memtable::space_for;
+use crate::log::{Log, replay, replay_again};
+use crate::options::Options;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -29,11 +29,11 @@ use crate::volume::take_over::Claim;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-        /// Records of the log that no level had.
+    /// Records of the log that no level had.
     pub records: u64,
-        /// Bytes of the log that were read.
+    /// Bytes of the log that were read.
     pub log_bytes: u64,
-        /// How long the opening took.
+    /// How long the opening took.
     pub time: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Segments {
     /// Opens all segments of a volume.
     pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Segments, Recovery)> {
         let started = Instant::now();
-                // First the claims: from here on the former owner changes nothing that is read, or does not acknowledge it.
+        // First the claims: from here on the former owner changes nothing that is read, or does not acknowledge it.
         let may_open =
             |segments, keyspaces| options.check_segments(segments).and_then(|()| options.check_keyspaces(keyspaces));
         let mut claims = BTreeMap::new();
@@ -52,8 +52,8 @@ impl Segments {
             }
             volume.mend()?;
             volume.ensure_fixed_space();
-                        // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is
-                        // overwritten.
+            // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is
+            // overwritten.
             volume.device.flush()?;
         }
         let entries = volume.segments().to_vec();
@@ -83,11 +83,11 @@ impl OpenSegment {
         let entries = segment.keyspaces();
         options.check_keyspaces(store.keyspaces().len() + entries.len())?;
         if superblock.log_replay_sequence.saturating_sub(superblock.log_durable) >= NUMBERS_MAX {
-                        let what = "the number from which the log is read, far beyond the durable ones,";
+            let what = "the number from which the log is read, far beyond the durable ones,";
             return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
         }
         check_names(store, &segment, &entries)?;
-                // A read-only store flushes nothing. Nor does a new owner, before the log is its own from its beginning on.
+        // A read-only store flushes nothing. Nor does a new owner, before the log is its own from its beginning on.
         let may_flush = claim.is_none() && !options.reads_only();
         let mut found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
@@ -105,8 +105,8 @@ impl OpenSegment {
             None => segment.allocator().forget_former_owners(),
         }
         segment.ready()?;
-                // The owner's epoch is in each generation of its log: it must be durable before any chunk has it.
-                // An epoch that only the log still has, and no superblock, is not used again either.
+        // The owner's epoch is in each generation of its log: it must be durable before any chunk has it.
+        // An epoch that only the log still has, and no superblock, is not used again either.
         let mut owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
         let left_chunk = claim.is_some().then_some(end.last_chunk);
         match claim {
@@ -117,8 +117,8 @@ impl OpenSegment {
             }
             None if options.reads_only() => {}
             None => {
-                                // None of the former owners and claimants may own the segment again. One that has come since may, and then
-                                // we are fenced.
+                // None of the former owners and claimants may own the segment again. One that has come since may, and then
+                // we are fenced.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
                 segment.own(owner_epoch);
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
@@ -134,13 +134,13 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-                        // A keyspace that was idle for long has no record near the number that was committed.
+            // A keyspace that was idle for long has no record near the number that was committed.
             let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
             let its = KeyspaceEntry { log_offset, log_sequence, ..entry.clone() };
             let mut keyspace = Keyspace::new(&log, store.limits(), &store.memtable_budget, &its);
-                        if let Some(memtable) = found.take_memtable(entry.number) {
-                            keyspace = keyspace.with_memtable(memtable);
-                        }
+            if let Some(memtable) = found.take_memtable(entry.number) {
+                keyspace = keyspace.with_memtable(memtable);
+            }
             let keyspace = store.add_keyspace(keyspace);
             if let Err(error) = log.check_goes_on() {
                 keyspace.fail(&error.with_causes());
@@ -173,13 +173,14 @@ impl OpenSegment {
             self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
         let mut can_flush = self.log.check_goes_on().is_ok();
-                // Where other keyspaces have nearly all of the budget, flushes would be many and small.
+        // Where other keyspaces have nearly all of the budget, flushes would be many and small.
         let least = self.store.options.memtable_budget_bytes() / 16;
         self.log.set_replayed(Some(from));
         replay_again(&self.segment, superblock, from, end, |record| {
             let is_lacking = since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since);
             let keyspace = keyspaces.get(&record.keyspace).filter(|_| is_lacking);
-            let Some(keyspace) = keyspace.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete)) else {
+            let Some(keyspace) = keyspace.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete))
+            else {
                 return Ok(());
             };
             self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
@@ -210,16 +211,16 @@ impl OpenSegment {
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
         let beyond = bytes.saturating_sub(most / 2);
-                // Two chunks are begun before the next look.
+        // Two chunks are begun before the next look.
         let left = (most / 2).saturating_sub(2 * ALLOCATION_UNIT_BYTES).max(ALLOCATION_UNIT_BYTES);
         let keyspaces = self.keyspaces();
-                // The log of a memtable that cannot be flushed stays long anyway: writers do not wait for it.
+        // The log of a memtable that cannot be flushed stays long anyway: writers do not wait for it.
         let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_space());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;
         }
-                // The memtables that need the older half of that log.
+        // The memtables that need the older half of that log.
         let (_, end) = self.log.end();
         let first = self.segment.superblock().log_replay_sequence;
         for keyspace in keyspaces {
@@ -241,7 +242,7 @@ fn check_names(store: &Store, segment: &Segment, entries: &[KeyspaceEntry]) -> R
     let keyspaces = store.keyspaces();
     let second = entries.iter().find(|entry| !names.insert(&entry.name) || keyspaces.contains_key(&entry.name));
     second.map_or(Ok(()), |entry| {
-                    let what = "a keyspace with another one's name, whose number";
+        let what = "a keyspace with another one's name, whose number";
         Err(segment.damaged_superblock(Damage::Value { what, found: entry.number.into() }))
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_KEYSPACE, Db, OpenSegment, KeyspaceHandle};
+use crate::db::{DEFAULT_KEYSPACE, Db, KeyspaceHandle, OpenSegment};
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, Removed};
 use crate::volume::commit::Changes;
@@ -31,7 +31,7 @@ impl KeyspaceHandle {
     /// ```
     pub fn clear(&self) -> Result<()> {
         let open = self.open()?;
-                // No keyspace is created meanwhile: it would have to wait for those who look at all keyspaces.
+        // No keyspace is created meanwhile: it would have to wait for those who look at all keyspaces.
         let _naming = open.home.store.in_doubt();
         open.home.remove(&open.keyspace, true)
     }
@@ -69,13 +69,13 @@ impl OpenSegment {
     /// Deletes all that a keyspace has, and the keyspace itself unless it `stays`.
     fn remove(&self, keyspace: &Arc<Keyspace>, stays: bool) -> Result<()> {
         self.store.check_writable()?;
-                // A record that the collector moves meanwhile would come back.
+        // A record that the collector moves meanwhile would come back.
         let collecting = self.collecting();
         self.store.compactions.forget_apart();
         self.log.check_goes_on()?;
         let removal = keyspace.begin_removal()?;
         let Removed { garbage, extents, outdated } = removal.contents()?;
-                // The keyspace's later records must have higher numbers, and numbers that a crash loses are used again.
+        // The keyspace's later records must have higher numbers, and numbers that a crash loses are used again.
         let (log_offset, log_sequence) = self.log.end();
         self.log.sync(log_sequence)?;
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
-use crate::log::Append;
 use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
+use crate::log::Append;
 use crate::tree::Direction;
 use crate::volume::space_reservation::SpacePriority;
 
@@ -53,7 +53,7 @@ impl ScannedRecords {
         if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {
             return false;
         }
-                // Each record is counted, not only those up to the first that was read often.
+        // Each record is counted, not only those up to the first that was read often.
         records.filter(|record| self.mark(record.offset())).count() > 0
     }
 
@@ -66,7 +66,7 @@ impl ScannedRecords {
         let (slot, name) = (&self.0[(hash >> 48) as usize % SAMPLES], hash as u32 >> COUNT_BITS);
         let before = slot.load(Ordering::Relaxed);
         let count = if before >> COUNT_BITS == name { before & ((1 << COUNT_BITS) - 1) } else { 0 };
-                // Threads that meet here may lose a count.
+        // Threads that meet here may lose a count.
         slot.store((name << COUNT_BITS) | ((count + 1) % (SCANS + 1)), Ordering::Relaxed);
         count == SCANS
     }
@@ -81,9 +81,9 @@ pub(crate) struct Reorganized {
 /// Neighbouring records that lie apart, as a scan has read them.
 pub(crate) struct RecordsApart {
     pub(super) keyspace: Arc<Keyspace>,
-        /// Keeps the records' space from being used again.
+    /// Keeps the records' space from being used again.
     view: Arc<View>,
-        /// Where the scan was before the first record, and its direction.
+    /// Where the scan was before the first record, and its direction.
     from: Bound<Vec<u8>>,
     direction: Direction,
     records: BTreeMap<u64, ReadRecord>,
@@ -135,7 +135,7 @@ impl RecordsApart {
         let from = self.from.as_ref().map(Vec::as_slice);
         let mut cursor = KeyspaceCursor::seek(&self.keyspace, now, from, self.direction)?;
         let mut records = Vec::with_capacity(self.records.len());
-                // Other keys may have come between them, or deletions.
+        // Other keys may have come between them, or deletions.
         for _ in 0..2 * self.records.len() {
             if self.records.is_empty() {
                 break;
@@ -155,7 +155,7 @@ impl RecordsApart {
 impl OpenSegment {
     /// Writes those of the records side by side that are still the newest of their keys, if that can be done now.
     pub(super) fn reorganize(&self, apart: RecordsApart) -> Result<()> {
-                // A segment that was taken over must not be written to, least of all by scans.
+        // A segment that was taken over must not be written to, least of all by scans.
         self.segment.check_claims()?;
         let keyspace = Arc::clone(&apart.keyspace);
         let now = Arc::new(View::begin(&keyspace));
@@ -170,14 +170,14 @@ impl OpenSegment {
         version: &Arc<Version>,
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
-                // Writers need the same device and the same memory.
+        // Writers need the same device and the same memory.
         if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.memtable_budget.is_crowded() {
             return Ok(());
         }
         let bytes = records.iter().map(|record| space_for(&record.key)).sum::<u64>() + keyspace.space_to_begin();
         let Some(_admitted) = self.store.memtable_budget.try_admit(bytes) else { return Ok(()) };
         let Some(turn) = keyspace.try_begin_write()? else { return Ok(()) };
-                // Newer puts may have been flushed into a level by now: that is left to the next scan.
+        // Newer puts may have been flushed into a level by now: that is left to the next scan.
         if !Arc::ptr_eq(&keyspace.version(), version) {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl OpenSegment {
         }
         let mut is_full = false;
         for ReadRecord { key, value } in &records {
-                        // Not as a batch: where one record finds no space, the others may still be moved.
+            // Not as a batch: where one record finds no space, the others may still be moved.
             let append = Append { kind: RecordKind::Put, keyspace: keyspace.number, key, value };
             let at = match self.log.append_one_record(&append, SpacePriority::Background) {
                 Err(Error::Full { .. }) => break,
@@ -224,8 +224,8 @@ mod tests {
         keyspace.find(&keyspace.version(), NEWEST, &key(number)).unwrap().expect("it is there")
     }
 
-        /// Moves records of a store that are in a level, as a scan has read them. `between` runs between the look whether they are the
-        /// newest, and the move.
+    /// Moves records of a store that are in a level, as a scan has read them. `between` runs between the look whether they are the
+    /// newest, and the move.
     fn moved_during(direction: Direction, between: impl FnOnce(&Db)) -> Db {
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-        fn moved_records_lie_in_the_order_of_their_keys() {
+    fn moved_records_lie_in_the_order_of_their_keys() {
         for direction in [Direction::Up, Direction::Down] {
             let db = moved_during(direction, |_| ());
             assert!(values(&db).into_iter().eq((0..KEYS).map(Some)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-        fn a_put_or_a_deletion_before_the_move_wins() {
+    fn a_put_or_a_deletion_before_the_move_wins() {
         let mut expected: Vec<_> = (0..KEYS).map(Some).collect();
         (expected[3], expected[7]) = (Some(100), None);
         let change = |db: &Db| {
@@ -291,15 +291,15 @@ mod tests {
     }
 
     #[test]
-        fn only_records_that_lie_apart_and_are_read_often_are_worth_a_move() {
+    fn only_records_that_lie_apart_and_are_read_often_are_worth_a_move() {
         let scanned = ScannedRecords::new();
         let records =
             |step: u64| (0..64).map(move |place| Pointer::new(PointerKind::Value, (2 << 20) + place * step, 128));
-                // They fill two blocks.
+        // They fill two blocks.
         let often =
             |step: u64, blocks: usize| (0..20).filter(|_| scanned.are_apart_again(records(step), blocks)).count();
         assert_eq!(often(128, 4), 0);
-                // Too few blocks are not worth it, though half of them would do.
+        // Too few blocks are not worth it, though half of them would do.
         assert_eq!(often(4096, BLOCKS_MIN - 1), 0);
         // The ninth and the eighteenth time.
         assert_eq!(often(4096, 64), 20 / (SCANS as usize + 1));

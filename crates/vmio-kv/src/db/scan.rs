@@ -61,15 +61,15 @@ pub(super) struct Progress {
     open: OpenKeyspace,
     view: Arc<View>,
     range: KeyRange,
-        /// The part of the range that neither end has reached yet.
+    /// The part of the range that neither end has reached yet.
     left: KeyRange,
     front: Option<End>,
     back: Option<End>,
     wants_values: bool,
-        /// Whether large values are left in `large`, unread.
+    /// Whether large values are left in `large`, unread.
     leaves_large: bool,
     large: Option<LargeValue>,
-        /// The keyspace had been dropped when the scan began.
+    /// The keyspace had been dropped when the scan began.
     is_of_dropped: bool,
 }
 
@@ -116,7 +116,7 @@ impl Scan {
     }
 
     fn begin_anew(&mut self) {
-                // The other end may have stopped where there is more to show now.
+        // The other end may have stopped where there is more to show now.
         self.change(|progress| (progress.front, progress.back) = (None, None));
         self.is_over = false;
     }
@@ -135,7 +135,7 @@ impl Progress {
     /// A scan of what a keyspace has now.
     pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
         let view = Arc::new(View::begin(&open.keyspace));
-                // After the view: what it shows was there then.
+        // After the view: what it shows was there then.
         Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 
@@ -167,7 +167,10 @@ impl Progress {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(&self.open, KeyspaceCursor::seek(&self.open.keyspace, &self.view, bound, direction)?))
+                end.insert(End::new(
+                    &self.open,
+                    KeyspaceCursor::seek(&self.open.keyspace, &self.view, bound, direction)?,
+                ))
             }
         };
         let (open, log) = (&self.open, &*self.open.keyspace.log);
@@ -175,7 +178,7 @@ impl Progress {
         let Some(next) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let Ahead { known: KnownKey { bytes, complete, pointer, .. }, value, .. } = next;
         let is_large = pointer.kind() == PointerKind::Extents;
-                // The record of a large value is its head.
+        // The record of a large value is its head.
         let wants_value = self.wants_values && !is_large && value.is_none();
         let key = RefCell::new(bytes);
         let value = if wants_value || !complete {
@@ -302,12 +305,12 @@ mod tests {
     use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
     use crate::{Db, Durability, Options};
 
-        fn key(number: u32) -> Vec<u8> {
-            // A leaf has too few bytes of these keys to tell them apart.
+    fn key(number: u32) -> Vec<u8> {
+        // A leaf has too few bytes of these keys to tell them apart.
         format!("{} a middle that many keys share {number:04}", if number < 50 { 'a' } else { 'b' }).into_bytes()
     }
 
-        /// Evicts a leaf while it is searched, which reads a record, and fails when it is read again.
+    /// Evicts a leaf while it is searched, which reads a record, and fails when it is read again.
     fn during_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-        fn a_leaf_that_cannot_be_read_again_is_an_error_not_a_wrong_answer() {
+    fn a_leaf_that_cannot_be_read_again_is_an_error_not_a_wrong_answer() {
         let mut errors = 0;
         for number in [0, 20, 49, 50, 99_u32] {
             let expected = Some((key(number), number.to_le_bytes().to_vec()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::db::open_handle::OpenHandle;
 use crate::db::segments::Segments;
-use crate::db::{HandleKind, OpenSegment, KeyspaceHandle, SegmentStats};
+use crate::db::{HandleKind, KeyspaceHandle, OpenSegment, SegmentStats};
 use crate::error::Result;
 
 /// A handle of a segment: some keyspaces with a log and space of their own. See [`crate::Db::create_segment`].
@@ -29,7 +29,9 @@ struct OpenedSegment {
 impl SegmentHandle {
     pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
         let number = segment.segment.number;
-        let handle = segments.store().open_handle(HandleKind::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
+        let handle = segments
+            .store()
+            .open_handle(HandleKind::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
         SegmentHandle { number, handle }
     }
 

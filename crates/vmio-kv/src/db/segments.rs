@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::db::{HandleKind, OpenKeyspace, OpenSegment, KeyspaceHandle, SegmentHandle, Stats, Store};
+use crate::db::{HandleKind, KeyspaceHandle, OpenKeyspace, OpenSegment, SegmentHandle, Stats, Store};
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::keyspace::Keyspace;
@@ -10,7 +10,7 @@ use crate::keyspace::Keyspace;
 /// A store's segments, at least one.
 pub(crate) struct Segments {
     store: Arc<Store>,
-        /// In the order of their numbers.
+    /// In the order of their numbers.
     all: RwLock<Vec<Arc<OpenSegment>>>,
 }
 
@@ -31,7 +31,7 @@ impl Segments {
     pub(super) fn of(&self, keyspace: &Keyspace) -> Arc<OpenSegment> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|segment| segment.segment.number == keyspace.segment());
-                let Some(found) = found else { unreachable!("a keyspace's segment is open") };
+        let Some(found) = found else { unreachable!("a keyspace's segment is open") };
         Arc::clone(found)
     }
 
@@ -60,14 +60,16 @@ impl Segments {
         let mut in_doubt = self.store.in_doubt();
         if let Some(handle) = self.keyspace(name)? {
             return match wanted.map(|wanted| wanted.segment.number).filter(|wanted| *wanted != handle.segment()) {
-                Some(wanted) => Err(Error::KeyspaceElsewhere { name: name.to_owned(), found: handle.segment(), wanted }),
+                Some(wanted) => {
+                    Err(Error::KeyspaceElsewhere { name: name.to_owned(), found: handle.segment(), wanted })
+                }
                 None => Ok(handle),
             };
         }
         let home = wanted.map_or_else(|| Arc::clone(&self.all()[0]), Arc::clone);
         let number = home.segment.number;
         if let Some(other) = in_doubt.get(name).filter(|other| **other != number) {
-                        let why = format!("creating the keyspace {name} in segment {other} has failed, and it may exist there");
+            let why = format!("creating the keyspace {name} in segment {other} has failed, and it may exist there");
             return Err(Error::Stopped { volume: self.store.device.name().to_owned(), why });
         }
         let created = home.create_keyspace(name);
@@ -84,7 +86,7 @@ impl Segments {
         let store = &self.store;
         let (first, units) = (Arc::clone(&self.all()[0]), OpenSegment::units_of_new(store));
         let mut volume = store.volume();
-                // Segments count whose creation has failed after its last write: an opening finds them.
+        // Segments count whose creation has failed after its last write: an opening finds them.
         store.options.check_segments(volume.segments().len() + 1)?;
         let entry = volume.create_segment(&first.segment, units)?;
         drop(volume);

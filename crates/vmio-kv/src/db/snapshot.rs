@@ -76,7 +76,7 @@ impl Snapshot {
 
 impl Keyspaces {
     pub(super) fn now(segments: &Segments) -> Keyspaces {
-                // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
+        // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
         let named = segments.store().keyspaces();
         let mut keyspaces: Vec<&Arc<Keyspace>> = named.values().collect();
         keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
@@ -119,8 +119,10 @@ struct Shown {
 
 impl KeyspaceSnapshot {
     pub(super) fn of(keyspace: &KeyspaceHandle) -> Self {
-        let handle = keyspace
-            .open_handle(HandleKind::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) });
+        let handle = keyspace.open_handle(HandleKind::Snapshot, |open| Shown {
+            open: open.clone(),
+            view: Arc::new(View::begin(&open.keyspace)),
+        });
         KeyspaceSnapshot { name: keyspace.name().into(), handle }
     }
 
@@ -163,8 +165,9 @@ impl KeyspaceSnapshot {
     /// Iterates over the keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(
-            self.handle
-                .map(HandleKind::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
+            self.handle.map(HandleKind::Scan, |Shown { open, view }| {
+                Progress::new(open.clone(), Arc::clone(view), range.into())
+            }),
         )
     }
 

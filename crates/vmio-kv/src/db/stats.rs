@@ -4,36 +4,36 @@ use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
 use crate::db::{OpenSegment, Store};
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
 /// Sizes and counts of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentStats {
-        /// Bytes of its allocation units, taken or free.
+    /// Bytes of its allocation units, taken or free.
     pub segment_bytes: u64,
-        /// Bytes of the allocation units that are taken.
+    /// Bytes of the allocation units that are taken.
     pub space_bytes: u64,
     /// Bytes of the log's chunks.
     pub log_bytes: u64,
-        /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused
-        /// ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
+    /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused
+    /// ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
     pub garbage_bytes: u64,
-        /// The rest of the log. Chunks that are written to, and the next one, count as live.
+    /// The rest of the log. Chunks that are written to, and the next one, count as live.
     pub live_bytes: u64,
-        /// Bytes of the blocks of values over 256 KiB. Overwritten ones count until their levels are merged.
+    /// Bytes of the blocks of values over 256 KiB. Overwritten ones count until their levels are merged.
     pub extents_bytes: u64,
-        /// Chunks of the log that were collected since the store was opened.
+    /// Chunks of the log that were collected since the store was opened.
     pub collected_chunks: u64,
-        /// Bytes of records that the collector has moved.
+    /// Bytes of records that the collector has moved.
     pub moved_bytes: u64,
-        /// Bytes of records that were written anew side by side, because scans had read them again and again.
+    /// Bytes of records that were written anew side by side, because scans had read them again and again.
     pub reorganized_bytes: u64,
     /// Bytes of the log's chunks that an opening would read back now.
     pub recovery_log_bytes: u64,
-        /// Entries of the levels on the device, over all keyspaces. A key counts once for each level that has it.
+    /// Entries of the levels on the device, over all keyspaces. A key counts once for each level that has it.
     pub level_entries: u64,
-        /// Approximate bytes of the memtables.
+    /// Approximate bytes of the memtables.
     pub memtable_bytes: u64,
 }
 
@@ -58,11 +58,11 @@ pub struct SegmentStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-        /// The volume's length.
+    /// The volume's length.
     pub volume_bytes: u64,
-        /// Bytes that cached pages of nodes and records may take now.
+    /// Bytes that cached pages of nodes and records may take now.
     pub cache_bytes: u64,
-        /// The sums over all segments.
+    /// The sums over all segments.
     pub segments: SegmentStats,
 }
 
@@ -89,7 +89,7 @@ impl Add for SegmentStats {
             moved_bytes: self.moved_bytes + other.moved_bytes,
             reorganized_bytes: self.reorganized_bytes + other.reorganized_bytes,
             recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
-                        // A damaged catalogue may have any number.
+            // A damaged catalogue may have any number.
             level_entries: self.level_entries.saturating_add(other.level_entries),
             memtable_bytes: self.memtable_bytes + other.memtable_bytes,
         }
@@ -113,7 +113,8 @@ impl OpenSegment {
         drop(allocator);
         let log = self.segment.allocator().log_chunks.space();
         let versions: Vec<_> = self.keyspaces().iter().map(|keyspace| keyspace.version()).collect();
-                let memtables = versions.iter().flat_map(|version| std::iter::once(&version.memtable).chain(&version.immutable));
+        let memtables =
+            versions.iter().flat_map(|version| std::iter::once(&version.memtable).chain(&version.immutable));
         SegmentStats {
             segment_bytes,
             space_bytes: units * ALLOCATION_UNIT_BYTES,
@@ -129,7 +130,7 @@ impl OpenSegment {
                 .iter()
                 .flat_map(|version| version.roots())
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
-                        memtable_bytes: memtables.map(|memtable| memtable.bytes()).sum(),
+            memtable_bytes: memtables.map(|memtable| memtable.bytes()).sum(),
         }
     }
 }

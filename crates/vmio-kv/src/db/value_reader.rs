@@ -7,8 +7,8 @@ use crate::db::open_handle::OpenHandle;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::extents::PIECE_BYTES;
-use crate::log::Log;
 use crate::keyspace::Version;
+use crate::log::Log;
 
 /// How far ahead a sequential reader prefetches.
 const AHEAD_BYTES: u64 = 1 << 20;
@@ -43,13 +43,13 @@ pub struct ValueReader {
 /// The source of a value.
 pub(super) struct Source {
     log: Arc<Log>,
-        /// Keeps the value's space from being used again.
+    /// Keeps the value's space from being used again.
     _version: Arc<Version>,
     value: Value,
-        /// The piece that was read last, and its number.
+    /// The piece that was read last, and its number.
     piece: Vec<u8>,
     piece_index: usize,
-        /// Up to where the value is prefetched.
+    /// Up to where the value is prefetched.
     ahead: u64,
 }
 
@@ -134,7 +134,7 @@ impl Source {
 }
 
 impl Read for ValueReader {
-        /// An error has the [`crate::Error`] in it.
+    /// An error has the [`crate::Error`] in it.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let at = self.at;
         let read = self.handle.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;

@@ -89,7 +89,11 @@ mod tests {
     #[test]
     fn bytes_wanted_once_do_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
+        let device = Device::open(
+            &cache,
+            Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?),
+            64 * ALLOCATION_UNIT_BYTES,
+        )?;
         let block = |number: u64| ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64;
         (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
         let bypass_look = |number, bytes| device.bypass_look(block(number), bytes, |bytes| Ok(bytes.to_vec()));
@@ -116,7 +120,11 @@ mod tests {
     #[test]
     fn a_leaf_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
+        let device = Device::open(
+            &cache,
+            Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?),
+            64 * ALLOCATION_UNIT_BYTES,
+        )?;
         device.know_unit(1, true, 2)?;
         let place = |number: u64| ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64;
         for number in 0..4 {

@@ -1,13 +1,13 @@
 //! The bytes of a volume. Published bytes are read by loads through a mapping; new bytes are stored there, or written past it.
 
 mod admission;
-mod takeover;
+mod bypass_batch;
+mod bypass_look;
 #[cfg(test)]
 pub(crate) mod failing_backing;
 pub(crate) mod leaf_filters;
 mod page_observer;
-mod bypass_batch;
-mod bypass_look;
+mod takeover;
 mod verifier;
 
 use std::io;
@@ -19,13 +19,13 @@ use vmio::{Advice, Cache, Mapping, MappingOptions, OfProcess, OnReadError, Pin};
 
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::volume::content::Content;
 use admission::Admission;
-pub(crate) use takeover::TakeoverBacking;
+pub(crate) use bypass_batch::BypassBatch;
 use leaf_filters::LeafFilters;
 pub(crate) use page_observer::PageObserver;
-pub(crate) use bypass_batch::BypassBatch;
+pub(crate) use takeover::TakeoverBacking;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
 
@@ -521,7 +521,8 @@ mod tests {
         const WRITERS: u64 = 4;
         const UNITS: u64 = 24;
         let cache = Cache::builder().capacity(6 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * ALLOCATION_UNIT_BYTES)?), 0)?;
+        let device =
+            Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * ALLOCATION_UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 512];
         std::thread::scope(|scope| {
             let write = |unit: u64| {

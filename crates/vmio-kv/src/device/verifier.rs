@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use vmio::PageVerifier;
 
 use crate::format::block::is_whole;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::sparse_words::SparseWords;
 
 /// Which units hold nodes, a bit each.

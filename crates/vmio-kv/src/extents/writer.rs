@@ -35,7 +35,8 @@ impl Stored {
         source: &mut dyn Read,
     ) -> Result<Self> {
         let blocks = value_bytes.div_ceil(BLOCK_BYTES as u64);
-        let taken = TakenExtents::new(segment, keyspace, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
+        let taken =
+            TakenExtents::new(segment, keyspace, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
         let list = ExtentList { value_bytes, extents: taken.extents.clone() };
         let mut input = Input { source, left: value_bytes, of: value_bytes };
         let mut checksums = Vec::with_capacity(pieces(value_bytes));

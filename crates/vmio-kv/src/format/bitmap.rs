@@ -2,7 +2,7 @@
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, BITMAP_UNITS, BLOCK_BYTES};
 
 /// Words of 64 bits for the blocks of a unit.
 pub(crate) const UNIT_WORDS: usize = (ALLOCATION_UNIT_BLOCKS / 64) as usize;

@@ -7,7 +7,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX, record_bytes};
 
@@ -232,7 +232,8 @@ mod tests {
     use super::*;
 
     fn list() -> ExtentList {
-        let extent = |unit: u64, block: u64, blocks| Extent { offset: unit * ALLOCATION_UNIT_BYTES + block * 4096, blocks };
+        let extent =
+            |unit: u64, block: u64, blocks| Extent { offset: unit * ALLOCATION_UNIT_BYTES + block * 4096, blocks };
         ExtentList {
             value_bytes: (512 + 32 + 7) * 4096 - 5,
             extents: vec![extent(5, 0, 512), extent(9, 480, 32), extent(3, 1, 7)],
@@ -254,7 +255,8 @@ mod tests {
 
     #[test]
     fn a_number_too_large_for_a_pointer_is_damage() {
-        let large = LargeRecord { head_offset: 3 * ALLOCATION_UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
+        let large =
+            LargeRecord { head_offset: 3 * ALLOCATION_UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
         assert!(matches!(LargeRecord::from_bytes(&large.to_bytes()), Err(Damage::Value { found: 4096, .. })));
     }
 

@@ -230,7 +230,8 @@ mod tests {
         let mut all: Vec<u64> = group.superblocks().to_vec();
         all.extend((0..group.bitmaps_in_use()).flat_map(|index| group.bitmaps(index)));
         all.extend((0..group.unit_tables_in_use()).flat_map(|index| group.unit_tables(index)));
-        let whole: Vec<u64> = (0..ALLOCATION_UNIT_BLOCKS).map(|block| ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
+        let whole: Vec<u64> =
+            (0..ALLOCATION_UNIT_BLOCKS).map(|block| ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
         all.sort_unstable();
         assert_eq!(all, whole);
     }

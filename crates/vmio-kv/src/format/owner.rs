@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, number};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, BLOCK_BYTES, number};
 use crate::format::volume_header::{OWNERS_AT, SEGMENTS_A_TABLE};
 
 /// Owner records that are kept for a segment: that of the owner in force, and those of the latest claims.

@@ -145,7 +145,13 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<AllocationUnit>, Dam
             Purpose::Log => (0, u64::from(row.keyspace.get()) | u64::from(row.flags.get()) << 32),
             _ => (row.keyspace.get(), 0),
         };
-        Ok(AllocationUnit { purpose, keyspace, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
+        Ok(AllocationUnit {
+            purpose,
+            keyspace,
+            references: row.references.get(),
+            garbage: row.garbage.get(),
+            former_epoch,
+        })
     };
     rows.iter().map(unit).collect()
 }

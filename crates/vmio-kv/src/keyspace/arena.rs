@@ -36,28 +36,28 @@ impl Arena {
             self.chunks.push(chunk());
             self.taken = 0;
         }
-                let address = (self.chunks.len() - 1) as u32 * CHUNK_WORDS + (self.taken / WORD_BYTES) as u32;
-                self.taken += bytes.next_multiple_of(WORD_BYTES);
+        let address = (self.chunks.len() - 1) as u32 * CHUNK_WORDS + (self.taken / WORD_BYTES) as u32;
+        self.taken += bytes.next_multiple_of(WORD_BYTES);
         address
     }
 
     /// The bytes from an address on.
     pub(super) fn at(&self, address: u32) -> &[u8] {
-                &self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
+        &self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
     }
 
     /// The bytes from an address on, to be changed.
     pub(super) fn at_mut(&mut self, address: u32) -> &mut [u8] {
-                &mut self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
+        &mut self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
     }
 }
 
 fn chunk() -> MmapMut {
     let Ok(chunk) = MmapMut::map_anon(CHUNK_BYTES) else {
-                // As any other failed allocation does.
+        // As any other failed allocation does.
         handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES]>())
     };
-        // A huge page would take more memory than what is written. It is advice: a kernel without huge pages refuses it.
+    // A huge page would take more memory than what is written. It is advice: a kernel without huge pages refuses it.
     let _ = chunk.advise(Advice::NoHugePage);
     chunk
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn allocations_keep_their_bytes() {
+    fn allocations_keep_their_bytes() {
         let mut arena = Arena::default();
         assert_eq!(arena.bytes(), 0);
         let places: Vec<u32> = (0..100_000_u64)

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::extents::extents_of_dead;
-use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry, Root};
+use crate::format::catalogue::{KeyspaceEntry, LEVELS, LevelRoots, Root};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
 use crate::keyspace::contents::{Contents, Records};
 use crate::keyspace::memtable::Memtable;
-use crate::keyspace::{Limits, Keyspace, Version};
-use crate::tree::{MergeThreads, Merged, MergeInput, Target, Tree, merge};
+use crate::keyspace::{Keyspace, Limits, Version};
+use crate::tree::{MergeInput, MergeThreads, Merged, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
+use crate::volume::chunk_generations::OF_MERGES;
 use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
-use crate::volume::chunk_generations::OF_MERGES;
 
 /// How long a level is left alone after a failed compaction.
 const REST: Duration = Duration::from_secs(5);
@@ -32,27 +32,27 @@ pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
     version: Arc<Version>,
-        /// Keeps chunks from being given up that are emptied meanwhile.
+    /// Keeps chunks from being given up that are emptied meanwhile.
     _under_way: UnderWay,
 }
 
 /// A compaction that is done, but not committed.
 pub(crate) struct Compacted<'keyspace> {
     compaction: Compaction<'keyspace>,
-        /// The new root of the level below.
+    /// The new root of the level below.
     root: Option<Root>,
     pub(crate) taken: BlockRuns,
-        /// Extents of large values that no tree has had so far.
+    /// Extents of large values that no tree has had so far.
     pub(crate) extents: Vec<Extent>,
     pub(crate) outdated: Vec<Freed>,
-        /// Records that nothing points to once it is committed.
+    /// Records that nothing points to once it is committed.
     pub(crate) garbage: Garbage,
 }
 
 impl Drop for Compaction<'_> {
     fn drop(&mut self) {
         self.keyspace.writing().is_compacting[self.level] = false;
-                // A removal may wait until no level of the keyspace is compacted.
+        // A removal may wait until no level of the keyspace is compacted.
         self.keyspace.changed.notify_all();
     }
 }
@@ -87,7 +87,7 @@ impl<'keyspace> Compaction<'keyspace> {
 
     fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
         let Some(root) = self.version.levels[self.level].compacting else {
-                        unreachable!("a compaction that has begun has set the level's tree aside");
+            unreachable!("a compaction that has begun has set the level's tree aside");
         };
         let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
         let outdated = tree.blocks()?.freed().collect();
@@ -102,7 +102,7 @@ impl<'keyspace> Compaction<'keyspace> {
             level: below as u8,
             old: self.version.levels[below].active,
             is_lowest: is_lowest(&self.version, below),
-                        // As many leaves as a full memtable fills: a target that is no larger is done soon.
+            // As many leaves as a full memtable fills: a target that is no larger is done soon.
             part_leaves: self.keyspace.entries_max(0) / ENTRIES_MAX as u64,
         };
         merge(&self.keyspace.log, &target, newer, threads)
@@ -112,7 +112,7 @@ impl<'keyspace> Compaction<'keyspace> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
         outdated.extend(replaced.freed());
         let dead = self.keyspace.extents_of_dead(garbage.large());
-                // Nothing else refers to the new nodes yet.
+        // Nothing else refers to the new nodes yet.
         let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
         outdated.extend(dead.into_iter().map(Freed::from));
         Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), outdated, garbage })
@@ -150,7 +150,8 @@ impl Compacted<'_> {
         let older = trees.take(version.levels[below].active);
         if let (Some(newer), Some(older), Some(root)) = (newer, older, self.root) {
             let outdated: u64 = self.garbage.of_log().map(|(_, bytes)| u64::from(bytes)).sum();
-            let deletions = if is_lowest(&self.compaction.version, below) { 0 } else { newer.deletions + older.deletions };
+            let deletions =
+                if is_lowest(&self.compaction.version, below) { 0 } else { newer.deletions + older.deletions };
             trees.put(root, Records { bytes: (newer.bytes + older.bytes).saturating_sub(outdated), deletions });
         }
     }
@@ -208,7 +209,7 @@ impl Keyspace {
             return version.immutable.is_some();
         }
         version.memtable.make_immutable();
-                // All of the keyspace's records in the log are in the memtable: a writer holds the lock until its own is.
+        // All of the keyspace's records in the log are in the memtable: a writer holds the lock until its own is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
             memtable: Arc::new(version.memtable.following(first_sequence, log_offset)),
@@ -230,7 +231,7 @@ impl Keyspace {
 
     /// The same; `None` if the keyspace has nothing in memory.
     pub(crate) fn oldest_in_memory(&self) -> Option<(u64, u64)> {
-                // In this order: a write that is no longer pending is in the memtable.
+        // In this order: a write that is no longer pending is in the memtable.
         let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load();
         let has_any = version.immutable.is_some() || !version.memtable.is_empty();
@@ -253,13 +254,16 @@ impl Keyspace {
                 0 => version.immutable.is_some(),
                 _ => {
                     let is_asked_for = merged || writing.is_asked_for[*level];
-                    compacting.is_some() || is_full || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
+                    compacting.is_some()
+                        || is_full
+                        || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
                 }
             }
         };
-                // While the level above is merged into this one, its tree stays where it is.
-        let can_begin = |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
-                // A full merge does not wait for levels that have failed.
+        // While the level above is merged into this one, its tree stays where it is.
+        let can_begin =
+            |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
+        // A full merge does not wait for levels that have failed.
         let rests = |level: &usize| !merged && writing.resting[*level].is_some_and(|until| Instant::now() < until);
         if writing.is_removed {
             return None;
@@ -268,9 +272,9 @@ impl Keyspace {
         writing.resting[level] = None;
         (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
-                // A failed compaction is tried again with the tree that was set aside. What has come since waits for the next one.
+        // A failed compaction is tried again with the tree that was set aside. What has come since waits for the next one.
         if level > 0 && levels[level].compacting.is_none() {
-                        // From here on the level above is merged into another tree.
+            // From here on the level above is merged into another tree.
             levels[level].compacting = levels[level].active.take();
             self.version.store(Arc::new(Version {
                 memtable: Arc::clone(&version.memtable),
@@ -334,8 +338,8 @@ impl Keyspace {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
         let immutable = version.immutable.as_ref().map_or(0, |immutable| immutable.bytes());
-                let bytes = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
-                trees + blocks_of_memtable(bytes)
+        let bytes = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
+        trees + blocks_of_memtable(bytes)
     }
 
     /// Makes all writes fail, since a flush has failed.
@@ -360,7 +364,7 @@ impl Keyspace {
     /// Waits until more memtables have been flushed than `flushed`; fails if a flush has failed.
     pub(crate) fn wait_for_flush_after(&self, flushed: u64) -> Result<()> {
         let mut writing = self.writing();
-                while writing.flushed_memtables <= flushed && self.version.load().immutable.is_some() {
+        while writing.flushed_memtables <= flushed && self.version.load().immutable.is_some() {
             self.check(&writing)?;
             self.changed.wait(&mut writing);
         }
@@ -370,8 +374,8 @@ impl Keyspace {
     /// What each level holds, from the memtables downwards.
     pub(crate) fn contents(&self) -> Vec<Contents> {
         let version = self.version.load();
-                let memtables = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
-                memtables.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
+        let memtables = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
+        memtables.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
     }
 
     /// Whether a level on the device is being merged into the one below.

@@ -12,34 +12,39 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
-use crate::log::Log;
 use crate::keyspace::cursor::level::{LevelCursor, Next};
 use crate::keyspace::cursor::run::{Run, place_before};
 use crate::keyspace::gaps::{Ahead, behind};
 use crate::keyspace::memtable::NEWEST;
 use crate::keyspace::{Keyspace, View};
+use crate::log::Log;
 use crate::tree::Direction;
 
 /// A place in a keyspace, between two keys.
 pub(crate) struct KeyspaceCursor {
     log: Arc<Log>,
-        /// Keeps what the levels refer to from being used again.
+    /// Keeps what the levels refer to from being used again.
     view: Arc<View>,
     direction: Direction,
-        /// The newest level first.
+    /// The newest level first.
     levels: Vec<LevelCursor>,
-        /// Keys without values that it has just gone by.
+    /// Keys without values that it has just gone by.
     run: Option<Run>,
-        /// Where the next known gap begins.
+    /// Where the next known gap begins.
     ahead: Option<Vec<u8>>,
-        /// How many entries it has gone by, returned ones included.
+    /// How many entries it has gone by, returned ones included.
     #[cfg(test)]
     looked: u64,
 }
 
 impl KeyspaceCursor {
     /// A cursor at the first key in a direction that is within a bound.
-    pub(crate) fn seek(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+    pub(crate) fn seek(
+        keyspace: &Keyspace,
+        view: &Arc<View>,
+        bound: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Self> {
         let mut cursor = KeyspaceCursor {
             log: Arc::clone(&keyspace.log),
             view: Arc::clone(view),
@@ -64,7 +69,8 @@ impl KeyspaceCursor {
         };
         let version = &view.version;
         cursor.levels.push(LevelCursor::memtable(&version.memtable, view.before, bound, direction));
-        let immutable = version.immutable.iter().map(|immutable| LevelCursor::memtable(immutable, NEWEST, bound, direction));
+        let immutable =
+            version.immutable.iter().map(|immutable| LevelCursor::memtable(immutable, NEWEST, bound, direction));
         cursor.levels.extend(immutable);
         for root in version.roots() {
             cursor.levels.push(LevelCursor::tree(keyspace, root, version.epoch, bound, direction)?);
@@ -77,7 +83,7 @@ impl KeyspaceCursor {
     fn look_ahead(&mut self, place: Option<&[u8]>) -> Option<Vec<u8>> {
         let mut ahead = self.view.ahead(place, self.direction);
         let mut end = None;
-                // Gaps of the view and of the keyspace may follow each other.
+        // Gaps of the view and of the keyspace may follow each other.
         while let Ahead::Within(place) = ahead {
             ahead = self.view.ahead(Some(&place), self.direction);
             end = Some(place);
@@ -140,7 +146,7 @@ impl KeyspaceCursor {
                 nearest = Some(index);
                 beside.clear();
             } else if ordering == Ordering::Equal && shows_nothing {
-                                // An older level may have an entry of the same key, which counts.
+                // An older level may have an entry of the same key, which counts.
                 beside.extend(nearest.replace(index));
             } else if ordering == Ordering::Equal {
                 beside.push(index);

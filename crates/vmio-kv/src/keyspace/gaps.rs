@@ -31,11 +31,11 @@ pub(super) fn behind(key: &[u8]) -> Vec<u8> {
 /// What is known of the way from a place on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ahead {
-        /// The place is in a gap, which ends here.
+    /// The place is in a gap, which ends here.
     Within(Vec<u8>),
-        /// The next gap begins here.
+    /// The next gap begins here.
     Begins(Vec<u8>),
-        /// There is no gap.
+    /// There is no gap.
     Nothing,
 }
 
@@ -55,9 +55,9 @@ impl Ahead {
 
 struct Gap {
     end: Vec<u8>,
-        /// Views of the records below this number, or below a higher one, have nothing in the gap.
+    /// Views of the records below this number, or below a higher one, have nothing in the gap.
     since: u64,
-        /// Whether a search has gone past it of late.
+    /// Whether a search has gone past it of late.
     is_used: AtomicBool,
 }
 
@@ -75,17 +75,17 @@ impl Gap {
 #[derive(Default)]
 struct Ranges {
     by_start: BTreeMap<Vec<u8>, Gap>,
-        /// Where the search for an unused gap goes on.
+    /// Where the search for an unused gap goes on.
     hand: Vec<u8>,
 }
 
 /// All known gaps of a keyspace, or of a view.
 pub(crate) struct Gaps {
     ranges: RwLock<Ranges>,
-        /// Whether there are any: puts look at this first. Puts and learning exclude each other; see
-        /// [`Memtable::learn`](super::memtable::Memtable::learn).
+    /// Whether there are any: puts look at this first. Puts and learning exclude each other; see
+    /// [`Memtable::learn`](super::memtable::Memtable::learn).
     any: AtomicBool,
-        /// The budget that the gaps' memory counts in.
+    /// The budget that the gaps' memory counts in.
     budget: Arc<MemtableBudget>,
 }
 
@@ -208,7 +208,7 @@ impl Ranges {
 
     /// The next gap that no search has gone past since the last look at it.
     fn unused(&mut self) -> Option<Vec<u8>> {
-                // Once all are marked as unused, the first is.
+        // Once all are marked as unused, the first is.
         for _ in 0..=self.by_start.len() {
             let next = self.by_start.range::<[u8], _>((Bound::Excluded(&*self.hand), Bound::Unbounded)).next();
             let (start, gap) = next.or_else(|| self.by_start.first_key_value())?;
@@ -242,7 +242,7 @@ mod tests {
     enum Step {
         Put(u8),
         Delete(u8),
-                /// A view of what there was some steps ago learns what is empty from a key on.
+        /// A view of what there was some steps ago learns what is empty from a key on.
         Learn(u8, usize),
     }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-        fn gaps_take_no_more_than_their_share_and_used_ones_stay() {
+    fn gaps_take_no_more_than_their_share_and_used_ones_stay() {
         let budget = budget(1 << 20);
         let gaps = Gaps::new(&budget);
         let key = |number: u64| number.to_be_bytes().to_vec();

@@ -33,9 +33,9 @@ pub(super) struct Entry {
 #[repr(C)]
 struct Keys {
     len: u32,
-        /// How many bytes all keys begin with in common.
+    /// How many bytes all keys begin with in common.
     shared: u32,
-        /// The four bytes of each key behind those, which compare as the keys do.
+    /// The four bytes of each key behind those, which compare as the keys do.
     heads: [u32; KEYS],
     entries: [u32; KEYS],
 }
@@ -59,7 +59,7 @@ struct Branch {
 /// Keys with their bytes, and where their records are.
 struct Entries {
     arena: Arena,
-        /// Sequence numbers are stored relative to this.
+    /// Sequence numbers are stored relative to this.
     first_sequence: u64,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct KeyTree {
     root: u32,
     /// How many branches there are above a leaf.
     branches: u32,
-        /// The first leaf, which always stays the first.
+    /// The first leaf, which always stays the first.
     first: u32,
 }
 
@@ -140,7 +140,7 @@ impl Keys {
         self.len as usize
     }
 
-        /// Where a key is, or would be.
+    /// Where a key is, or would be.
     fn search(&self, entries: &Entries, key: &[u8]) -> Result<usize, usize> {
         let len = self.len();
         if len == 0 {
@@ -162,12 +162,12 @@ impl Keys {
         found.map(|place| first + place).map_err(|place| first + place)
     }
 
-        /// How many keys are less than or equal to a key: the child that it belongs to.
+    /// How many keys are less than or equal to a key: the child that it belongs to.
     fn child_of(&self, entries: &Entries, key: &[u8]) -> usize {
         self.search(entries, key).map_or_else(|place| place, |place| place + 1)
     }
 
-        /// Inserts an entry at a place. The caller has made sure that there is space.
+    /// Inserts an entry at a place. The caller has made sure that there is space.
     fn insert(&mut self, entries: &Entries, index: usize, entry: u32) {
         let (key, len) = (entries.key(entry), self.len());
         if len == 0 {
@@ -192,7 +192,7 @@ impl Keys {
         }
     }
 
-        /// Moves the keys from a place on into an empty node.
+    /// Moves the keys from a place on into an empty node.
     fn split(&mut self, entries: &Entries, at: usize, right: &mut Keys) {
         let moved = self.len() - at;
         right.heads[..moved].copy_from_slice(&self.heads[at..self.len()]);
@@ -203,7 +203,7 @@ impl Keys {
         right.refine(entries);
     }
 
-        /// Finds a longer shared front if half of each head is the same, so that heads tell keys apart.
+    /// Finds a longer shared front if half of each head is the same, so that heads tell keys apart.
     fn refine(&mut self, entries: &Entries) {
         let heads = &self.heads[..self.len()];
         if let [first, .., last] = heads
@@ -216,7 +216,7 @@ impl Keys {
 }
 
 impl KeyTree {
-        /// An empty tree, for records from this number on.
+    /// An empty tree, for records from this number on.
     pub(super) fn new(first_sequence: u64) -> Self {
         let entries = Entries { arena: Arena::default(), first_sequence };
         KeyTree { entries, nodes: Arena::default(), root: NONE, branches: 0, first: NONE }
@@ -226,7 +226,7 @@ impl KeyTree {
         self.root == NONE
     }
 
-        /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes.
     pub(super) fn bytes(&self) -> u64 {
         self.entries.arena.bytes() + self.nodes.bytes()
     }
@@ -256,7 +256,7 @@ impl KeyTree {
         place.is_there.then(entry)
     }
 
-        /// Where a key belongs. `on_way` gets each branch above, with the child that leads on.
+    /// Where a key belongs. `on_way` gets each branch above, with the child that leads on.
     fn find(&self, key: &[u8], mut on_way: impl FnMut(u32, usize)) -> Place {
         let mut at = self.root;
         for _ in 0..self.branches {
@@ -271,7 +271,7 @@ impl KeyTree {
         }
     }
 
-        /// Inserts a key. If the tree has it already, returns its entry, for [`Self::set`] to change.
+    /// Inserts a key. If the tree has it already, returns its entry, for [`Self::set`] to change.
     pub(super) fn insert(&mut self, key: &[u8], entry: Entry) -> Option<(u32, Entry)> {
         if self.is_empty() {
             self.root = self.nodes.take(size_of::<Leaf>());
@@ -279,7 +279,7 @@ impl KeyTree {
             let leaf = self.nodes.leaf_mut(self.root);
             (leaf.previous, leaf.next) = (NONE, NONE);
         }
-                // A branch has 33 children at least: this many branches reach all addresses.
+        // A branch has 33 children at least: this many branches reach all addresses.
         let mut path = [(NONE, 0); 8];
         let mut depth = 0;
         let place = self.find(key, |branch, child| {
@@ -294,7 +294,7 @@ impl KeyTree {
         let (mut leaf, mut index) = (place.leaf, place.index);
         if self.leaf(leaf).keys.len() == KEYS {
             let (right, at) = self.split_leaf(leaf, index);
-                        // A key between both halves is less than the right one's first key, unless that one is still empty.
+            // A key between both halves is less than the right one's first key, unless that one is still empty.
             let is_alone = at == KEYS;
             let separator = if is_alone { address } else { self.leaf(right).keys.entries[0] };
             if is_alone || index > at {
@@ -311,7 +311,7 @@ impl KeyTree {
         self.entries.set(address, entry);
     }
 
-        /// Moves the greater half of a leaf's keys to a new leaf; no keys if the new key is behind all: then keys come in order.
+    /// Moves the greater half of a leaf's keys to a new leaf; no keys if the new key is behind all: then keys come in order.
     fn split_leaf(&mut self, left: u32, index: usize) -> (u32, usize) {
         let right = self.nodes.take(size_of::<Leaf>());
         let next = self.leaf(left).next;
@@ -327,7 +327,7 @@ impl KeyTree {
         (right, at)
     }
 
-        /// Inserts a new node behind the one that the path from the root leads to.
+    /// Inserts a new node behind the one that the path from the root leads to.
     fn insert_child(&mut self, path: &[(u32, usize)], separator: u32, child: u32) {
         let Some(((branch, index), above)) = path.split_last() else {
             let root = self.nodes.take(size_of::<Branch>());
@@ -361,7 +361,7 @@ impl KeyTree {
         node.keys.insert(&self.entries, index, separator);
     }
 
-        /// Calls `show` with keys in order, from the first within a bound, until it breaks.
+    /// Calls `show` with keys in order, from the first within a bound, until it breaks.
     pub(super) fn walk(
         &self,
         bound: Bound<&[u8]>,
@@ -371,7 +371,7 @@ impl KeyTree {
         if self.is_empty() {
             return;
         }
-                // The keys of the leaf from this place on, or before it, are on the way.
+        // The keys of the leaf from this place on, or before it, are on the way.
         let (mut at, mut index) = match (bound, direction) {
             (Bound::Unbounded, Direction::Up) => (self.first, 0),
             (Bound::Unbounded, Direction::Down) => {
@@ -523,8 +523,8 @@ mod tests {
 
     fn a_key() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
-            // Some of these are fronts of others, and zeros at the end are no end.
-                        // Some of these are fronts of others, or end with zeros.
+            // Some of these are fronts of others, or end with zeros.
+            prop::collection::vec(prop::sample::select(vec![0_u8, 1, 255]), 0..9),
             (0_u16..3000).prop_map(|number| format!("a common front of keys {number}").into_bytes()),
             (0_u16..3000).prop_map(|number| number.to_be_bytes().to_vec()),
         ]

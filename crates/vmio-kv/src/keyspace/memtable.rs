@@ -44,7 +44,7 @@ pub(crate) const NEWEST: u64 = u64::MAX;
 /// The most that a single key adds to a memtable.
 pub(crate) fn space_for(key: &[u8]) -> u64 {
     let key = (key.len() as u64).next_multiple_of(8);
-        // The rest of the arena's chunk may be too short for it.
+    // The rest of the arena's chunk may be too short for it.
     ENTRY_BYTES + key + key * key / arena::CHUNK_BYTES as u64
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn space_for_large(value: &LargeRecord) -> u64 {
 /// The newest record of each key, and older ones.
 struct Entries {
     newest: KeyTree,
-        /// Older records that views may show, of some keys; the newest first.
+    /// Older records that views may show, of some keys; the newest first.
     older: BTreeMap<Box<[u8]>, Vec<Entry>>,
     older_bytes: u64,
-        /// Higher than all records' numbers.
+    /// Higher than all records' numbers.
     end: u64,
-        /// Higher than all puts' numbers.
+    /// Higher than all puts' numbers.
     puts_end: u64,
 }
 
@@ -69,38 +69,38 @@ struct Entries {
 #[derive(Default)]
 pub(crate) struct Shown {
     pub(crate) known: VecDeque<KnownKey>,
-        /// The last key that was looked at, if the look ended because it had gone by many keys in a row.
+    /// The last key that was looked at, if the look ended because it had gone by many keys in a row.
     pub(crate) skipped: Option<KnownKey>,
 }
 
 /// The extents of a large value, so that a flush need not read its head for them.
 struct LargeSpace {
     extents: Box<[Extent]>,
-        /// Whether it was replaced: only older views show it.
+    /// Whether it was replaced: only older views show it.
     is_dead: bool,
 }
 
 /// A keyspace's newest records: mutable first, then immutable until it has been flushed.
 pub(crate) struct Memtable {
     entries: RwLock<Entries>,
-        /// For each view, the number that its records are below, in order.
+    /// For each view, the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
     keys: AtomicU64,
     deletions: AtomicU64,
-        /// Bytes of the records in the log that the newest entries point to.
+    /// Bytes of the records in the log that the newest entries point to.
     record_bytes: AtomicU64,
     is_immutable: AtomicBool,
     is_flushed: AtomicBool,
-        /// Bytes of the large values that were put into it.
+    /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
-        /// The extents of these, by the places of their heads.
+    /// The extents of these, by the places of their heads.
     large: Mutex<BTreeMap<u64, LargeSpace>>,
-        /// The budget that its memory counts in.
-        budget: Arc<MemtableBudget>,
-        /// Where the keyspace is known to have no values.
+    /// The budget that its memory counts in.
+    budget: Arc<MemtableBudget>,
+    /// Where the keyspace is known to have no values.
     gaps: Arc<Gaps>,
-        /// The number of the first record that may be in it, and its place in the log.
+    /// The number of the first record that may be in it, and its place in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
 }
@@ -113,10 +113,10 @@ impl Memtable {
 
     /// The memtable that follows this one, once [`make_immutable`](Self::make_immutable) was called. The keyspace's gaps stay the same.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
-                Self::with_gaps(first_sequence, log_offset, &self.budget, Arc::clone(&self.gaps))
+        Self::with_gaps(first_sequence, log_offset, &self.budget, Arc::clone(&self.gaps))
     }
 
-        fn with_gaps(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
+    fn with_gaps(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl Memtable {
             is_flushed: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
-                        budget: Arc::clone(budget),
+            budget: Arc::clone(budget),
             gaps,
             first_sequence,
             log_offset,
@@ -191,21 +191,21 @@ impl Memtable {
 
     fn grow(&self, bytes: u64) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-                self.budget.add(with_begun(before + bytes) - with_begun(before));
+        self.budget.add(with_begun(before + bytes) - with_begun(before));
     }
 
     fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                self.budget.remove(bytes);
+        self.budget.remove(bytes);
     }
 
     /// Ends all writes to it: it is to be flushed.
     pub(super) fn make_immutable(&self) {
-                // No view learns a gap of the keyspace meanwhile, nor later: further puts go to another memtable.
-                let _entries = self.entries.write();
-                let was_immutable = self.is_immutable.swap(true, Ordering::Relaxed);
-                debug_assert!(!was_immutable, "a memtable becomes immutable once");
-                self.budget.make_immutable(with_begun(self.bytes()));
+        // No view learns a gap of the keyspace meanwhile, nor later: further puts go to another memtable.
+        let _entries = self.entries.write();
+        let was_immutable = self.is_immutable.swap(true, Ordering::Relaxed);
+        debug_assert!(!was_immutable, "a memtable becomes immutable once");
+        self.budget.make_immutable(with_begun(self.bytes()));
     }
 
     /// Notes that it was flushed.
@@ -222,12 +222,12 @@ impl Memtable {
 
     /// Locks it for insertions. Readers wait, and see all of them at once.
     pub(crate) fn fill(&self) -> Filling<'_> {
-                Filling { memtable: self, entries: self.entries.write() }
+        Filling { memtable: self, entries: self.entries.write() }
     }
 
     /// Locks it against insertions.
     pub(crate) fn stay(&self) -> Staying<'_> {
-                Staying { memtable: self, entries: self.entries.read() }
+        Staying { memtable: self, entries: self.entries.read() }
     }
 
     /// Ends a view.
@@ -273,7 +273,7 @@ impl Memtable {
 
     /// No gaps yet, for a view to learn its own.
     pub(super) fn no_gaps(&self) -> Gaps {
-                Gaps::new(&self.budget)
+        Gaps::new(&self.budget)
     }
 
     /// Adds a gap that a view of the records below `before` has found, unless a put has come into it since. Returns from which number on it
@@ -285,7 +285,7 @@ impl Memtable {
         if self.is_immutable.load(Ordering::Relaxed) {
             return None;
         }
-                // If there were puts since, each key has to be looked at. A key that was put and deleted since was there in between.
+        // If there were puts since, each key has to be looked at. A key that was put and deleted since was there in between.
         let since = if entries.puts_end <= before {
             before
         } else if entries.are_deleted(start, end) {
@@ -301,9 +301,9 @@ impl Drop for Memtable {
     fn drop(&mut self) {
         let bytes = with_begun(self.bytes());
         match (*self.is_immutable.get_mut(), *self.is_flushed.get_mut()) {
-                        (_, true) => self.budget.remove_flushed(bytes),
-                        (true, false) => self.budget.remove_immutable(bytes),
-                        (false, false) => self.budget.remove(bytes),
+            (_, true) => self.budget.remove_flushed(bytes),
+            (true, false) => self.budget.remove_immutable(bytes),
+            (false, false) => self.budget.remove(bytes),
         }
     }
 }
@@ -314,7 +314,7 @@ fn with_begun(bytes: u64) -> u64 {
 }
 
 impl Entries {
-        /// Whether all keys between two places are deleted; false if there are too many.
+    /// Whether all keys between two places are deleted; false if there are too many.
     fn are_deleted(&self, start: &[u8], end: &[u8]) -> bool {
         let (mut are_deleted, mut looked) = (true, 0);
         self.newest.walk(Bound::Included(start), Direction::Up, |key, entry| {
@@ -328,7 +328,7 @@ impl Entries {
         are_deleted
     }
 
-        /// A key's newest record below a number.
+    /// A key's newest record below a number.
     fn at(&self, key: &[u8], newest: &Entry, before: u64) -> Option<Pointer> {
         if newest.sequence < before {
             return Some(newest.pointer);
@@ -350,45 +350,45 @@ pub(crate) struct Filling<'memtable> {
 }
 
 impl Filling<'_> {
-        /// Sets the newest record of a key. Returns the replaced record: it is garbage, though a view may still show it.
+    /// Sets the newest record of a key. Returns the replaced record: it is garbage, though a view may still show it.
     pub(crate) fn insert(&mut self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
         self.entries.end = self.entries.end.max(sequence + 1);
         if pointer.kind() != PointerKind::Tombstone {
             self.entries.puts_end = self.entries.puts_end.max(sequence + 1);
-                        self.memtable.gaps.cut(key);
+            self.memtable.gaps.cut(key);
         }
         let newest = &mut self.entries.newest;
         let before = newest.bytes();
         let entry = Entry { sequence, pointer };
         if pointer.kind() == PointerKind::Tombstone {
-                        self.memtable.deletions.fetch_add(1, Ordering::Relaxed);
+            self.memtable.deletions.fetch_add(1, Ordering::Relaxed);
         }
         let Some((place, replaced)) = newest.insert(key, entry) else {
             let added = newest.bytes() - before;
-                        self.memtable.keys.fetch_add(1, Ordering::Relaxed);
-                        self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
-                        self.memtable.grow(added);
+            self.memtable.keys.fetch_add(1, Ordering::Relaxed);
+            self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
+            self.memtable.grow(added);
             return None;
         };
         if sequence < replaced.sequence {
-                        self.memtable.bury(pointer);
+            self.memtable.bury(pointer);
             return Some(pointer);
         }
         newest.set(place, entry);
-                self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
-                self.memtable.record_bytes.fetch_sub(bytes_of_log(replaced.pointer), Ordering::Relaxed);
-                self.memtable.bury(replaced.pointer);
+        self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
+        self.memtable.record_bytes.fetch_sub(bytes_of_log(replaced.pointer), Ordering::Relaxed);
+        self.memtable.bury(replaced.pointer);
         self.keep_for_views(key, replaced);
         Some(replaced.pointer)
     }
 
     fn keep_for_views(&mut self, key: &[u8], replaced: Entry) {
         let entries = &mut *self.entries;
-                let views = self.memtable.views.lock();
+        let views = self.memtable.views.lock();
         let Some(newest) = views.last() else {
-                        // Records that were kept for views go with the first replacement after the last view.
+            // Records that were kept for views go with the first replacement after the last view.
             entries.older.clear();
-                        self.memtable.shrink(std::mem::take(&mut entries.older_bytes));
+            self.memtable.shrink(std::mem::take(&mut entries.older_bytes));
             return;
         };
         if *newest <= replaced.sequence {
@@ -401,13 +401,13 @@ impl Filling<'_> {
         });
         let before = older.len() as u64;
         older.insert(0, replaced);
-                // Of several records between the same two views, only the newest is shown.
+        // Of several records between the same two views, only the newest is shown.
         older.dedup_by_key(|entry| views.partition_point(|before| *before <= entry.sequence));
         added += older.len() as u64 * size_of::<Entry>() as u64;
         let removed = before * size_of::<Entry>() as u64;
         entries.older_bytes = entries.older_bytes + added - removed;
-                self.memtable.grow(added);
-                self.memtable.shrink(removed);
+        self.memtable.grow(added);
+        self.memtable.shrink(removed);
     }
 }
 
@@ -418,16 +418,16 @@ pub(crate) struct Staying<'memtable> {
 }
 
 impl Staying<'_> {
-        /// Whether all its records are below a number.
+    /// Whether all its records are below a number.
     pub(crate) fn is_before(&self, before: u64) -> bool {
         self.entries.end <= before
     }
 
-        /// Begins a view of the present records: those below the number that it returns. [`Memtable::release`] ends it.
+    /// Begins a view of the present records: those below the number that it returns. [`Memtable::release`] ends it.
     pub(crate) fn begin_view(&self) -> u64 {
         let before = self.entries.end;
-                // The list stays in order: this number only rises, and not while the lock is held.
-                self.memtable.views.lock().push(before);
+        // The list stays in order: this number only rises, and not while the lock is held.
+        self.memtable.views.lock().push(before);
         before
     }
 }
@@ -445,14 +445,14 @@ mod tests {
         Pointer::new(PointerKind::Value, offset, 64)
     }
 
-        fn memtable() -> Memtable {
-            let budget = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
-            Memtable::new(1, 0, &budget)
-        }
+    fn memtable() -> Memtable {
+        let budget = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
+        Memtable::new(1, 0, &budget)
+    }
 
     #[test]
     fn the_newest_record_of_a_key_counts() {
-                let level = memtable();
+        let level = memtable();
         assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
         assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
         assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
@@ -464,8 +464,8 @@ mod tests {
     }
 
     #[test]
-        fn records_that_no_view_shows_are_not_kept() {
-            let level = memtable();
+    fn records_that_no_view_shows_are_not_kept() {
+        let level = memtable();
         level.fill().insert(b"a", 1, pointer(8));
         let bytes = level.bytes();
         let view = level.stay().begin_view();

@@ -30,33 +30,33 @@ const SCAN_SPACE_BYTES: u64 = 64 << 10;
 /// The memory of all memtables: a count with a limit, for which writers wait, and whose changes by a step or more the cache follows.
 pub(crate) struct MemtableBudget {
     bytes: AtomicU64,
-        /// Bytes of immutable memtables, to be flushed or flushed and still read.
+    /// Bytes of immutable memtables, to be flushed or flushed and still read.
     closed_bytes: AtomicU64,
-        /// Bytes of memtables that are to be flushed.
+    /// Bytes of memtables that are to be flushed.
     immutable_bytes: AtomicU64,
-        /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
-        /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
+    /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
+    /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
-        /// What else the cache does not have.
+    /// What else the cache does not have.
     other_bytes: AtomicU64,
-        /// Bytes of gaps.
+    /// Bytes of gaps.
     gaps_bytes: AtomicU64,
-        /// Bytes that scans have read ahead.
+    /// Bytes that scans have read ahead.
     scans_bytes: AtomicU64,
-        /// The budget; half of it is for mutable memtables.
+    /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
-        /// By how much writers are yet to be delayed.
+    /// By how much writers are yet to be delayed.
     owed_ns: AtomicU64,
     step_bytes: u64,
     is_over: Mutex<bool>,
     changed: Condvar,
-        /// Held by the first of the waiting writers.
+    /// Held by the first of the waiting writers.
     front: Mutex<()>,
-        /// How many writers wait: no other is admitted before them.
+    /// How many writers wait: no other is admitted before them.
     waiting: AtomicUsize,
-        /// How much the first one waits for.
+    /// How much the first one waits for.
     wanted_bytes: AtomicU64,
-        /// Counts the changes that the first one may wait for.
+    /// Counts the changes that the first one may wait for.
     changes: Mutex<u64>,
     has_changed: Condvar,
 }
@@ -80,12 +80,12 @@ pub(crate) struct ScanSpace {
 }
 
 impl ScanSpace {
-        /// Nothing yet.
+    /// Nothing yet.
     pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
         ScanSpace { budget: Arc::clone(budget), bytes: 0 }
     }
 
-        /// Takes as much as is lacking to that many bytes. Returns whether there are that many.
+    /// Takes as much as is lacking to that many bytes. Returns whether there are that many.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
             if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
@@ -98,7 +98,7 @@ impl ScanSpace {
 }
 
 impl ScanSpace {
-        /// Gives all of it back.
+    /// Gives all of it back.
     pub(crate) fn give_back(&mut self) {
         if self.bytes > 0 {
             self.budget.give_back_of_scan(std::mem::take(&mut self.bytes));
@@ -115,14 +115,14 @@ impl Drop for ScanSpace {
 /// What a writer that is not admitted can hope for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hope {
-        /// A memtable is being flushed, or will be.
+    /// A memtable is being flushed, or will be.
     Flush,
-        /// No memtable can be flushed.
+    /// No memtable can be flushed.
     Nothing,
 }
 
 impl MemtableBudget {
-        /// An empty budget of `most_bytes`. [`Self::wait`] returns for each multiple of `step_bytes` that is crossed.
+    /// An empty budget of `most_bytes`. [`Self::wait`] returns for each multiple of `step_bytes` that is crossed.
     pub(crate) fn new(most_bytes: u64, step_bytes: u64) -> Self {
         MemtableBudget {
             bytes: AtomicU64::new(0),
@@ -145,37 +145,37 @@ impl MemtableBudget {
         }
     }
 
-        /// Takes bytes for ever, for something else.
+    /// Takes bytes for ever, for something else.
     pub(crate) fn add_other(&self, bytes: u64) {
         self.other_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
     }
 
-        /// How much the gaps of all keyspaces and views may take.
+    /// How much the gaps of all keyspaces and views may take.
     pub(super) fn gaps_bytes_max(&self) -> u64 {
         self.most_bytes / GAPS_SHARE
     }
 
-        /// How much they take.
+    /// How much they take.
     #[cfg(test)]
     pub(super) fn gaps_bytes(&self) -> u64 {
         self.gaps_bytes.load(Ordering::Relaxed)
     }
 
-        /// Takes bytes for a gap, unless all gaps would take too much.
+    /// Takes bytes for a gap, unless all gaps would take too much.
     pub(super) fn take_for_gaps(&self, bytes: u64) -> bool {
         let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= self.gaps_bytes_max());
         let taken = self.gaps_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
     }
 
-        /// Gives a gap's bytes back.
+    /// Gives a gap's bytes back.
     pub(super) fn give_back_of_gaps(&self, bytes: u64) {
         let before = self.gaps_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
-        /// Takes bytes for a scan, unless all scans would take too much.
+    /// Takes bytes for a scan, unless all scans would take too much.
     fn take_for_scan(&self, bytes: u64) -> bool {
         let most = SCANS_STEPS * self.step_bytes;
         let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= most);
@@ -183,20 +183,20 @@ impl MemtableBudget {
         taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
     }
 
-        /// Gives a scan's bytes back.
+    /// Gives a scan's bytes back.
     fn give_back_of_scan(&self, bytes: u64) {
         let before = self.scans_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
-        /// Adds bytes of a mutable memtable.
+    /// Adds bytes of a mutable memtable.
     pub(super) fn add(&self, bytes: u64) {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tell(before, before + bytes);
     }
 
-        /// Removes bytes of a mutable memtable.
+    /// Removes bytes of a mutable memtable.
     pub(super) fn remove(&self, bytes: u64) {
         self.remove_read(bytes);
         self.free(bytes);
@@ -207,25 +207,25 @@ impl MemtableBudget {
         self.tell(before, before - bytes);
     }
 
-        /// Counts a memtable as immutable.
+    /// Counts a memtable as immutable.
     pub(super) fn make_immutable(&self, bytes: u64) {
         self.closed_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.immutable_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-        /// Counts an immutable memtable as flushed: only snapshots may hold it.
+    /// Counts an immutable memtable as flushed: only snapshots may hold it.
     pub(super) fn flushed(&self, bytes: u64) {
         self.immutable_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.free(bytes);
     }
 
-        /// Removes a flushed memtable.
+    /// Removes a flushed memtable.
     pub(super) fn remove_flushed(&self, bytes: u64) {
         self.remove_read(bytes);
         self.closed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-        /// Removes an immutable memtable that was not flushed.
+    /// Removes an immutable memtable that was not flushed.
     pub(super) fn remove_immutable(&self, bytes: u64) {
         self.flushed(bytes);
         self.remove_flushed(bytes);
@@ -235,7 +235,7 @@ impl MemtableBudget {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-        /// Whether mutable memtables should be flushed: they have their half of the budget, or what a waiting writer needs.
+    /// Whether mutable memtables should be flushed: they have their half of the budget, or what a waiting writer needs.
     pub(crate) fn is_crowded(&self) -> bool {
         let written_to = self.written_to();
         let wanted = self.wanted_bytes.load(Ordering::Relaxed);
@@ -247,33 +247,33 @@ impl MemtableBudget {
         written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
     }
 
-        /// Whether there is space for that many more bytes.
+    /// Whether there is space for that many more bytes.
     pub(crate) fn has_space(&self, bytes: u64) -> bool {
         self.taken_bytes.load(Ordering::SeqCst) + bytes <= self.most_bytes
     }
 
-        /// Admits a writer that adds bytes, if there is space.
+    /// Admits a writer that adds bytes, if there is space.
     pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
         let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
         let taken = self.taken_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_these);
         taken.is_ok().then(|| Admitted { budget: self, bytes })
     }
 
-        /// Admits a writer, whether there is space or not.
+    /// Admits a writer, whether there is space or not.
     pub(crate) fn admit_anyway(&self, bytes: u64) -> Admitted<'_> {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         Admitted { budget: self, bytes }
     }
 
-        /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
-        /// that a flush needs. `press` has memtables flushed, and says what there is to hope for.
+    /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
+    /// that a flush needs. `press` has memtables flushed, and says what there is to hope for.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)
         {
             return Ok(admitted);
         }
-                // In this order: what is freed after our look wakes us.
+        // In this order: what is freed after our look wakes us.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let front = self.front.lock();
         self.wanted_bytes.store(bytes, Ordering::Relaxed);
@@ -284,8 +284,8 @@ impl MemtableBudget {
             }
             match press() {
                 Ok(Hope::Flush) => {}
-                                // Others are admitted, and will add to memtables, or give up.
-                                Ok(Hope::Nothing) if self.has_admitted() => {}
+                // Others are admitted, and will add to memtables, or give up.
+                Ok(Hope::Nothing) if self.has_admitted() => {}
                 Ok(Hope::Nothing) => break Ok(self.admit_anyway(bytes)),
                 Err(error) => break Err(error),
             }
@@ -300,10 +300,10 @@ impl MemtableBudget {
         admitted
     }
 
-        /// Whether a writer is admitted that has not added all yet.
-        fn has_admitted(&self) -> bool {
-            let memtables = self.written_to() + self.immutable_bytes.load(Ordering::Relaxed);
-            self.taken_bytes.load(Ordering::SeqCst) > memtables
+    /// Whether a writer is admitted that has not added all yet.
+    fn has_admitted(&self) -> bool {
+        let memtables = self.written_to() + self.immutable_bytes.load(Ordering::Relaxed);
+        self.taken_bytes.load(Ordering::SeqCst) > memtables
     }
 
     fn free(&self, bytes: u64) {
@@ -311,7 +311,7 @@ impl MemtableBudget {
         self.wake();
     }
 
-        /// Wakes the first waiting writer, since something has changed.
+    /// Wakes the first waiting writer, since something has changed.
     pub(super) fn wake(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             *self.changes.lock() += 1;
@@ -319,8 +319,8 @@ impl MemtableBudget {
         }
     }
 
-        /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from
-        /// there on by the square of the excess.
+    /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from
+    /// there on by the square of the excess.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
         let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;
@@ -340,20 +340,20 @@ impl MemtableBudget {
     }
 
     fn notify(&self) {
-                // A thread between its look and its wait holds it.
+        // A thread between its look and its wait holds it.
         drop(self.is_over.lock());
         self.changed.notify_all();
     }
 
-        /// Waits until what is taken is not `known` any more, and returns it in steps, rounded up. `None` once [`Self::end`] was called.
+    /// Waits until what is taken is not `known` any more, and returns it in steps, rounded up. `None` once [`Self::end`] was called.
     pub(crate) fn wait(&self, known: Option<u64>) -> Option<u64> {
         let mut is_over = self.is_over.lock();
         loop {
-                        let memtables = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
-                        // No step while there are none.
+            let memtables = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
+            // No step while there are none.
             let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
             let scans = self.scans_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
-                        let bytes = memtables + gaps + scans + self.other_bytes.load(Ordering::Relaxed);
+            let bytes = memtables + gaps + scans + self.other_bytes.load(Ordering::Relaxed);
             if *is_over {
                 return None;
             }
@@ -364,7 +364,7 @@ impl MemtableBudget {
         }
     }
 
-        /// Ends all waits.
+    /// Ends all waits.
     pub(crate) fn end(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn waits_end_at_steps_only() {
+    fn waits_end_at_steps_only() {
         let budget = MemtableBudget::new(1000, 100);
         assert_eq!(budget.wait(None), Some(100));
         budget.add(250);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-        fn scans_share_a_sixteenth_which_the_cache_loses() {
+    fn scans_share_a_sixteenth_which_the_cache_loses() {
         let budget = Arc::new(MemtableBudget::new(1 << 20, 128 << 10));
         assert_eq!(budget.wait(None), Some(128 << 10));
         let [mut first, mut second] = [ScanSpace::new(&budget), ScanSpace::new(&budget)];
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-        fn writers_are_slowed_gradually() {
+    fn writers_are_slowed_gradually() {
         let slept = |bytes: u64| {
             let budget = MemtableBudget::new(1000, 100);
             budget.add(bytes);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-        fn memtables_that_are_being_flushed_do_not_count_as_mutable() {
+    fn memtables_that_are_being_flushed_do_not_count_as_mutable() {
         let budget = MemtableBudget::new(1000, 100);
         budget.add(500);
         assert!(budget.is_crowded());
@@ -459,7 +459,7 @@ mod tests {
             budget.flushed(550);
             Ok(Hope::Flush)
         });
-                assert_eq!(admitted.expect("it was flushed").bytes, 500);
+        assert_eq!(admitted.expect("it was flushed").bytes, 500);
         assert_eq!((pressed, budget.taken_bytes.load(Ordering::Relaxed)), (1, 0));
     }
 
@@ -469,7 +469,7 @@ mod tests {
         let other = budget.try_admit(100).expect("there is space");
         let mut other = Some(other);
         let admitted = budget.admit(5000, || {
-                        // The first look finds another writer.
+            // The first look finds another writer.
             other.take();
             Ok(Hope::Nothing)
         });
@@ -480,8 +480,8 @@ mod tests {
         let full = || {
             Err(crate::error::Error::Full { volume: String::new(), wanted: 1, place: crate::error::FullPlace::Volume })
         };
-                assert!(budget.admit(20, full).is_err(), "where nothing can be flushed");
-                assert!(budget.try_admit(10).is_some(), "a writer that has given up blocks no other");
+        assert!(budget.admit(20, full).is_err(), "where nothing can be flushed");
+        assert!(budget.try_admit(10).is_some(), "a writer that has given up blocks no other");
     }
 
     #[test]
@@ -502,7 +502,7 @@ mod tests {
                 });
             }
         });
-                // Bytes count twice while they are being added.
+        // Bytes count twice while they are being added.
         assert!(most.into_inner() <= 1600, "three are admitted at a time");
         assert_eq!(budget.taken_bytes.into_inner(), 0);
     }

@@ -5,8 +5,8 @@ use std::ops::Bound;
 
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
-use crate::log::Log;
 use crate::keyspace::memtable::{Memtable, NEWEST};
+use crate::log::Log;
 use crate::tree::{Cursor, Direction, MergeInput, Source, Tree};
 
 /// How many entries are taken from a memtable at a time.
@@ -14,7 +14,7 @@ const BATCH: usize = 256;
 
 impl MergeInput for Memtable {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
-                Ok(Box::new(MemtableSource { memtable: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
+        Ok(Box::new(MemtableSource { memtable: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
     }
 }
 
@@ -29,7 +29,7 @@ impl MemtableSource<'_> {
     fn fill(&mut self) {
         if self.batch.is_empty() {
             let from = self.from.as_ref().map(Vec::as_slice);
-                        self.batch.extend(self.memtable.some(from, Direction::Up, NEWEST, BATCH).known);
+            self.batch.extend(self.memtable.some(from, Direction::Up, NEWEST, BATCH).known);
             if let Some(last) = self.batch.back() {
                 self.from = Bound::Excluded(last.bytes.clone());
             }

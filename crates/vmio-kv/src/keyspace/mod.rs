@@ -1,16 +1,16 @@
 //! A keyspace: an independent set of keys, in memtables and in levels on the device.
 
 pub(crate) mod arena;
+mod compaction;
 pub(crate) mod contents;
 mod cursor;
 mod gaps;
 mod key_tree;
-mod memtable_budget;
-mod newest_records;
 pub(crate) mod memtable;
+mod memtable_budget;
 mod merge_input;
+mod newest_records;
 mod removal;
-mod compaction;
 mod version;
 mod view;
 
@@ -21,22 +21,22 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Condvar, MutexGuard};
 
+use crate::batching_lock::BatchingLock;
 use crate::error::{Error, Result};
-use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
+use crate::format::catalogue::{KeyspaceEntry, LEVELS, LevelRoots};
 use crate::format::extents::LargeRecord;
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
-use crate::log::Log;
 use crate::keyspace::contents::TreeRecords;
 use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
-use crate::batching_lock::BatchingLock;
+use crate::log::Log;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
+pub(crate) use compaction::{Compacted, Compaction, compaction_blocks_of_new};
 pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanSpace};
 pub(crate) use removal::Removed;
-pub(crate) use compaction::{Compaction, Compacted, compaction_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
 
@@ -48,7 +48,8 @@ const IDLE_NUMBERS_MAX: u64 = 1 << 40;
 
 /// The limits of a keyspace's levels.
 #[derive(Clone, Copy, Debug)]
-    /// Bytes of a full memtable. Bytes of the memtable.
+pub(crate) struct Limits {
+    /// Bytes of a full memtable.
     pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
@@ -61,16 +62,16 @@ pub(crate) struct Keyspace {
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     pub(super) memtable_budget: Arc<MemtableBudget>,
-        /// What readers see.
+    /// What readers see.
     version: ArcSwap<Version>,
-        /// Held by the writer whose turn it is. It has the state of flushes and compactions.
+    /// Held by the writer whose turn it is. It has the state of flushes and compactions.
     writing: BatchingLock<Writing>,
     changed: Condvar,
-        /// Whether it was dropped. Snapshots may still show it.
+    /// Whether it was dropped. Snapshots may still show it.
     is_dropped: AtomicBool,
-        /// What its trees hold, as far as that is known.
+    /// What its trees hold, as far as that is known.
     tree_records: TreeRecords,
-        /// Where the log ended when the present write began: its record may be in the log, and not yet in the memtable.
+    /// Where the log ended when the present write began: its record may be in the log, and not yet in the memtable.
     pending: Mutex<Option<(u64, u64)>>,
 }
 
@@ -78,21 +79,26 @@ pub(crate) struct Keyspace {
 struct Writing {
     failed: Option<String>,
     has_no_space: bool,
-        /// Which levels are being flushed or compacted.
+    /// Which levels are being flushed or compacted.
     is_compacting: [bool; LEVELS],
-        /// Which levels are to be compacted, though they are not full.
+    /// Which levels are to be compacted, though they are not full.
     is_asked_for: [bool; LEVELS],
-        /// How many memtables have been flushed or removed.
+    /// How many memtables have been flushed or removed.
     flushed_memtables: u64,
-        /// All keys are being removed: there are no writes, flushes or compactions meanwhile.
+    /// All keys are being removed: there are no writes, flushes or compactions meanwhile.
     is_removed: bool,
-        /// Until when levels are left alone whose compaction has failed: the next try is likely to fail as well.
+    /// Until when levels are left alone whose compaction has failed: the next try is likely to fail as well.
     resting: [Option<Instant>; LEVELS],
 }
 
 impl Keyspace {
     /// A keyspace as it was committed, with an empty memtable.
-    pub(crate) fn new(log: &Arc<Log>, limits: Limits, memtable_budget: &Arc<MemtableBudget>, entry: &KeyspaceEntry) -> Self {
+    pub(crate) fn new(
+        log: &Arc<Log>,
+        limits: Limits,
+        memtable_budget: &Arc<MemtableBudget>,
+        entry: &KeyspaceEntry,
+    ) -> Self {
         let version = Version {
             memtable: Arc::new(Memtable::new(entry.log_sequence, entry.log_offset, memtable_budget)),
             immutable: None,
@@ -118,9 +124,10 @@ impl Keyspace {
     /// With the memtable that an opening has recovered. It begins where the keyspace's own does.
     pub(crate) fn with_memtable(self, memtable: Memtable) -> Self {
         let version = self.version.load();
-        let (levels, epoch, reclamation_epoch) = (version.levels, version.epoch, Arc::clone(&version.reclamation_epoch));
-                let memtable = Arc::new(memtable);
-                self.version.store(Arc::new(Version { memtable, immutable: None, levels, epoch, reclamation_epoch }));
+        let (levels, epoch, reclamation_epoch) =
+            (version.levels, version.epoch, Arc::clone(&version.reclamation_epoch));
+        let memtable = Arc::new(memtable);
+        self.version.store(Arc::new(Version { memtable, immutable: None, levels, epoch, reclamation_epoch }));
         drop(version);
         self
     }
@@ -233,7 +240,7 @@ impl Keyspace {
     /// Replaces an empty memtable by one for records from here on. The caller has the turn.
     fn begin_memtable_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<Memtable> {
         let version = self.version.load_full();
-                // Views of it learn no more gaps of the keyspace.
+        // Views of it learn no more gaps of the keyspace.
         version.memtable.make_immutable();
         let memtable = Arc::new(version.memtable.following(sequence, log_offset));
         self.version.store(Arc::new(Version {
@@ -306,9 +313,9 @@ impl Keyspace {
 /// The turn to write to a keyspace.
 pub(crate) struct WriteTurn<'keyspace> {
     keyspace: &'keyspace Keyspace,
-        /// The memtable, which does not become immutable while the turn is held.
+    /// The memtable, which does not become immutable while the turn is held.
     memtable: Arc<Memtable>,
-        /// The memtable was empty, and so the log's end was noted as pending.
+    /// The memtable was empty, and so the log's end was noted as pending.
     is_first: bool,
     _writing: MutexGuard<'keyspace, Writing>,
 }
@@ -318,24 +325,24 @@ impl Drop for WriteTurn<'_> {
         if !self.is_first {
             return;
         }
-                // The written record is in the memtable by now.
+        // The written record is in the memtable by now.
         *self.keyspace.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl WriteTurn<'_> {
-        /// The newest record of a key that is in memory.
+    /// The newest record of a key that is in memory.
     pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
         self.keyspace.version.load().in_memory(key, NEWEST)
     }
 
-        /// Makes a record of the log the newest of its key. Returns whether the memtable is full.
+    /// Makes a record of the log the newest of its key. Returns whether the memtable is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
         self.keyspace.put_pointer(&self.memtable, key, sequence, pointer);
         self.is_full()
     }
 
-        /// The memtable, locked for several puts.
+    /// The memtable, locked for several puts.
     pub(crate) fn fill(&self) -> Filling<'_> {
         self.memtable.fill()
     }
@@ -345,8 +352,8 @@ impl WriteTurn<'_> {
         self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-        /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones
-        /// free their space, and an opening has fewer to look for.
+    /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones
+    /// free their space, and an opening has fewer to look for.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

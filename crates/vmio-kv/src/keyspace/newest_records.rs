@@ -8,12 +8,12 @@ use crate::tree::{Answer, Tree};
 /// What is known of a record.
 #[derive(Default)]
 enum Standing {
-        /// No level so far refers to it.
+    /// No level so far refers to it.
     #[default]
     Unknown,
-        /// There is a newer record of its key.
+    /// There is a newer record of its key.
     Outdated,
-        /// A level refers to it, and no level above has its key for sure.
+    /// A level refers to it, and no level above has its key for sure.
     Referred,
 }
 

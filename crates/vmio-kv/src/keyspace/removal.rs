@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Result;
-use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
+use crate::format::catalogue::{KeyspaceEntry, LEVELS, LevelRoots};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
@@ -30,11 +30,11 @@ impl Drop for Removal<'_> {
 /// What nothing refers to once the removal is committed.
 #[derive(Default)]
 pub(crate) struct Removed {
-        /// Records of the log that were not counted as garbage yet.
+    /// Records of the log that were not counted as garbage yet.
     pub(crate) garbage: Garbage,
-        /// Extents of large values that only memtables refer to: no commit has them.
+    /// Extents of large values that only memtables refer to: no commit has them.
     pub(crate) extents: Vec<Extent>,
-        /// Those extents, nodes, and extents of large values that trees refer to.
+    /// Those extents, nodes, and extents of large values that trees refer to.
     pub(crate) outdated: Vec<Freed>,
 }
 
@@ -49,8 +49,8 @@ impl Keyspace {
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-                assert!(!writing.is_removed, "a keyspace is removed twice at a time");
-                writing.is_removed = true;
+        assert!(!writing.is_removed, "a keyspace is removed twice at a time");
+        writing.is_removed = true;
         while writing.is_compacting.contains(&true) {
             self.changed.wait(&mut writing);
         }
@@ -59,12 +59,12 @@ impl Keyspace {
 }
 
 impl Removal<'_> {
-        /// All that the keyspace has. It reads the leaves of its trees, and the heads of large values.
+    /// All that the keyspace has. It reads the leaves of its trees, and the heads of large values.
     pub(crate) fn contents(&self) -> Result<Removed> {
         let Removal { keyspace, version, .. } = self;
         let mut removed = Removed::default();
         for level in std::iter::once(&version.memtable).chain(&version.immutable) {
-                        // Records that were replaced in a memtable have been counted.
+            // Records that were replaced in a memtable have been counted.
             each_pointer(&**level, |pointer| {
                 if pointer.kind() != PointerKind::Extents {
                     removed.garbage.count(pointer);
@@ -83,17 +83,17 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-        /// Makes all writes fail: it is not known whether the removal was committed.
+    /// Makes all writes fail: it is not known whether the removal was committed.
     pub(crate) fn fail(self, why: &str) {
         self.keyspace.fail(why);
     }
 
-        /// Shows readers the removal that a commit of that epoch has made durable. The keyspace goes on as the entry says, or is dropped.
+    /// Shows readers the removal that a commit of that epoch has made durable. The keyspace goes on as the entry says, or is dropped.
     pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
         let Removal { keyspace, version } = &self;
         let mut writing = keyspace.writing();
         writing.has_no_space = false;
-                // A wait for its memtables to be flushed ends.
+        // A wait for its memtables to be flushed ends.
         writing.flushed_memtables += u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty());
         let (log_offset, log_sequence) = match goes_on {
             Some(entry) => (entry.log_offset, entry.log_sequence),
@@ -105,11 +105,11 @@ impl Removal<'_> {
         if let Some(immutable) = &version.immutable {
             immutable.flushed();
         }
-                // Only snapshots may hold it now.
+        // Only snapshots may hold it now.
         version.memtable.make_immutable();
         version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
-                        // Without the old gaps: views of what there was see the same numbers.
+            // Without the old gaps: views of what there was see the same numbers.
             memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],

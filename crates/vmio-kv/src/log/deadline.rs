@@ -16,8 +16,8 @@ pub(super) struct Deadline {
     at: AtomicU64,
 }
 
-/// No deadline.
-    /// Nothing has to be durable.
+impl Deadline {
+    /// No deadline.
     pub(super) fn new() -> Self {
         Deadline { began: Instant::now(), at: AtomicU64::new(NEVER) }
     }

@@ -17,6 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
+use crate::batching_lock::BatchingLock;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::Block;
@@ -24,9 +25,8 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
-use crate::batching_lock::BatchingLock;
-use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
 use reader::ChunkSeeds;
@@ -39,8 +39,11 @@ const TAIL_CHUNKS_MAX: usize = 4;
 /// How much is written at a time.
 const WRITE_BYTES: usize = 256 << 10;
 /// Appenders wait while more than this is in memory alone. The limit is less than the chunks hold, so that an appender waits for one write
-/// at most, not for a whole chunk. The longest value in the log; longer ones go to extents. A record lies within one chunk, so that a chunk
-/// wastes less than an eighth at its end.
+/// at most, not for a whole chunk.
+const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
+/// The longest value in the log; longer ones go to extents. A record lies within one chunk, so that a chunk wastes less than an eighth at its
+/// end.
+pub(crate) const LOG_VALUE_BYTES_MAX: usize = 256 << 10;
 const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
 /// The bytes of the record that ends a chunk. There is always space for it.
 const END_BYTES: usize = record_bytes(0, 0);
@@ -72,7 +75,9 @@ pub(crate) struct Log {
     /// Signalled when a flush has ended.
     flushed: Condvar,
     deadline: Deadline,
-    /// Only one thread at a time writes. Held by the one thread that writes. The chunks in memory, for readers: the oldest first.
+    /// Held by the one thread that writes.
+    pub(super) writing: Mutex<()>,
+    /// The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// The seeds of the checksums in all chunks.
     seeds: ChunkSeeds,
@@ -245,7 +250,12 @@ impl Log {
     /// Appends records atomically, and returns where each is. They are durable after [`Self::sync`].
     ///
     /// It fails before the first record if its priority does not get enough chunks. Other writes cannot take these chunks meanwhile.
-    pub(crate) fn append(&self, records: &[Append<'_>], priority: SpacePriority, appended: &mut Vec<Appended>) -> Result<()> {
+    pub(crate) fn append(
+        &self,
+        records: &[Append<'_>],
+        priority: SpacePriority,
+        appended: &mut Vec<Appended>,
+    ) -> Result<()> {
         appended.clear();
         let mut state = self.turn();
         let mut space = self.reserve_space(&state, records, priority)?;
@@ -298,7 +308,12 @@ impl Log {
     }
 
     /// Reserves the chunks that records may take. The caller has the turn, so that no other record goes to the present chunk.
-    fn reserve_space(&self, state: &State, records: &[Append<'_>], priority: SpacePriority) -> Result<SpaceReservation<'_>> {
+    fn reserve_space(
+        &self,
+        state: &State,
+        records: &[Append<'_>],
+        priority: SpacePriority,
+    ) -> Result<SpaceReservation<'_>> {
         let beside = record_bytes(0, 8) + END_BYTES;
         let (mut chunks, mut space) = (0, state.appender.space());
         for record in records {
@@ -337,7 +352,12 @@ impl Log {
 
     /// Begins another chunk if the present one has no space for that many bytes. Waits for the device if too much is in memory; no other
     /// thread appends meanwhile.
-    fn make_space(&self, state: &mut MutexGuard<'_, State>, bytes: usize, space: &mut SpaceReservation<'_>) -> Result<()> {
+    fn make_space(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        bytes: usize,
+        space: &mut SpaceReservation<'_>,
+    ) -> Result<()> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
@@ -363,7 +383,11 @@ impl Log {
     /// Appends a record that says which records are durable, if that is news and leaves space for that many bytes.
     fn vouch(&self, state: &mut State, bytes: usize) -> bool {
         let mark = record_bytes(0, 8);
-        debug_assert!(state.durable <= state.next_sequence, "record {} is durable before it is appended", state.durable);
+        debug_assert!(
+            state.durable <= state.next_sequence,
+            "record {} is durable before it is appended",
+            state.durable
+        );
         if state.durable <= state.vouched || state.appender.space() < bytes + mark + END_BYTES {
             return false;
         }

@@ -8,7 +8,7 @@ use std::sync::atomic;
 use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};

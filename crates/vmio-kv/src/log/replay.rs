@@ -8,7 +8,7 @@ use crate::error::{Damage, Result};
 use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;

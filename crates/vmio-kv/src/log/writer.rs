@@ -131,7 +131,7 @@ impl Log {
                 state.durable = state.durable.max(*reached);
             }
             Err(error) => {
-            // What the device has now is not known: no more writes are acknowledged.
+                // What the device has now is not known: no more writes are acknowledged.
                 state.failed.get_or_insert_with(|| error.with_causes());
                 self.changed.notify_all();
             }
@@ -219,7 +219,11 @@ impl Log {
                 Ok(()) if is_through => {
                     state.written = 0;
                     let chunk = state.chunks.remove(0);
-                    debug_assert!(stop == chunk.filled(), "chunk {} leaves memory before it is written", chunk.header.offset);
+                    debug_assert!(
+                        stop == chunk.filled(),
+                        "chunk {} leaves memory before it is written",
+                        chunk.header.offset
+                    );
                     self.tails.store(Arc::new(state.chunks.clone()));
                     // Unless a reader still has it.
                     if let Some(chunk) = Arc::into_inner(chunk) {
@@ -227,7 +231,11 @@ impl Log {
                     }
                 }
                 Ok(()) => {
-                    debug_assert!(state.written <= stop, "byte {stop} of a chunk is written after byte {}", state.written);
+                    debug_assert!(
+                        state.written <= stop,
+                        "byte {stop} of a chunk is written after byte {}",
+                        state.written
+                    );
                     state.written = stop;
                 }
                 Err(error) => {

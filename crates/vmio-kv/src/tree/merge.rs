@@ -19,8 +19,8 @@ use crate::tree::node_writer::{NodeSpace, NodeWriter, TakenNodes, Which};
 use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
 use crate::volume::block_runs::BlockRuns;
-use crate::volume::garbage::Garbage;
 use crate::volume::chunk_generations::OF_MERGES;
+use crate::volume::garbage::Garbage;
 
 /// Entries in order, only the newest of each key.
 pub(crate) trait Source {

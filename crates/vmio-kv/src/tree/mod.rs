@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::volume::block_runs::BlockRuns;
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use many::Answer;
-pub(crate) use merge::{Merged, MergeInput, Source, Target, merge};
+pub(crate) use merge::{MergeInput, Merged, Source, Target, merge};
 pub(crate) use node_writer::RUN_BLOCKS_MAX;
 pub(crate) use threads::MergeThreads;
 

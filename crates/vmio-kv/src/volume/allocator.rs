@@ -3,11 +3,11 @@
 //! A block that was taken since the last commit, and is part of no commit yet, is *pending*: the bitmap on the device does not have it, so
 //! that it is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
-mod write_fences;
 mod part_units;
-mod space;
 mod runs;
+mod space;
 mod unused;
+mod write_fences;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,13 +18,15 @@ use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, UNIT_TABLE_UNITS};
-use crate::format::unit_table::{self, Purpose, AllocationUnit};
+use crate::format::geometry::{
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_TABLE_UNITS,
+};
+use crate::format::unit_table::{self, AllocationUnit, Purpose};
 use crate::volume::log_chunks::LogChunks;
 use crate::volume::space_reservation::OWN_UNITS;
 use part_units::PartUnits;
-use space::FreeUnits;
 pub(crate) use runs::TakenRuns;
+use space::FreeUnits;
 pub(crate) use unused::UnusedBlocks;
 
 /// A unit with fewer free blocks than this is not reused: what is written there would not lie together.
@@ -40,37 +42,37 @@ pub(crate) struct Cursor {
 /// Whether a cursor has moved to another unit to take blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-        /// It is in the same unit.
+    /// It is in the same unit.
     No,
-        /// It is in a unit that was free.
+    /// It is in a unit that was free.
     New(u64),
-        /// It is in a unit that was in use, of which these blocks were free, the taken ones included.
+    /// It is in a unit that was in use, of which these blocks were free, the taken ones included.
     Again(Vec<Freed>),
 }
 
 /// A block of the bitmap or of the unit table, which has two copies.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
-        /// The newest committed copy.
+    /// The newest committed copy.
     copy: usize,
     epoch: u64,
     dirty: bool,
-        /// False if it was not read, since none of its units was ever taken.
+    /// False if it was not read, since none of its units was ever taken.
     is_known: bool,
 }
 
 /// What a commit has to write of the allocator.
 pub(crate) struct Changed {
-        /// Blocks with their places.
+    /// Blocks with their places.
     pub(crate) blocks: Vec<(u64, Block)>,
-        /// Blocks of units that were never taken, and that were never written.
+    /// Blocks of units that were never taken, and that were never written.
     pub(crate) unused: Vec<UnusedBlocks>,
 }
 
 impl Pair {
-        /// No copy was written yet.
+    /// No copy was written yet.
     const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true, is_known: true };
-        /// It is not known whether and where it was written.
+    /// It is not known whether and where it was written.
     const UNKNOWN: Pair = Pair { copy: 1, epoch: 0, dirty: false, is_known: false };
 
     fn is_new(&self) -> bool {
@@ -80,11 +82,11 @@ impl Pair {
 
 struct GroupMap {
     group: Group,
-        /// The units up to the last that was ever taken: those behind are free.
+    /// The units up to the last that was ever taken: those behind are free.
     units: Vec<AllocationUnit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
-        /// Which units are known to have space on the device, so that no write to them lacks it.
+    /// Which units are known to have space on the device, so that no write to them lacks it.
     has_space: Vec<bool>,
     bitmaps: Vec<Pair>,
     tables: Vec<Pair>,
@@ -94,21 +96,21 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free: FreeUnits,
-        /// How many units are free, beyond the write fence, and have no space.
+    /// How many units are free, beyond the write fence, and have no space.
     unused_units: u64,
-        /// Units beyond the write fence are free up to here: a commit has them.
+    /// Units beyond the write fence are free up to here: a commit has them.
     usable_end: u64,
-        /// How many of the free units with space are reserved.
+    /// How many of the free units with space are reserved.
     reserved: u64,
-        /// The units that are taken in part.
+    /// The units that are taken in part.
     parts: PartUnits,
-        /// Units that a cursor is in.
+    /// Units that a cursor is in.
     in_use: BTreeSet<u64>,
-        /// The units that this owner may write to: a durable superblock says so, and no other owner writes there.
+    /// The units that this owner may write to: a durable superblock says so, and no other owner writes there.
     write_fence: Range<u64>,
-        /// A unit was refused because it is beyond the write fence.
+    /// A unit was refused because it is beyond the write fence.
     hit_write_fence: bool,
-        /// The units that are the log's.
+    /// The units that are the log's.
     pub(crate) log_chunks: LogChunks,
 }
 
@@ -127,12 +129,12 @@ impl GroupMap {
         map
     }
 
-        /// The unit that has a group's own blocks.
+    /// The unit that has a group's own blocks.
     fn own() -> AllocationUnit {
         AllocationUnit { purpose: Purpose::Group, ..AllocationUnit::default() }
     }
 
-        /// Makes the group longer, if `group` is.
+    /// Makes the group longer, if `group` is.
     fn extend(&mut self, group: Group) {
         assert!(
             self.group.first_unit == group.first_unit && self.group.units <= group.units,
@@ -141,7 +143,7 @@ impl GroupMap {
         if self.group.units == group.units {
             return;
         }
-                // Its last blocks tell of more units now.
+        // Its last blocks tell of more units now.
         let last = self.group.units as usize - 1;
         self.mark_bits(last);
         self.mark_unit(last);
@@ -176,7 +178,8 @@ impl GroupMap {
             *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false, is_known: true };
             let first = index * UNIT_TABLE_UNITS as usize;
             let units = first..(self.group.units as usize).min(first + UNIT_TABLE_UNITS as usize);
-            let units: Vec<AllocationUnit> = units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
+            let units: Vec<AllocationUnit> =
+                units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
             let offset = self.group.unit_tables(index as u64)[pair.copy];
             blocks.push((offset, unit_table::to_block(segment, &units, offset, epoch)));
         }
@@ -184,7 +187,7 @@ impl GroupMap {
 }
 
 impl Allocator {
-        /// An allocator in which only the groups' own blocks are taken.
+    /// An allocator in which only the groups' own blocks are taken.
     pub(crate) fn new(groups: &[Group]) -> Self {
         Self::of(groups.iter().map(|group| GroupMap::new(*group, Pair::NEW)).collect(), 0)
     }
@@ -208,7 +211,7 @@ impl Allocator {
         allocator
     }
 
-        /// All units that are taken in part.
+    /// All units that are taken in part.
     fn find_parts(&self) -> PartUnits {
         let mut parts = PartUnits::new(self.write_fence.start);
         for map in &self.groups {
@@ -218,7 +221,7 @@ impl Allocator {
         parts
     }
 
-        /// Changes what is taken of a unit, or its purpose.
+    /// Changes what is taken of a unit, or its purpose.
     fn change<Answer>(&mut self, unit: u64, change: impl FnOnce(&mut GroupMap, usize) -> Answer) -> Option<Answer> {
         let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];
@@ -228,7 +231,7 @@ impl Allocator {
         Some(answer)
     }
 
-        /// Makes groups longer and adds groups. Returns the new units, which are not taken before [`Self::use_units`].
+    /// Makes groups longer and adds groups. Returns the new units, which are not taken before [`Self::use_units`].
     pub(crate) fn extend(&mut self, groups: &[Group]) -> Range<u64> {
         let end_of = |maps: &[GroupMap]| maps.last().map_or(0, |map| map.group.end());
         let old_end = end_of(&self.groups);
@@ -244,20 +247,20 @@ impl Allocator {
         old_end..end_of(&self.groups)
     }
 
-        /// Makes new units free.
+    /// Makes new units free.
     pub(crate) fn use_units(&mut self, units: Range<u64>) {
         self.usable_end = self.usable_end.max(units.end);
         (units.start..units.end.min(self.write_fence.end)).for_each(|unit| self.give_up_if_empty(unit));
         self.find_unused();
     }
 
-        /// The number of units of all groups.
+    /// The number of units of all groups.
     pub(crate) fn units_in_all(&self) -> u64 {
         self.groups.iter().map(|map| map.group.units).sum()
     }
 
-        /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks
-        /// of units from `needed` on are not read.
+    /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks
+    /// of units from `needed` on are not read.
     pub(crate) fn read<E>(
         groups: &[Group],
         write_fence: u64,
@@ -304,8 +307,8 @@ impl Allocator {
         Ok(Self::of(maps, write_fence))
     }
 
-        /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the
-        /// table says: its blocks were of a commit that never came.
+    /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the
+    /// table says: its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
         let mut found = Vec::new();
         for map in &mut self.groups {
@@ -335,8 +338,8 @@ impl Allocator {
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-        /// Whether a unit may be a chunk of the log: it is one, or it is free and may have been taken since the last commit. A former own
-        /// unit of a group may be one as well: it comes free when former owners are forgotten.
+    /// Whether a unit may be a chunk of the log: it is one, or it is free and may have been taken since the last commit. A former own
+    /// unit of a group may be one as well: it comes free when former owners are forgotten.
     pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
@@ -348,31 +351,31 @@ impl Allocator {
         })
     }
 
-        /// How many units are taken.
+    /// How many units are taken.
     pub(crate) fn taken_units(&self) -> u64 {
         self.parts.taken()
     }
 
-        /// All units that may have been taken, with their purposes.
+    /// All units that may have been taken, with their purposes.
     pub(crate) fn units(&self) -> impl Iterator<Item = (u64, AllocationUnit)> + '_ {
         self.groups.iter().flat_map(|map| {
             map.units.iter().enumerate().map(move |(index, unit)| (map.group.first_unit + index as u64, *unit))
         })
     }
 
-        /// Reserves free units, to be taken later. There are as many.
+    /// Reserves free units, to be taken later. There are as many.
     pub(crate) fn reserve(&mut self, units: u64) {
         debug_assert!(units <= self.free_units(), "{units} of {} units", self.free_units());
         self.reserved += units.min(self.free_units());
     }
 
-        /// Gives reserved units up.
-        pub(crate) fn cancel(&mut self, units: u64) {
-            debug_assert!(units <= self.reserved, "{units} of {} reserved units", self.reserved);
-            self.reserved -= units;
+    /// Gives reserved units up.
+    pub(crate) fn cancel(&mut self, units: u64) {
+        debug_assert!(units <= self.reserved, "{units} of {} reserved units", self.reserved);
+        self.reserved -= units;
     }
 
-        /// Takes a free unit that is not reserved. The last ones are kept for the segment's own blocks.
+    /// Takes a free unit that is not reserved. The last ones are kept for the segment's own blocks.
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
         let kept = if is_own { 0 } else { OWN_UNITS };
@@ -393,29 +396,30 @@ impl Allocator {
         Some(unit)
     }
 
-        /// Takes a whole unit for a chunk of the log; it is not pending. `former` says which commit ended the unit's previous generation.
+    /// Takes a whole unit for a chunk of the log; it is not pending. `former` says which commit ended the unit's previous generation.
     pub(crate) fn take_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
         let unit = self.pop_free_unit(Purpose::Log)?;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
     }
 
-        /// Takes a reserved unit for a chunk of the log. There is one.
+    /// Takes a reserved unit for a chunk of the log. There is one.
     pub(crate) fn take_reserved_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
-                let unit = self.pop_writable_unit(false)?;
-                debug_assert!(self.reserved > 0, "unit {unit} was not reserved");
-                self.reserved -= 1;
+        let unit = self.pop_writable_unit(false)?;
+        debug_assert!(self.reserved > 0, "unit {unit} was not reserved");
+        self.reserved -= 1;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
     }
 
-        /// Marks a unit as a chunk that was found in the chain of the log. If no commit has it as a chunk, `former` or an earlier commit
-        /// ended its previous generation.
+    /// Marks a unit as a chunk that was found in the chain of the log. If no commit has it as a chunk, `former` or an earlier commit
+    /// ended its previous generation.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let is_new = self.change(unit, |map, index| {
             let is_new = map.units[index].purpose != Purpose::Log;
             if is_new {
-                map.units[index] = AllocationUnit { purpose: Purpose::Log, former_epoch: former, ..AllocationUnit::default() };
+                map.units[index] =
+                    AllocationUnit { purpose: Purpose::Log, former_epoch: former, ..AllocationUnit::default() };
             }
             map.taken[index] = [u64::MAX; UNIT_WORDS];
             map.pending[index] = UnitBits::default();
@@ -431,13 +435,18 @@ impl Allocator {
         self.note_unused(unit);
     }
 
-        /// Takes a block, which is pending; behind the cursor's last one if that is free.
-    pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32) -> Option<(u64, Entered)> {
+    /// Takes a block, which is pending; behind the cursor's last one if that is free.
+    pub(crate) fn take_block(
+        &mut self,
+        cursor: &mut Cursor,
+        purpose: Purpose,
+        keyspace: u32,
+    ) -> Option<(u64, Entered)> {
         let (taken, entered) = self.take_blocks(cursor, purpose, keyspace, 1)?;
         Some((taken.offset, entered))
     }
 
-        /// Takes up to `most` blocks in a row, which are pending.
+    /// Takes up to `most` blocks in a row, which are pending.
     pub(crate) fn take_blocks(
         &mut self,
         cursor: &mut Cursor,
@@ -468,7 +477,7 @@ impl Allocator {
         Some((taken, entered))
     }
 
-        /// The free blocks of a unit, as runs.
+    /// The free blocks of a unit, as runs.
     fn free_blocks(&self, unit: u64) -> Vec<Freed> {
         let Some(bits) = self.place(unit).and_then(|(group, index)| self.groups[group].taken.get(index)) else {
             return Vec::new();
@@ -496,7 +505,7 @@ impl Allocator {
     }
 
     fn unit_to_reuse(&self, purpose: Purpose, keyspace: u32) -> Option<u64> {
-                // The segment's own blocks are few; and when space is short any unit will do.
+        // The segment's own blocks are few; and when space is short any unit will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let is_there = |unit: &u64| self.write_fence.contains(unit) && !self.in_use.contains(unit);
@@ -504,7 +513,7 @@ impl Allocator {
         by_space.into_iter().find(is_there)
     }
 
-        /// Takes a cursor out of its unit.
+    /// Takes a cursor out of its unit.
     pub(crate) fn leave(&mut self, cursor: &mut Cursor) {
         if let Some(unit) = cursor.unit.take() {
             self.in_use.remove(&unit);
@@ -512,12 +521,15 @@ impl Allocator {
         }
     }
 
-        /// Frees blocks.
+    /// Frees blocks.
     pub(crate) fn free(&mut self, freed: Freed) {
         let first = freed.offset / BLOCK_BYTES as u64;
         let blocks = first..first + freed.blocks;
         for unit in first / ALLOCATION_UNIT_BLOCKS..blocks.end.div_ceil(ALLOCATION_UNIT_BLOCKS) {
-            let of_unit = |block: u64| block.clamp(unit * ALLOCATION_UNIT_BLOCKS, (unit + 1) * ALLOCATION_UNIT_BLOCKS) - unit * ALLOCATION_UNIT_BLOCKS;
+            let of_unit = |block: u64| {
+                block.clamp(unit * ALLOCATION_UNIT_BLOCKS, (unit + 1) * ALLOCATION_UNIT_BLOCKS)
+                    - unit * ALLOCATION_UNIT_BLOCKS
+            };
             let (from, to) = (of_unit(blocks.start), of_unit(blocks.end));
             self.change(unit, |map, index| map.clear(index, from, to - from));
             self.give_up_if_empty(unit);
@@ -541,18 +553,18 @@ impl Allocator {
         self.note_unused(unit);
     }
 
-        /// Counts bytes of a unit as garbage.
+    /// Counts bytes of a unit as garbage.
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u32) {
         if let Some((group, index)) = self.reach(unit) {
             let map = &mut self.groups[group];
-                        // After a crash some bytes are counted again.
+            // After a crash some bytes are counted again.
             map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(ALLOCATION_UNIT_BYTES as u32);
             map.mark_unit(index);
             self.log_chunks.add_garbage(unit, u64::from(bytes));
         }
     }
 
-        /// The epochs of the newest copies of the allocator's blocks, without those that tell only of units beyond `write_fence`.
+    /// The epochs of the newest copies of the allocator's blocks, without those that tell only of units beyond `write_fence`.
     pub(crate) fn epochs(&self, write_fence: u64) -> impl Iterator<Item = u64> + '_ {
         let pairs = self.groups.iter().flat_map(move |map| {
             let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_below(write_fence) as usize);
@@ -561,7 +573,7 @@ impl Allocator {
         pairs.map(|pair| pair.epoch)
     }
 
-        /// What has changed since the last commit, as blocks of the next one, with that write fence. They count as written.
+    /// What has changed since the last commit, as blocks of the next one, with that write fence. They count as written.
     pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Changed {
         let (mut blocks, mut unused) = (Vec::new(), Vec::new());
         for map in &mut self.groups {

@@ -20,7 +20,7 @@ impl BlockRuns {
         self.push_run(Extent { offset, blocks: 1 });
     }
 
-        /// Adds a run. It is joined with the last one if it begins where that ends.
+    /// Adds a run. It is joined with the last one if it begins where that ends.
     pub(crate) fn push_run(&mut self, run: Extent) {
         self.blocks += run.blocks;
         match self.runs.last_mut() {
@@ -31,12 +31,12 @@ impl BlockRuns {
         }
     }
 
-        /// Adds all blocks of another list.
+    /// Adds all blocks of another list.
     pub(crate) fn append(&mut self, other: Self) {
         other.runs.into_iter().for_each(|run| self.push_run(run));
     }
 
-        /// The number of blocks.
+    /// The number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -46,7 +46,7 @@ impl BlockRuns {
         self.runs.iter().copied()
     }
 
-        /// The runs, to be freed.
+    /// The runs, to be freed.
     pub(crate) fn freed(&self) -> impl Iterator<Item = Freed> + '_ {
         self.iter().map(Freed::from)
     }
@@ -61,7 +61,7 @@ impl Extend<u64> for BlockRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
+    use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
     #[test]
     fn neighbours_within_a_unit_are_one_run() {

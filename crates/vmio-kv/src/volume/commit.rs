@@ -9,52 +9,52 @@ use crate::format::block::{Block, Sealed};
 use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{Group, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, Group, unit_of};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
 use crate::volume::block_runs::BlockRuns;
-use crate::volume::space_reservation::OWN_UNITS;
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::OWN_UNITS;
 
 /// What the last commit said, and what the next one needs.
 pub(crate) struct Committed {
-        /// The places of the superblock's two copies.
+    /// The places of the superblock's two copies.
     pub(super) copies: [u64; 2],
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
-        /// The keyspaces, by blocks of the catalogue.
+    /// The keyspaces, by blocks of the catalogue.
     catalogue: Vec<Vec<KeyspaceEntry>>,
     free_log_blocks: Vec<u64>,
-        /// Outdated blocks that may still be read: the free log has them, and the bitmap has them as taken.
+    /// Outdated blocks that may still be read: the free log has them, and the bitmap has them as taken.
     waiting: BTreeSet<Freed>,
     cursor: Cursor,
-        /// Why commits have stopped: the state on the device is not known.
+    /// Why commits have stopped: the state on the device is not known.
     failed: Option<String>,
 }
 
 /// What a commit changes.
 #[derive(Default)]
 pub(crate) struct Changes {
-        /// New keyspaces, and others in their new state.
+    /// New keyspaces, and others in their new state.
     pub(crate) keyspaces: Vec<KeyspaceEntry>,
-        /// Numbers of dropped keyspaces.
+    /// Numbers of dropped keyspaces.
     pub(crate) removed: Vec<u32>,
-        /// Nodes that the keyspaces refer to now.
+    /// Nodes that the keyspaces refer to now.
     pub(crate) taken: BlockRuns,
-        /// Extents that the keyspaces refer to now.
+    /// Extents that the keyspaces refer to now.
     pub(crate) extents: Vec<Extent>,
-        /// From where the log has to be read back, if that has changed: the place and number of a record.
+    /// From where the log has to be read back, if that has changed: the place and number of a record.
     pub(crate) replay: Option<(u64, u64)>,
-        /// The newest generation of the log, and the number of the first record that is not durable.
+    /// The newest generation of the log, and the number of the first record that is not durable.
     pub(crate) log: Option<(u64, u64)>,
-        /// The next keyspace's number.
+    /// The next keyspace's number.
     pub(crate) next_keyspace: Option<u32>,
-        /// The owner's epoch from now on.
+    /// The owner's epoch from now on.
     pub(crate) owner_epoch: Option<u64>,
-        /// The segment's groups from now on, if it has more or longer ones.
+    /// The segment's groups from now on, if it has more or longer ones.
     pub(crate) groups: Option<Vec<Group>>,
-        /// Whether units beyond the write fence are needed.
+    /// Whether units beyond the write fence are needed.
     pub(crate) extend_write_fence: bool,
 }
 
@@ -66,7 +66,7 @@ impl Committed {
         catalogue: Vec<Vec<KeyspaceEntry>>,
         free_log_blocks: Vec<u64>,
     ) -> Self {
-                // The blocks of the free log were freed as it was read. Its own blocks are freed by the next commit.
+        // The blocks of the free log were freed as it was read. Its own blocks are freed by the next commit.
         Committed {
             copies,
             epoch,
@@ -83,8 +83,12 @@ impl Committed {
         self.catalogue.iter().flatten()
     }
 
-        /// The catalogue with the changed keyspaces and without the removed ones, and which of its blocks have changed.
-    fn changed_catalogue(&self, keyspaces: &[KeyspaceEntry], removed: &[u32]) -> (Vec<Vec<KeyspaceEntry>>, BTreeSet<usize>) {
+    /// The catalogue with the changed keyspaces and without the removed ones, and which of its blocks have changed.
+    fn changed_catalogue(
+        &self,
+        keyspaces: &[KeyspaceEntry],
+        removed: &[u32],
+    ) -> (Vec<Vec<KeyspaceEntry>>, BTreeSet<usize>) {
         let mut catalogue = self.catalogue.clone();
         let mut changed = BTreeSet::new();
         for (index, block) in catalogue.iter_mut().enumerate() {
@@ -97,11 +101,14 @@ impl Committed {
             let block = catalogue.iter().position(|block| block.iter().any(is_it));
             let block = match block {
                 Some(block) => {
-                    catalogue[block].iter_mut().filter(|entry| is_it(entry)).for_each(|entry| *entry = keyspace.clone());
+                    catalogue[block]
+                        .iter_mut()
+                        .filter(|entry| is_it(entry))
+                        .for_each(|entry| *entry = keyspace.clone());
                     block
                 }
                 None => {
-                                        // In the place of a dropped keyspace, if there is one.
+                    // In the place of a dropped keyspace, if there is one.
                     let with_space = catalogue.iter().position(|block| block.len() < catalogue::KEYSPACES);
                     let block = with_space.unwrap_or_else(|| {
                         catalogue.push(Vec::new());
@@ -118,10 +125,10 @@ impl Committed {
 }
 
 impl Segment {
-        /// Makes changes durable, all or none. Returns the epoch of the new state.
-        ///
-        /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
-        /// [`Segment::retired`] tells.
+    /// Makes changes durable, all or none. Returns the epoch of the new state.
+    ///
+    /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
+    /// [`Segment::retired`] tells.
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &committed.failed {
@@ -134,7 +141,7 @@ impl Segment {
         done.map(|()| committed.epoch)
     }
 
-        /// Frees the blocks that durable commits have retired and that have no readers any more.
+    /// Frees the blocks that durable commits have retired and that have no readers any more.
     pub(crate) fn give_back(&self) -> Result<()> {
         self.give_back_retired(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -142,8 +149,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-                        // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
-                        // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
+            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
+            // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
@@ -155,14 +162,14 @@ impl Segment {
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
-                // First the nodes that the new state refers to. A commit that only moves the write fence has none, and a caller waits for it.
+        // First the nodes that the new state refers to. A commit that only moves the write fence has none, and a caller waits for it.
         if !changes.extend_write_fence {
             self.device.sync()?;
         }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.keyspaces, &changes.removed);
-                assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "the creation of a keyspace checks how many there are");
+        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "the creation of a keyspace checks how many there are");
         let mut references = committed.superblock.catalogue.clone();
         let mut outdated: Vec<Freed> = Vec::new();
         let mut blocks: Vec<(u64, Block)> = Vec::new();
@@ -193,8 +200,8 @@ impl Segment {
         }
         taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-                // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
-                // may have been given up.
+        // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
+        // may have been given up.
         if let Some((from, sequence)) = changes.replay
             && sequence > superblock.log_replay_sequence
         {
@@ -207,10 +214,10 @@ impl Segment {
         if let Some(next_keyspace) = changes.next_keyspace {
             superblock.next_keyspace = next_keyspace;
         }
-                if let Some(owner_epoch) = changes.owner_epoch {
-                    debug_assert!(owner_epoch > superblock.owner_epoch, "epoch {owner_epoch} of an owner comes again");
-                    superblock.owner_epoch = owner_epoch;
-                }
+        if let Some(owner_epoch) = changes.owner_epoch {
+            debug_assert!(owner_epoch > superblock.owner_epoch, "epoch {owner_epoch} of an owner comes again");
+            superblock.owner_epoch = owner_epoch;
+        }
         let mut new_units = 0..0;
         let unknown = {
             let mut allocator = self.allocator();
@@ -218,8 +225,8 @@ impl Segment {
                 new_units = allocator.extend(groups);
                 superblock.units = allocator.units_in_all();
             }
-                        superblock.write_fence = allocator.next_write_fence(changes.extend_write_fence);
-                        debug_assert!(superblock.write_fence >= committed.superblock.write_fence, "the write fence moves back");
+            superblock.write_fence = allocator.next_write_fence(changes.extend_write_fence);
+            debug_assert!(superblock.write_fence >= committed.superblock.write_fence, "the write fence moves back");
             allocator.unknown_blocks(superblock.write_fence)
         };
         for block in unknown {
@@ -242,17 +249,17 @@ impl Segment {
         let offset = committed.copies[epoch as usize % 2];
         self.device.write(offset, &superblock.to_block(self.uuid, offset, epoch).0)?;
         self.device.flush()?;
-                // A new owner that has not claimed the segment by now will read this superblock.
+        // A new owner that has not claimed the segment by now will read this superblock.
         self.check_owner(committed)?;
         let write_fence = superblock.write_fence;
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
-                // Before any of its retired blocks is free: whoever takes one labels it with a later epoch.
+        // Before any of its retired blocks is free: whoever takes one labels it with a later epoch.
         self.epoch.store(epoch, Ordering::Release);
         committed.free_log_blocks = free_log_blocks;
-                // They are not read through the mapping, and no older state is left that refers to them.
+        // They are not read through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
         outdated.into_iter().for_each(|freed| allocator.free(freed));
-                // Not earlier: what is in a unit that no superblock has would be lost.
+        // Not earlier: what is in a unit that no superblock has would be lost.
         allocator.use_units(new_units);
         allocator.set_write_fence(write_fence);
         Ok(())
@@ -288,8 +295,10 @@ mod tests {
 
     #[test]
     fn neighbours_within_a_unit_share_a_row() {
-        let row =
-            |unit: u64, block: u64, blocks| Freed { offset: unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64, blocks };
+        let row = |unit: u64, block: u64, blocks| Freed {
+            offset: unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64,
+            blocks,
+        };
         let rows = vec![row(3, 511, 1), row(3, 8, 1), row(4, 0, 512), row(3, 7, 1), row(3, 10, 2), row(5, 0, 1)];
         assert_eq!(joined(rows), [row(3, 7, 2), row(3, 10, 2), row(3, 511, 1), row(4, 0, 512), row(5, 0, 1)]);
     }

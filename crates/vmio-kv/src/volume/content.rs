@@ -15,20 +15,20 @@ const BEGINNING_BYTES: usize = 128 << 10;
 /// What a file or device holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-        /// Zeros, no bytes, or a store whose creation was cut short.
+    /// Zeros, no bytes, or a store whose creation was cut short.
     Nothing,
-        /// A store, of whatever version.
+    /// A store, of whatever version.
     Volume,
-        /// Something else.
+    /// Something else.
     Other,
 }
 
 impl Content {
-        /// Looks at the beginning of a backing.
+    /// Looks at the beginning of a backing.
     pub(crate) fn of(backing: &dyn Backing) -> Result<Self> {
         let mut blocks = vec![Block::ZERO; BEGINNING_BYTES / BLOCK_BYTES];
         let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
-                // Bytes beyond its end stay zeros.
+        // Bytes beyond its end stay zeros.
         backing.read_at(0, blocks.as_mut_slice().as_mut_bytes()).map_err(failed)?;
         let has = |kind: Kind| {
             HEADER_OFFSETS.iter().any(|offset| {
@@ -44,7 +44,7 @@ impl Content {
         })
     }
 
-        /// Fails unless there is nothing: the name may be a mistake.
+    /// Fails unless there is nothing: the name may be a mistake.
     pub(crate) fn check_nothing(self, volume: &str) -> Result<()> {
         let volume = volume.to_owned();
         match self {

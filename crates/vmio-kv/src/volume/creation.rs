@@ -17,7 +17,7 @@ use crate::volume::segment::{Segment, format};
 pub(crate) const SEGMENTS_MAX: usize = SEGMENTS_A_TABLE / 2;
 
 impl Volume {
-        /// Creates a segment of `units` units. `owned` is an existing segment: whoever has claimed that has claimed all.
+    /// Creates a segment of `units` units. `owned` is an existing segment: whoever has claimed that has claimed all.
     pub(crate) fn create_segment(&mut self, owned: &Segment, units: u64) -> Result<SegmentEntry> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
@@ -25,7 +25,7 @@ impl Volume {
         let numbers = self.layout.segments.iter().map(|segment| segment.number + 1);
         let number = numbers.max().unwrap_or(0);
         if number as usize >= SEGMENTS_MAX {
-                        let why = "a volume has 31 segments or fewer";
+            let why = "a volume has 31 segments or fewer";
             return Err(Error::Option { option: "segments", value: u64::from(number) + 1, why });
         }
         let end = self.unused_from + units;
@@ -40,18 +40,18 @@ impl Volume {
         if end > self.layout.header.units {
             self.change(self.layout.lengthened(end), &may_write)?;
         }
-                // From here on a new owner leaves these units alone, or we see its claim now.
+        // From here on a new owner leaves these units alone, or we see its claim now.
         may_write()?;
         let zeros = vec![Block::ZERO; ALLOCATION_UNIT_BLOCKS as usize];
         for group in &entry.groups {
-                        // Blocks of a segment whose creation was cut short must not be taken for this one's.
+            // Blocks of a segment whose creation was cut short must not be taken for this one's.
             self.device.write(group.own_unit * ALLOCATION_UNIT_BYTES, zeros.as_slice().as_bytes())?;
         }
         format(&self.device, &entry)?;
         let mut layout = self.layout.lengthened(end);
         layout.segments.push(entry.clone());
         layout.header.segments = layout.segments.len() as u32;
-                // Programs that know volumes of one segment alone would use the last one.
+        // Programs that know volumes of one segment alone would use the last one.
         layout.header.incompatible |= SEVERAL_SEGMENTS;
         self.change(layout, &may_write)?;
         may_write()?;

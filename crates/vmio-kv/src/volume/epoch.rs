@@ -13,7 +13,7 @@ use crate::format::free_log::Freed;
 pub(crate) struct Retired(Mutex<Vec<Freed>>);
 
 impl Retired {
-        /// Takes all blocks without readers.
+    /// Takes all blocks without readers.
     pub(crate) fn take(&self) -> Vec<Freed> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -49,12 +49,12 @@ pub(crate) struct ReclamationEpoch {
 }
 
 impl ReclamationEpoch {
-        /// The first epoch.
+    /// The first epoch.
     pub(crate) fn first() -> Arc<ReclamationEpoch> {
         Arc::default()
     }
 
-        /// Ends the epoch with the blocks that its last commit has outdated, and begins the next one.
+    /// Ends the epoch with the blocks that its last commit has outdated, and begins the next one.
     pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<ReclamationEpoch> {
         let next = ReclamationEpoch::first();
         let ended = self.ending.set((outdated, Arc::clone(&next)));
@@ -66,7 +66,7 @@ impl ReclamationEpoch {
 impl Drop for ReclamationEpoch {
     fn drop(&mut self) {
         let mut ending = self.ending.take();
-                // In a loop: a long chain of epochs must not end by recursion.
+        // In a loop: a long chain of epochs must not end by recursion.
         while let Some((outdated, next)) = ending {
             drop(outdated);
             ending = Arc::into_inner(next).and_then(|mut next| next.ending.take());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-        fn outdated_blocks_wait_for_all_earlier_readers() {
+    fn outdated_blocks_wait_for_all_earlier_readers() {
         let retired = Arc::new(Retired::default());
         let first = ReclamationEpoch::first();
         let second = first.end(Outdated::new(&retired, freed(1)));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-        fn chunks_wait_for_the_readers_of_all_keyspaces() {
+    fn chunks_wait_for_the_readers_of_all_keyspaces() {
         let retired = Arc::new(Retired::default());
         let (left, right) = (ReclamationEpoch::first(), ReclamationEpoch::first());
         let chunk = Outdated::new(&retired, freed(1));

@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::extents::Extent;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
-use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::{Segment, priority};
+use crate::volume::space_reservation::SpacePriority;
 
 /// Blocks for a value that nothing refers to yet. They are freed on drop unless [`Self::keep`] was called.
 pub(crate) struct TakenExtents {
     segment: Arc<Segment>,
     pub(crate) extents: Vec<Extent>,
     pub(crate) head: Extent,
-        /// Units that were free.
+    /// Units that were free.
     new_units: Vec<u64>,
     is_kept: Cell<bool>,
 }
 
 impl TakenExtents {
-        /// Takes that many blocks, and a head whose length `head_blocks` says for a number of extents.
+    /// Takes that many blocks, and a head whose length `head_blocks` says for a number of extents.
     pub(crate) fn new(
         segment: &Arc<Segment>,
         keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
-                // Some of the value may go to units that are taken in part.
+        // Some of the value may go to units that are taken in part.
         segment.make_ready_for(SpacePriority::Put, blocks / ALLOCATION_UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
             let new_units = segment.units_besides(SpacePriority::Put, allocator);
@@ -51,7 +51,7 @@ impl TakenExtents {
         self.extents.iter().copied().chain([self.head])
     }
 
-        /// Keeps the blocks: something refers to them now.
+    /// Keeps the blocks: something refers to them now.
     pub(crate) fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -59,7 +59,7 @@ impl TakenExtents {
 
 impl Drop for TakenExtents {
     fn drop(&mut self) {
-                // A child that was forked while the value's source was read leaves the parent's locks alone.
+        // A child that was forked while the value's source was read leaves the parent's locks alone.
         if !self.is_kept.get() && self.segment.device.check_not_forked().is_ok() {
             let mut allocator = self.segment.allocator();
             allocator.share(&self.new_units);

@@ -8,9 +8,9 @@ use crate::format::pointer::{Pointer, PointerKind};
 /// Records that no entry points to any more. Records of the log are counted by chunk, since there may be as many as entries.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-        /// Bytes by unit.
+    /// Bytes by unit.
     bytes: BTreeMap<u64, u32>,
-        /// Large values, whose space is freed.
+    /// Large values, whose space is freed.
     large: Vec<Pointer>,
 }
 
@@ -24,7 +24,7 @@ impl Garbage {
         }
     }
 
-        /// Adds all of another.
+    /// Adds all of another.
     pub(crate) fn append(&mut self, mut other: Self) {
         other.bytes.iter().for_each(|(unit, bytes)| self.add(*unit, *bytes));
         self.large.append(&mut other.large);
@@ -35,7 +35,7 @@ impl Garbage {
         *bytes = bytes.saturating_add(more);
     }
 
-        /// Units of the log, with their bytes of garbage.
+    /// Units of the log, with their bytes of garbage.
     pub(crate) fn of_log(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.bytes.iter().map(|(unit, bytes)| (*unit, *bytes))
     }

@@ -10,19 +10,19 @@ const STEPS: usize = 64;
 /// How much of the log is garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogSpace {
-        /// Bytes of all chunks.
+    /// Bytes of all chunks.
     pub(crate) bytes: u64,
     pub(crate) garbage_bytes: u64,
-        /// Bytes of garbage in chunks that may be collected.
+    /// Bytes of garbage in chunks that may be collected.
     pub(crate) collectable_bytes: u64,
 }
 
 /// The chunks of a segment's log that were not given up.
 #[derive(Debug)]
 pub(crate) struct LogChunks {
-        /// By unit.
+    /// By unit.
     chunks: BTreeMap<u64, Chunk>,
-        /// The chunks that may be collected, by steps of garbage.
+    /// The chunks that may be collected, by steps of garbage.
     by_garbage: [BTreeSet<u64>; STEPS],
     space: LogSpace,
 }
@@ -45,7 +45,7 @@ fn step(garbage: u64) -> usize {
 }
 
 impl LogChunks {
-        /// Adds a unit as a chunk with that much garbage. It may not be collected yet.
+    /// Adds a unit as a chunk with that much garbage. It may not be collected yet.
     pub(crate) fn begin(&mut self, unit: u64, garbage: u64) {
         self.end(unit);
         let garbage = garbage.min(ALLOCATION_UNIT_BYTES - 1);
@@ -54,7 +54,7 @@ impl LogChunks {
         self.space.garbage_bytes += garbage;
     }
 
-        /// Removes a chunk.
+    /// Removes a chunk.
     pub(crate) fn end(&mut self, unit: u64) {
         self.forbid(unit);
         if let Some(chunk) = self.chunks.remove(&unit) {
@@ -63,11 +63,11 @@ impl LogChunks {
         }
     }
 
-        /// Adds garbage to a chunk. A unit that is no chunk has none.
+    /// Adds garbage to a chunk. A unit that is no chunk has none.
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u64) {
         let Some(chunk) = self.chunks.get_mut(&unit) else { return };
         let before = chunk.garbage;
-                // Records are counted an eighth too long at most, and some are counted again after a crash.
+        // Records are counted an eighth too long at most, and some are counted again after a crash.
         chunk.garbage = (before + bytes).min(ALLOCATION_UNIT_BYTES - 1);
         let after = chunk.garbage;
         self.space.garbage_bytes += after - before;
@@ -80,7 +80,7 @@ impl LogChunks {
         }
     }
 
-        /// Allows a chunk to be collected: it is not written to, and none of its records is in memory alone.
+    /// Allows a chunk to be collected: it is not written to, and none of its records is in memory alone.
     pub(crate) fn allow(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && !chunk.is_collectable
@@ -91,13 +91,13 @@ impl LogChunks {
         }
     }
 
-        /// Allows all chunks to be collected but those that are `is_open`.
+    /// Allows all chunks to be collected but those that are `is_open`.
     pub(crate) fn allow_all_but(&mut self, is_open: impl Fn(u64) -> bool) {
         let units: Vec<u64> = self.chunks.keys().copied().filter(|unit| !is_open(*unit)).collect();
         units.into_iter().for_each(|unit| self.allow(unit));
     }
 
-        /// Forbids a chunk to be collected.
+    /// Forbids a chunk to be collected.
     pub(crate) fn forbid(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && chunk.is_collectable
@@ -108,23 +108,23 @@ impl LogChunks {
         }
     }
 
-        /// The chunk that may be collected with the most garbage, give or take a step, and how much it has.
+    /// The chunk that may be collected with the most garbage, give or take a step, and how much it has.
     pub(crate) fn most_garbage(&self) -> Option<(u64, u64)> {
         let unit = self.by_garbage.iter().rev().find_map(|units| units.first())?;
         self.chunks.get(unit).map(|chunk| (*unit, chunk.garbage))
     }
 
-        /// The garbage of a chunk.
+    /// The garbage of a chunk.
     pub(crate) fn garbage_of(&self, unit: u64) -> u64 {
         self.chunks.get(&unit).map_or(0, |chunk| chunk.garbage)
     }
 
-        /// How much of the log is garbage.
+    /// How much of the log is garbage.
     pub(crate) fn space(&self) -> LogSpace {
         self.space
     }
 
-        /// The number of chunks.
+    /// The number of chunks.
     pub(crate) fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -153,7 +153,11 @@ mod tests {
         chunks.end(2);
         chunks.add_garbage(2, 1);
         assert_eq!(chunks.most_garbage(), None);
-        let space = LogSpace { bytes: 2 * ALLOCATION_UNIT_BYTES, garbage_bytes: ALLOCATION_UNIT_BYTES - 1, collectable_bytes: 0 };
+        let space = LogSpace {
+            bytes: 2 * ALLOCATION_UNIT_BYTES,
+            garbage_bytes: ALLOCATION_UNIT_BYTES - 1,
+            collectable_bytes: 0,
+        };
         assert_eq!((chunks.space(), chunks.len()), (space, 2));
     }
 

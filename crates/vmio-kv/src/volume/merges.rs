@@ -20,9 +20,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Running {
-        /// Rises with each merge that begins, and each moment that is taken.
+    /// Rises with each merge that begins, and each moment that is taken.
     now: u64,
-        /// When each merge began.
+    /// When each merge began.
     began: BTreeSet<u64>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct UnderWay {
 pub(crate) struct Moment(u64);
 
 impl Merges {
-        /// Begins a merge. The caller looks at its inputs later.
+    /// Begins a merge. The caller looks at its inputs later.
     pub(crate) fn begin(&self) -> UnderWay {
         let mut running = self.0.running.lock();
         running.now += 1;
@@ -47,19 +47,19 @@ impl Merges {
         UnderWay { merges: self.clone(), since }
     }
 
-        /// A moment that comes before all later merges.
+    /// A moment that comes before all later merges.
     pub(crate) fn moment(&self) -> Moment {
         let mut running = self.0.running.lock();
         running.now += 1;
         Moment(running.now)
     }
 
-        /// Whether all merges have ended that began before a moment.
+    /// Whether all merges have ended that began before a moment.
     pub(crate) fn have_ended_before(&self, moment: Moment) -> bool {
         self.0.running.lock().have_ended_before(moment)
     }
 
-        /// Waits until all merges have ended that began before this call.
+    /// Waits until all merges have ended that began before this call.
     pub(crate) fn wait(&self) {
         let moment = self.moment();
         let mut running = self.0.running.lock();
@@ -77,8 +77,8 @@ impl Running {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-                let was_there = self.merges.0.running.lock().began.remove(&self.since);
-                debug_assert!(was_there, "a merge ends once");
+        let was_there = self.merges.0.running.lock().began.remove(&self.since);
+        debug_assert!(was_there, "a merge ends once");
         self.merges.0.ended.notify_all();
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn later_merges_do_not_have_to_end() {
+    fn later_merges_do_not_have_to_end() {
         let merges = Merges::default();
         assert!(merges.have_ended_before(merges.moment()));
         let first = merges.begin();

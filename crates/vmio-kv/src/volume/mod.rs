@@ -2,6 +2,7 @@
 
 pub(crate) mod allocator;
 pub(crate) mod block_runs;
+pub(crate) mod chunk_generations;
 pub(crate) mod commit;
 pub(crate) mod content;
 mod creation;
@@ -12,11 +13,10 @@ mod growth;
 pub(crate) mod log_chunks;
 pub(crate) mod merges;
 pub(crate) mod ownership;
-pub(crate) mod space_reservation;
-mod space;
 pub(crate) mod segment;
+mod space;
+pub(crate) mod space_reservation;
 pub(crate) mod take_over;
-pub(crate) mod chunk_generations;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::geometry::{
-    BLOCK_BYTES, GROUP_UNITS_MAX, Group, ALLOCATION_UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
+    ALLOCATION_UNIT_BYTES, BLOCK_BYTES, GROUP_UNITS_MAX, Group, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
 };
 use crate::format::volume_header::{
     HEADER_OFFSETS, MOVED_OWN_UNITS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VOLUME_FEATURES,
@@ -42,7 +42,7 @@ pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP
 #[derive(Clone)]
 pub(crate) struct Layout {
     pub(crate) header: VolumeHeader,
-        /// The epoch of the header and the table of segments.
+    /// The epoch of the header and the table of segments.
     pub(crate) epoch: u64,
     pub(crate) segments: Vec<SegmentEntry>,
 }
@@ -51,16 +51,16 @@ pub(crate) struct Layout {
 pub(crate) struct Volume {
     pub(crate) device: Arc<Device>,
     layout: Layout,
-        /// From this unit on no segment has any, and no other owner writes there.
+    /// From this unit on no segment has any, and no other owner writes there.
     unused_from: u64,
-        /// Our standing in each segment that there was when the volume was opened.
+    /// Our standing in each segment that there was when the volume was opened.
     standing: Vec<Standing>,
-        /// Why growth has stopped: the layout on the device is not known.
+    /// Why growth has stopped: the layout on the device is not known.
     failed: Option<String>,
 }
 
 impl Volume {
-        /// Lays out a volume with one segment. The headers are written last: what a crash leaves before that counts as nothing.
+    /// Lays out a volume with one segment. The headers are written last: what a crash leaves before that counts as nothing.
     pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
         if !overwrites {
@@ -76,7 +76,7 @@ impl Volume {
         segment::format(&device, &segment)?;
         let segments = vec![segment];
         let epoch = 1;
-                // Both copies: with one damaged copy it must still be a volume.
+        // Both copies: with one damaged copy it must still be a volume.
         for table in segment_tables(0) {
             device.write(table, &segments_to_block(uuid, &segments, table, epoch).0)?;
         }
@@ -89,7 +89,7 @@ impl Volume {
         Ok(Self::of(device, Layout { header, epoch, segments }))
     }
 
-        /// Reads a volume's layout.
+    /// Reads a volume's layout.
     pub(crate) fn open(device: Arc<Device>) -> Result<Self> {
         let layout = Self::read(&device)?;
         Ok(Self::of(device, layout))
@@ -99,15 +99,15 @@ impl Volume {
         Volume { device, unused_from: layout.end_of_groups(), layout, standing: Vec::new(), failed: None }
     }
 
-        /// Makes both copies of the layout good. Not before a claim: a former owner may be writing them.
+    /// Makes both copies of the layout good. Not before a claim: a former owner may be writing them.
     pub(crate) fn mend(&self) -> Result<()> {
         let may_write = self.may_write();
         self.layout.mend(&self.device, &may_write)?;
         self.layout.segments.iter().try_for_each(|segment| segment.mend_owner(&self.device, &may_write))
     }
 
-        /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with
-        /// this, and fences it.
+    /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with
+    /// this, and fences it.
     pub(crate) fn note_claims(&mut self) -> Result<()> {
         let note = |segment: &SegmentEntry| Standing::unclaimed(&self.device, segment.number, segment.uuid);
         self.standing = self.layout.segments.iter().map(note).collect::<Result<_>>()?;
@@ -116,19 +116,19 @@ impl Volume {
         Ok(())
     }
 
-        /// The least epoch of a segment's new owner: claims from before its opening are lower, and later ones are higher.
+    /// The least epoch of a segment's new owner: claims from before its opening are lower, and later ones are higher.
     pub(crate) fn least_epoch(&self, number: u32) -> u64 {
         self.standing.iter().find(|standing| standing.number == number).map_or(0, |standing| standing.epoch)
     }
 
-        /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was
-        /// claimed by another. An opening that is stopped in between can be late with one block.
+    /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was
+    /// claimed by another. An opening that is stopped in between can be late with one block.
     fn may_write(&self) -> impl Fn() -> Result<()> + use<> {
         let (device, standing) = (Arc::clone(&self.device), self.standing.clone());
         move || standing.iter().try_for_each(|standing| standing.check(&device))
     }
 
-        /// Reads the layout again: another owner may have made the volume longer.
+    /// Reads the layout again: another owner may have made the volume longer.
     fn read_again(device: &Device) -> Result<Layout> {
         match Self::read(device) {
             Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * ALLOCATION_UNIT_BYTES => {
@@ -139,7 +139,7 @@ impl Volume {
         }
     }
 
-        /// Makes programs refuse the volume that do not know of moved own units: they would look for superblocks in their old places.
+    /// Makes programs refuse the volume that do not know of moved own units: they would look for superblocks in their old places.
     fn say_that_own_units_moved(&mut self) -> Result<()> {
         if self.layout.header.incompatible & MOVED_OWN_UNITS != 0 {
             return Ok(());
@@ -149,14 +149,14 @@ impl Volume {
         self.layout.write(&self.device, &self.may_write())
     }
 
-        /// Reads the layout by the better header.
+    /// Reads the layout by the better header.
     pub(crate) fn read(device: &Device) -> Result<Layout> {
         let headers = read_headers(device)?;
         let Some((newest, offset)) = headers.first() else {
             return Err(Error::NoVolume { volume: device.name().to_owned() });
         };
         match (Self::read_by(device, newest, *offset), headers.get(1)) {
-                        // An owner that was fenced while it changed the layout may have written a header late, without its table.
+            // An owner that was fenced while it changed the layout may have written a header late, without its table.
             (Err(error @ Error::Damaged { .. }), Some((other, offset))) => Self::read_by(device, other, *offset)
                 .map_err(|other| match other {
                     Error::Damaged { .. } => error,
@@ -166,7 +166,7 @@ impl Volume {
         }
     }
 
-        /// Reads the layout by one header.
+    /// Reads the layout by one header.
     fn read_by(device: &Device, block: &Block, offset: u64) -> Result<Layout> {
         let volume = || device.name().to_owned();
         let damaged = |offset, damage| device.damaged("the volume's header", offset, damage);
@@ -180,7 +180,9 @@ impl Volume {
         if unknown != 0 {
             return Err(Error::UnknownFeatures { volume: volume(), features: unknown });
         }
-        if header.units > VOLUME_BYTES_MAX / ALLOCATION_UNIT_BYTES || header.units * ALLOCATION_UNIT_BYTES > device.len() {
+        if header.units > VOLUME_BYTES_MAX / ALLOCATION_UNIT_BYTES
+            || header.units * ALLOCATION_UNIT_BYTES > device.len()
+        {
             return Err(Error::Truncated {
                 volume: volume(),
                 found: device.len(),
@@ -188,7 +190,7 @@ impl Volume {
             });
         }
         let tables = segment_tables(0);
-                // An owner that was fenced while it made the volume longer may have written one of them late.
+        // An owner that was fenced while it made the volume longer may have written one of them late.
         let units_within = |sealed: &Sealed<'_>| {
             let segments = segments_from_block(sealed).unwrap_or_default();
             let end = groups_of(&segments).map(|group| group.end()).max();
@@ -209,27 +211,27 @@ impl Volume {
         Ok(Layout { header, epoch, segments })
     }
 
-        /// All segments in the order of their numbers.
+    /// All segments in the order of their numbers.
     pub(crate) fn segments(&self) -> &[SegmentEntry] {
         &self.layout.segments
     }
 
-        /// The segment of a number.
+    /// The segment of a number.
     pub(crate) fn segment(&self, number: u32) -> Result<&SegmentEntry> {
-                let none = Damage::Value { what: "the number of a segment that it lacks", found: u64::from(number) };
+        let none = Damage::Value { what: "the number of a segment that it lacks", found: u64::from(number) };
         let table = segment_tables(0)[0];
         let found = self.layout.segments.iter().find(|segment| segment.number == number);
         found.ok_or_else(|| self.device.damaged("the table of segments", table, none))
     }
 
-        /// Sets a segment's groups, whose own units have moved.
+    /// Sets a segment's groups, whose own units have moved.
     fn set_groups(&mut self, number: u32, groups: &[Group]) {
         if let Some(segment) = self.layout.segments.iter_mut().find(|segment| segment.number == number) {
             segment.groups = groups.to_vec();
         }
     }
 
-        /// Forgets former owners, which could write to unused units.
+    /// Forgets former owners, which could write to unused units.
     pub(crate) fn forget_former_owners(&mut self) {
         self.unused_from = self.layout.end_of_groups();
     }
@@ -244,7 +246,7 @@ fn groups_of(segments: &[SegmentEntry]) -> impl Iterator<Item = Group> + '_ {
 /// overlap.
 fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<Vec<SegmentEntry>, Damage> {
     if segments.len() != header.segments as usize || segments.is_empty() {
-                return Err(Damage::Value { what: "its number of segments", found: segments.len() as u64 });
+        return Err(Damage::Value { what: "its number of segments", found: segments.len() as u64 });
     }
     let is_in_order = segments.windows(2).all(|pair| pair[0].number < pair[1].number) && segments[0].number == 0;
     let wrong = segments.iter().find(|segment| segment.groups.is_empty() || !is_in_order);
@@ -317,7 +319,7 @@ mod tests {
             for offset in HEADER_OFFSETS {
                 assert_eq!(device.read_block(offset)?.0, layout.header.to_block(offset, layout.epoch).0);
             }
-                        // With both it is not known how many segments there are.
+            // With both it is not known how many segments there are.
             for offset in HEADER_OFFSETS {
                 device.write(offset, &header.to_block(offset, layout.epoch + 1).0)?;
             }

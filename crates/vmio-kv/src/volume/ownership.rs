@@ -18,12 +18,12 @@ use crate::volume::segment::Segment;
 
 /// What a segment's owner knows of itself.
 pub(crate) struct Ownership {
-        /// Its epoch; 0 while it has none.
+    /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
-        /// Whether each flush of the log is followed by a look at the records. All segments of a store share it: if one was taken over, the
-        /// others were, or will be soon.
+    /// Whether each flush of the log is followed by a look at the records. All segments of a store share it: if one was taken over, the
+    /// others were, or will be soon.
     looks_after_flushes: Arc<AtomicBool>,
-        /// The epoch of another owner that has taken the segment over.
+    /// The epoch of another owner that has taken the segment over.
     fenced_by: OnceLock<u64>,
 }
 
@@ -33,10 +33,13 @@ impl Ownership {
         Ownership { epoch: AtomicU64::new(0), looks_after_flushes, fenced_by: OnceLock::new() }
     }
 
-        fn is_fenced_by(&self, epoch: u64) {
-            debug_assert!(epoch > self.epoch.load(Ordering::Relaxed), "an owner of epoch {epoch} fences none that is newer");
-            self.fenced_by.get_or_init(|| epoch);
-            self.looks_after_flushes.store(true, Ordering::Release);
+    fn is_fenced_by(&self, epoch: u64) {
+        debug_assert!(
+            epoch > self.epoch.load(Ordering::Relaxed),
+            "an owner of epoch {epoch} fences none that is newer"
+        );
+        self.fenced_by.get_or_init(|| epoch);
+        self.looks_after_flushes.store(true, Ordering::Release);
     }
 }
 
@@ -45,20 +48,20 @@ impl Ownership {
 pub(super) struct Standing {
     pub(super) number: u32,
     pub(super) uuid: Uuid,
-        /// Its least epoch: higher than all claims from before.
+    /// Its least epoch: higher than all claims from before.
     pub(super) epoch: u64,
-        /// Its name in the records, if it has claimed the segment.
+    /// Its name in the records, if it has claimed the segment.
     pub(super) claim: Option<Uuid>,
 }
 
 impl Standing {
-        /// Of an opening that expects no other owner.
+    /// Of an opening that expects no other owner.
     pub(super) fn unclaimed(device: &Device, number: u32, uuid: Uuid) -> Result<Self> {
         let epoch = newest_epoch(&read_records(device, number, uuid)?) + 1;
         Ok(Standing { number, uuid, epoch, claim: None })
     }
 
-        /// Fails if another owner has claimed the segment. If two claim it at the same time, perhaps neither gets it.
+    /// Fails if another owner has claimed the segment. If two claim it at the same time, perhaps neither gets it.
     pub(super) fn check(&self, device: &Device) -> Result<()> {
         let mut others = read_records(device, self.number, self.uuid)?;
         let own = others.extract_if(.., |(_, record)| self.claim == Some(record.claim)).count();
@@ -93,19 +96,19 @@ pub(super) fn in_force(records: &[(usize, OwnerRecord)]) -> Option<&(usize, Owne
 }
 
 impl Segment {
-        /// Makes this the owner of the segment, with that epoch.
-        pub(crate) fn own(&self, epoch: u64) {
-            let before = self.ownership.epoch.swap(epoch, Ordering::Release);
-            debug_assert!(before < epoch, "an owner's epoch {before} is followed by {epoch}");
+    /// Makes this the owner of the segment, with that epoch.
+    pub(crate) fn own(&self, epoch: u64) {
+        let before = self.ownership.epoch.swap(epoch, Ordering::Release);
+        debug_assert!(before < epoch, "an owner's epoch {before} is followed by {epoch}");
     }
 
-        /// The log's check before it says that flushed records are durable.
+    /// The log's check before it says that flushed records are durable.
     pub(crate) fn check_flushed(&self) -> Result<()> {
         let looks = self.ownership.looks_after_flushes.load(Ordering::Acquire);
         if looks { self.check_claims() } else { self.fenced() }
     }
 
-        /// Fails for ever once another owner has claimed the segment. That owner reads what was on the device before this returned.
+    /// Fails for ever once another owner has claimed the segment. That owner reads what was on the device before this returned.
     pub(crate) fn check_claims(&self) -> Result<()> {
         let own = self.ownership.epoch.load(Ordering::Acquire);
         if self.ownership.fenced_by.get().is_none() && own > 0 {
@@ -117,7 +120,7 @@ impl Segment {
         self.fenced()
     }
 
-        /// The same, and looks at the superblocks as well: an opening without takeover leaves no other trace.
+    /// The same, and looks at the superblocks as well: an opening without takeover leaves no other trace.
     pub(super) fn check_owner(&self, committed: &Committed) -> Result<()> {
         self.check_claims()?;
         let own = self.ownership.epoch.load(Ordering::Acquire);
@@ -136,7 +139,7 @@ impl Segment {
         self.fenced()
     }
 
-        /// Fails if it is known that another owner has taken the segment over.
+    /// Fails if it is known that another owner has taken the segment over.
     pub(crate) fn fenced(&self) -> Result<()> {
         match self.ownership.fenced_by.get() {
             Some(new_epoch) => Err(Error::Fenced {
@@ -148,7 +151,7 @@ impl Segment {
         }
     }
 
-        /// The error of a write that comes too late.
+    /// The error of a write that comes too late.
     pub(crate) fn stopped(&self, why: &str) -> Error {
         let stopped = || Error::Stopped { volume: self.device.name().to_owned(), why: why.to_owned() };
         self.fenced().err().unwrap_or_else(stopped)

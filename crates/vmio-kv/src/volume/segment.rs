@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use parking_lot::MutexGuard;
 
+use crate::batching_lock::BatchingLock;
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
@@ -12,20 +13,19 @@ use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, Group, ALLOCATION_UNIT_BYTES, first_units, unit_of, units_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, Group, first_units, unit_of, units_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
-use crate::batching_lock::BatchingLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
+use crate::volume::chunk_generations::ChunkGenerations;
 use crate::volume::commit::{Changes, Committed};
 use crate::volume::epoch::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
-use crate::volume::space_reservation::{SpacePriority, SpaceReservation, FreeReserve};
 use crate::volume::space::{AHEAD_UNITS, give_chunks_space, give_own_units_space};
-use crate::volume::chunk_generations::ChunkGenerations;
+use crate::volume::space_reservation::{FreeReserve, SpacePriority, SpaceReservation};
 
 /// A segment of a volume.
 pub(crate) struct Segment {
@@ -38,12 +38,12 @@ pub(crate) struct Segment {
     pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
     allocator: BatchingLock<Allocator>,
-        /// Held while units are given space on the device, or lose it.
+    /// Held while units are given space on the device, or lose it.
     pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
-        /// The epoch of the last commit, for readers that must not wait for the one under way.
+    /// The epoch of the last commit, for readers that must not wait for the one under way.
     pub(super) epoch: AtomicU64,
-        /// Counts the heads of large values, from a random number on.
+    /// Counts the heads of large values, from a random number on.
     heads: AtomicU32,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     };
     let copies = first_group(device, entry)?.superblocks();
     for (copy, offset) in copies.into_iter().enumerate() {
-                // The other copy is void, whatever was there.
+        // The other copy is void, whatever was there.
         let block = if copy as u64 == EPOCH_FIRST % 2 {
             superblock.to_block(entry.uuid, offset, EPOCH_FIRST)
         } else {
@@ -137,8 +137,8 @@ pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<(
 }
 
 impl Segment {
-        /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`].
-        /// `looks_after_flushes` is shared by all segments of a store.
+    /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`].
+    /// `looks_after_flushes` is shared by all segments of a store.
     pub(crate) fn open(
         device: Arc<Device>,
         chunk_generations: &ChunkGenerations,
@@ -146,7 +146,7 @@ impl Segment {
         entry: &SegmentEntry,
     ) -> Result<Self> {
         let (copies, epoch, superblock) = read_superblock(&device, entry)?;
-                // Where the volume has grown over another one, that may have left a copy.
+        // Where the volume has grown over another one, that may have left a copy.
         let is_own = |sealed: &Sealed<'_>| (sealed.uuid == entry.uuid).then_some(0);
         let read = |kind: Kind, offsets: [u64; 2]| match device.read_best(kind, offsets, epoch, is_own)? {
             Some(found) => Ok(found),
@@ -165,7 +165,7 @@ impl Segment {
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
         }
         if groups != entry.groups {
-                        // Growth was cut short: blocks that it has left must be overwritten before their epoch comes again.
+            // Growth was cut short: blocks that it has left must be overwritten before their epoch comes again.
             for block in allocator.last_unknown_blocks() {
                 let newest = device.read_best(block.kind, block.offsets, epoch, is_own)?;
                 allocator.know_newest(block, newest.as_ref());
@@ -181,7 +181,7 @@ impl Segment {
             free_log_blocks.push(next);
             let block = device.read_block(next)?;
             let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| {
-                                // Each commit writes its own free log.
+                // Each commit writes its own free log.
                 match (sealed.uuid == entry.uuid, sealed.epoch) {
                     (false, _) => Err(Damage::Foreign),
                     (true, found) if found != epoch => Err(Damage::Epoch { found, wanted: epoch }),
@@ -189,7 +189,7 @@ impl Segment {
                 }
             });
             let (freed, behind) = rows.map_err(|damage| device.damaged("the free log", next, damage))?;
-                        // Their readers are gone.
+            // Their readers are gone.
             for freed in freed {
                 let end =
                     freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
@@ -207,10 +207,10 @@ impl Segment {
         for reference in &superblock.catalogue {
             keyspaces.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
-                // 0 means all units; once the segment grows it must not. The owner may use all features from its first commit on.
+        // 0 means all units; once the segment grows it must not. The owner may use all features from its first commit on.
         let superblock = Superblock { units: units_of(&groups), write_fence, incompatible: FEATURES, ..superblock };
         let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
-                // Most likely not the number that another opening has begun with.
+        // Most likely not the number that another opening has begun with.
         let failed =
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
         let [low, high, ..] = Uuid::random().map_err(failed)?.0;
@@ -231,7 +231,7 @@ impl Segment {
         })
     }
 
-        /// Finds the free units, once everything taken is marked, and tells the device which units hold nodes.
+    /// Finds the free units, once everything taken is marked, and tells the device which units hold nodes.
     pub(crate) fn ready(&self) -> Result<()> {
         let opened = self.epoch();
         let mut allocator = self.allocator();
@@ -249,48 +249,48 @@ impl Segment {
         self.allocator.lock()
     }
 
-        /// The last commit's superblock.
+    /// The last commit's superblock.
     pub(crate) fn superblock(&self) -> Superblock {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
     }
 
-        /// The error of a superblock that is not what it should be.
+    /// The error of a superblock that is not what it should be.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
     }
 
-        /// Moves the superblock's copies, from the next commit on.
+    /// Moves the superblock's copies, from the next commit on.
     pub(super) fn move_superblocks(&self, copies: [u64; 2]) {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).copies = copies;
     }
 
-        /// The committed keyspaces.
+    /// The committed keyspaces.
     pub(crate) fn keyspaces(&self) -> Vec<KeyspaceEntry> {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         committed.keyspaces().cloned().collect()
     }
 
-        /// The epoch of the last commit.
+    /// The epoch of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-        /// The epoch of the next commit, or of the one under way: nodes that are built now have it.
+    /// The epoch of the next commit, or of the one under way: nodes that are built now have it.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epoch() + 1
     }
 
-        /// The number of the next large value's head. None of the 4096 before it has the same.
+    /// The number of the next large value's head. None of the 4096 before it has the same.
     pub(crate) fn next_head_number(&self) -> u32 {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-        /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
+    /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
     fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
         let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
         match priority {
-                        // Background writes give no units space that have to stay free for others.
+            // Background writes give no units space that have to stay free for others.
             SpacePriority::Background => {
                 let wanted = least(SpacePriority::Put);
                 let has_much = allocator.free_units_with_holes() >= least(priority);
@@ -300,12 +300,12 @@ impl Segment {
         }
     }
 
-        /// How many units a write of that priority may take.
+    /// How many units a write of that priority may take.
     pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
         allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
     }
 
-        /// Gives that many units space for a write of that priority, as far as there is any.
+    /// Gives that many units space for a write of that priority, as far as there is any.
     pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
         let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
         if !is_there && wanted < u64::MAX {
@@ -314,7 +314,7 @@ impl Segment {
         Ok(())
     }
 
-        /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
+    /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
     pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
         let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
         if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
@@ -323,7 +323,7 @@ impl Segment {
         Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
     }
 
-        /// Reserves that many chunks for a write of that priority, or fails.
+    /// Reserves that many chunks for a write of that priority, or fails.
     pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
         loop {
             let wanted = {
@@ -341,12 +341,12 @@ impl Segment {
         }
     }
 
-        /// A reservation of no chunk.
+    /// A reservation of no chunk.
     pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
         SpaceReservation::new(self, 0)
     }
 
-        /// Takes more units into use, if these groups have more.
+    /// Takes more units into use, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
             give_own_units_space(&self.device, groups)?;
@@ -355,7 +355,7 @@ impl Segment {
         Ok(())
     }
 
-        /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, those are provided first.
+    /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, those are provided first.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
@@ -370,7 +370,7 @@ impl Segment {
             if hit_write_fence {
                 self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                                // If no other unit gets space, what is left in units taken in part will do.
+                // If no other unit gets space, what is left in units taken in part will do.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }
@@ -382,7 +382,7 @@ impl Segment {
         self.begin_chunk(taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?)
     }
 
-        /// Takes a reserved unit; `reserved` counts those that are left.
+    /// Takes a reserved unit; `reserved` counts those that are left.
     pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
         let taken = self.take(|allocator| {
             let left = reserved.checked_sub(1)?;
@@ -393,38 +393,38 @@ impl Segment {
         taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))
     }
 
-        /// Begins a chunk of the log in a unit that was taken. Returns its place.
+    /// Begins a chunk of the log in a unit that was taken. Returns its place.
     pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
         Ok(unit * ALLOCATION_UNIT_BYTES)
     }
 
-        /// Takes up to `most` blocks in a row for nodes. They are pending until a commit has them.
+    /// Takes up to `most` blocks in a row for nodes. They are pending until a commit has them.
     pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
         let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
         let (taken, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-                        // What the device has there is no node, or an outdated one: it must not be read.
+            // What the device has there is no node, or an outdated one: it must not be read.
             Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),
         };
         if begun.is_err() {
-                        // Other threads may share the cursor.
+            // Other threads may share the cursor.
             self.allocator().leave(cursor);
             self.abandon(std::iter::once(taken.into()));
         }
         begun.map(|()| taken)
     }
 
-        /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
+    /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
     pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
         let mut units = DISCARD_UNITS.max(least);
         loop {
-                        // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
-                        // discarded.
+            // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
+            // discarded.
             let _alone = self.allocating();
             let mut allocator = self.allocator();
             let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
@@ -443,21 +443,21 @@ impl Segment {
         }
     }
 
-        /// How many free units are worth a discard while others write: fewer in a short volume.
+    /// How many free units are worth a discard while others write: fewer in a short volume.
     pub(crate) fn worth_a_discard(&self) -> usize {
         (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
-        /// Counts a record as garbage.
+    /// Counts a record as garbage.
     pub(crate) fn count_garbage(&self, record: Pointer) {
-                // The space of large values is freed, not collected.
+        // The space of large values is freed, not collected.
         if record.kind() == PointerKind::Extents {
             return;
         }
         self.allocator().add_garbage(unit_of(record.offset()), record.record_bytes());
     }
 
-        /// Frees blocks that were never published.
+    /// Frees blocks that were never published.
     pub(crate) fn abandon(&self, blocks: impl Iterator<Item = Freed>) {
         let mut allocator = self.allocator();
         blocks.for_each(|freed| allocator.free(freed));

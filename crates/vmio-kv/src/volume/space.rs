@@ -8,8 +8,8 @@ use crate::error::{Error, FullPlace, Result};
 use crate::format::geometry::Group;
 use crate::volume::Volume;
 use crate::volume::allocator::Allocator;
-use crate::volume::space_reservation::{SpacePriority, OWN_UNITS};
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::{OWN_UNITS, SpacePriority};
 
 /// How many more units get space than are needed at the moment. No fewer than this stay allocated besides the reserve.
 pub(super) const AHEAD_UNITS: u64 = 4;
@@ -30,7 +30,7 @@ pub(super) fn give_chunks_space(device: &Device, allocator: &mut Allocator, chun
 }
 
 impl Volume {
-        /// Gives the volume's fixed blocks space, as far as there is any: older volumes were made without.
+    /// Gives the volume's fixed blocks space, as far as there is any: older volumes were made without.
     pub(crate) fn ensure_fixed_space(&self) {
         let of_segments =
             || self.segments().iter().try_for_each(|entry| give_own_units_space(&self.device, &entry.groups));
@@ -41,13 +41,13 @@ impl Volume {
 }
 
 impl Segment {
-        /// Locks the space of units: none gets it or loses it meanwhile.
+    /// Locks the space of units: none gets it or loses it meanwhile.
     pub(super) fn allocating(&self) -> MutexGuard<'_, ()> {
         self.allocating.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-        /// Gives free units space until `wanted` of them have it, and some more. Returns whether there are `wanted`. If not, the volume has
-        /// no more units, or its file system has no space for them.
+    /// Gives free units space until `wanted` of them have it, and some more. Returns whether there are `wanted`. If not, the volume has
+    /// no more units, or its file system has no space for them.
     pub(crate) fn make_ready(&self, wanted: u64) -> Result<bool> {
         let _alone = self.allocating();
         let mut is_full = false;
@@ -55,7 +55,7 @@ impl Segment {
             let unit = {
                 let mut allocator = self.allocator();
                 let ready = allocator.free_units();
-                                // On a full file system the extra units are not worth a try each.
+                // On a full file system the extra units are not worth a try each.
                 let aim = if is_full { wanted } else { wanted + AHEAD_UNITS };
                 match allocator.next_without_space(is_full).filter(|_| ready < aim) {
                     Some(unit) => unit,
@@ -68,7 +68,7 @@ impl Segment {
             match self.device.allocate(unit) {
                 Ok(()) => self.allocator().got_space(unit),
                 Err(Error::Full { .. }) => {
-                                        // A part of the unit may have got space, which others can use.
+                    // A part of the unit may have got space, which others can use.
                     if let Err(error) = self.device.discard(unit..unit + 1) {
                         tracing::debug!(%error, unit, "a part of a unit keeps its space");
                     }
@@ -80,17 +80,17 @@ impl Segment {
         }
     }
 
-        /// Gives the reserve its space, as far as there is any.
+    /// Gives the reserve its space, as far as there is any.
     pub(crate) fn allocate_free_reserve(&self) {
         let wanted = self.free_reserve.least_free(SpacePriority::Put, self.allocator().units_in_all());
         if self.allocator().free_units() < wanted
             && let Err(error) = self.make_ready(wanted)
         {
-                        tracing::warn!(%error, "the reserve may have no space on the device");
+            tracing::warn!(%error, "the reserve may have no space on the device");
         }
     }
 
-        /// Gives a taken unit its space: older stores took units without.
+    /// Gives a taken unit its space: older stores took units without.
     pub(crate) fn ensure_space(&self, unit: u64) -> Result<()> {
         if self.allocator().has_space(unit) {
             return Ok(());
@@ -101,12 +101,12 @@ impl Segment {
         Ok(())
     }
 
-        /// Whether the file system has no space for more units, so that a longer volume would not help.
+    /// Whether the file system has no space for more units, so that a longer volume would not help.
     pub(crate) fn file_system_is_full(&self) -> bool {
         self.allocator().file_system_is_full()
     }
 
-        /// The error of a full volume or file system.
+    /// The error of a full volume or file system.
     pub(crate) fn full(&self, wanted: u64) -> Error {
         let volume = self.device.name().to_owned();
         let place = if self.file_system_is_full() { FullPlace::FileSystem } else { FullPlace::Volume };

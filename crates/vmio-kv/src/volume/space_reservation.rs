@@ -20,13 +20,13 @@ const BACKGROUND_SHARE: u64 = 16;
 /// Who may take the last space: the first is refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpacePriority {
-        /// Background writes, which no user has asked for.
+    /// Background writes, which no user has asked for.
     Background,
-        /// Puts.
+    /// Puts.
     Put,
-        /// Deletions, which free space later.
+    /// Deletions, which free space later.
     Delete,
-        /// Moves by the garbage collector, which free space.
+    /// Moves by the garbage collector, which free space.
     Move,
 }
 
@@ -34,18 +34,18 @@ pub(crate) enum SpacePriority {
 #[derive(Default)]
 pub(crate) struct FreeReserve {
     compaction_units: AtomicU64,
-        /// Held while they are computed, so that the last result is kept.
+    /// Held while they are computed, so that the last result is kept.
     reckoning: Mutex<()>,
 }
 
 impl FreeReserve {
-        /// Sets how many units the largest compactions may take.
-        pub(crate) fn set_compaction_units(&self, compute: impl FnOnce() -> u64) {
-            let _reckoning = self.reckoning.lock().unwrap_or_else(PoisonError::into_inner);
-            self.compaction_units.store(compute(), Ordering::Relaxed);
+    /// Sets how many units the largest compactions may take.
+    pub(crate) fn set_compaction_units(&self, compute: impl FnOnce() -> u64) {
+        let _reckoning = self.reckoning.lock().unwrap_or_else(PoisonError::into_inner);
+        self.compaction_units.store(compute(), Ordering::Relaxed);
     }
 
-        /// How many units have to stay free when a write of that priority is done, in a segment of that many units.
+    /// How many units have to stay free when a write of that priority is done, in a segment of that many units.
     pub(crate) fn least_free(&self, priority: SpacePriority, units_in_all: u64) -> u64 {
         let for_moves = OWN_UNITS + self.compaction_units.load(Ordering::Relaxed);
         let for_puts = for_moves + MOVE_UNITS + DELETE_UNITS;
@@ -65,12 +65,12 @@ pub(crate) struct SpaceReservation<'segment> {
 }
 
 impl<'segment> SpaceReservation<'segment> {
-        /// Chunks that the segment's allocator has reserved.
+    /// Chunks that the segment's allocator has reserved.
     pub(super) fn new(segment: &'segment Segment, chunks: u64) -> Self {
         SpaceReservation { segment, chunks }
     }
 
-        /// Takes one of the chunks; returns its place.
+    /// Takes one of the chunks; returns its place.
     pub(crate) fn take_chunk(&mut self) -> Result<u64> {
         let unit = self.segment.take_reserved_unit(&mut self.chunks)?;
         self.segment.begin_chunk(unit)

@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use crate::device::Device;
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Uuid};
-use crate::format::geometry::{Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, first_units, unit_behind, units_from};
+use crate::format::geometry::{
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, Group, first_units, unit_behind, units_from,
+};
 use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_tables};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::ownership::{Standing, in_force, read_records};
-use crate::volume::space_reservation::OWN_UNITS;
 use crate::volume::segment::{Segment, read_superblock};
+use crate::volume::space_reservation::OWN_UNITS;
 
 use zerocopy::IntoBytes;
 
@@ -31,21 +33,21 @@ const GROWTH_UNITS_MIN: u64 = 32;
 /// A claim to a segment.
 pub(crate) struct Claim {
     record: OwnerRecord,
-        /// The half of the records that has it: the record in force is in the other.
+    /// The half of the records that has it: the record in force is in the other.
     half: usize,
-        /// Other owners may write to units below.
+    /// Other owners may write to units below.
     pub(crate) first_unit: u64,
 }
 
 impl Claim {
-        /// The least epoch of the new owner.
+    /// The least epoch of the new owner.
     pub(crate) fn owner_epoch(&self) -> u64 {
         self.record.owner_epoch
     }
 }
 
 impl SegmentEntry {
-        /// Finds the groups' own units, where the record in force says that they are.
+    /// Finds the groups' own units, where the record in force says that they are.
     pub(super) fn find_own_units(&mut self, device: &Device) -> Result<()> {
         let table = segment_tables(0)[0];
         if self.number as usize >= SEGMENTS_A_TABLE {
@@ -65,7 +67,7 @@ impl SegmentEntry {
         Ok(())
     }
 
-        /// Writes the second copy of the record in force again, if it is damaged or torn.
+    /// Writes the second copy of the record in force again, if it is damaged or torn.
     pub(super) fn mend_owner(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let records = read_records(device, self.number, self.uuid)?;
         let Some((place, record)) = in_force(&records) else { return Ok(()) };
@@ -86,32 +88,32 @@ fn write_record(device: &Device, segment: &SegmentEntry, record: &OwnerRecord, p
 
 /// What is known of a segment's owners.
 struct Owners {
-        /// Where a claim goes: the half of the records without the one in force.
+    /// Where a claim goes: the half of the records without the one in force.
     half: usize,
-        /// Other owners may write to units below.
+    /// Other owners may write to units below.
     first_unit: u64,
-        /// The highest epoch of another owner.
+    /// The highest epoch of another owner.
     newest_epoch: u64,
     keyspaces: usize,
 }
 
 impl Volume {
-        /// Claims all segments. When this returns, the former owner acknowledges nothing more, and all that it has acknowledged can be
-        /// read. `may_open` may refuse the numbers of segments and keyspaces before any claim.
+    /// Claims all segments. When this returns, the former owner acknowledges nothing more, and all that it has acknowledged can be
+    /// read. `may_open` may refuse the numbers of segments and keyspaces before any claim.
     pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
         let name = Uuid::random().map_err(failed)?;
         let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
         loop {
-                        // Before our claims the former owner may have made more of what was read.
+            // Before our claims the former owner may have made more of what was read.
             self.layout = Self::read_again(&self.device)?;
             let mut all_stand = true;
             let segments = self.layout.segments.clone();
             let owners: Vec<Owners> =
                 segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
             self.may_write()()?;
-                        // No owner is fenced in vain.
+            // No owner is fenced in vain.
             may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
             self.check_space(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
@@ -120,8 +122,8 @@ impl Volume {
                     continue;
                 }
                 all_stand = false;
-                                // An owner that commits while we claim may have moved its fence further than we saw. The next epoch is left
-                                // out, for an opening or a creation that comes late.
+                // An owner that commits while we claim may have moved its fence further than we saw. The next epoch is left
+                // out, for an opening or a creation that comes late.
                 let owner_epoch = own.map_or(newest_epoch + 2, |own| own.record.owner_epoch);
                 let write_fence = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
                 let record = OwnerRecord { owner_epoch, claim: name, write_fence, own_units: Vec::new() };
@@ -135,11 +137,11 @@ impl Volume {
                 break;
             }
         }
-                // A block of header or table that the former owner was about to write has the next epoch, and may come late.
+        // A block of header or table that the former owner was about to write has the next epoch, and may come late.
         self.mend()?;
         self.layout.epoch += 2;
         self.layout.write(&self.device, &self.may_write())?;
-                // It may be laying out a segment in units that it has made the volume longer by.
+        // It may be laying out a segment in units that it has made the volume longer by.
         self.unused_from = self.layout.header.units;
         let lacking = |volume: &Self, (number, claim): (&u32, &Claim)| -> Result<u64> {
             Ok(units_lacking(volume.segment(*number)?, claim.first_unit))
@@ -152,7 +154,7 @@ impl Volume {
         Ok(claims)
     }
 
-        /// The owners of a segment, without the one that has claimed it by that `name`.
+    /// The owners of a segment, without the one that has claimed it by that `name`.
     fn owners(&self, entry: &SegmentEntry, name: Uuid) -> Result<Owners> {
         let records = read_records(&self.device, entry.number, entry.uuid)?;
         let half = in_force(&records).map_or(0, |(place, _)| 1 - place / 2);
@@ -161,7 +163,7 @@ impl Volume {
         let others = || records.iter().map(|(_, record)| record).filter(|record| record.claim != name);
         let write_fence = others().map(|record| record.write_fence).max().unwrap_or(0);
         let newest_epoch = others().map(|record| record.owner_epoch).max().unwrap_or(0);
-                // No number of a keyspace is used twice.
+        // No number of a keyspace is used twice.
         let keyspaces = superblock.next_keyspace.saturating_sub(1) as usize;
         Ok(Owners {
             half,
@@ -171,7 +173,7 @@ impl Volume {
         })
     }
 
-        /// Fails if the volume cannot grow enough to give each segment space beyond other owners' fences.
+    /// Fails if the volume cannot grow enough to give each segment space beyond other owners' fences.
     fn check_space<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
         let lacking: u64 = owners.map(|(entry, owners)| units_lacking(entry, owners.first_unit)).sum();
         if self.layout.header.units + lacking <= self.units_max() {
@@ -181,8 +183,8 @@ impl Volume {
         Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume })
     }
 
-        /// Gives a segment space beyond other owners' fences, and notes in the claim how far its own fence reaches. `left` units stay for
-        /// other segments.
+    /// Gives a segment space beyond other owners' fences, and notes in the claim how far its own fence reaches. `left` units stay for
+    /// other segments.
     fn find_space(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
         let lacking = units_lacking(self.segment(number)?, claim.first_unit);
         if lacking == 0 {
@@ -219,7 +221,7 @@ fn units_lacking(segment: &SegmentEntry, first_unit: u64) -> u64 {
 }
 
 impl Segment {
-        /// Keeps off units that other owners may write to, but for reading; `groups` may be more than it had.
+    /// Keeps off units that other owners may write to, but for reading; `groups` may be more than it had.
     pub(crate) fn keep_off(&self, claim: &Claim, groups: &[Group]) {
         let mut allocator = self.allocator();
         let new_units = allocator.extend(groups);
@@ -228,9 +230,9 @@ impl Segment {
         allocator.set_write_fence(claim.record.write_fence);
     }
 
-        /// Commits the state in places of the new owner's own, and puts its record in force.
+    /// Commits the state in places of the new owner's own, and puts its record in force.
     pub(crate) fn establish(&self, volume: &mut Volume, claim: Claim, owner_epoch: u64) -> Result<()> {
-                // One more for the commit.
+        // One more for the commit.
         self.make_ready(volume.segment(self.number)?.groups.len() as u64 + 2 * OWN_UNITS)?;
         let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         if own_units.len() > OWN_UNITS_MAX {
@@ -238,7 +240,7 @@ impl Segment {
             return Err(Error::Option {
                 option: "take_over",
                 value: own_units.len() as u64,
-                                why: "a volume with so many groups cannot be taken over",
+                why: "a volume with so many groups cannot be taken over",
             })
             .inspect_err(|_| tracing::error!(volume, "it has too many groups to be taken over"));
         }

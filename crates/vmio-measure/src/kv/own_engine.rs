@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use vmio_kv::{Db, Durability, Options, KeyspaceHandle};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options};
 
 use super::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 use super::page_trace::PageTrace;

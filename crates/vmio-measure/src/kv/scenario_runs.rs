@@ -17,7 +17,8 @@ const KEYSPACES: u32 = 300;
 impl Runner {
     /// What it is for a scenario.
     pub fn for_scenario(&self, scenario: Scenario) -> Self {
-        let ours = Self { scenario: Some(scenario), keyspaces: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
+        let ours =
+            Self { scenario: Some(scenario), keyspaces: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
         let in_order = RecordShape { in_order: true, ..self.shape };
         match scenario {
             Scenario::Prefixes => Self {

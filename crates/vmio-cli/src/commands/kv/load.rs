@@ -1,4 +1,4 @@
-//! `vmio kv load`: many keys at once.
+//! `vmio kv load`: puts many keys at once.
 
 use std::io::BufRead;
 
@@ -12,12 +12,12 @@ use super::line::{Form, Place, Row, read_key};
 /// Rows between two updates of the progress line.
 const STEP: u64 = 4096;
 
-/// What a load has done.
+/// Result of a load.
 #[derive(Default)]
 pub struct Loaded {
-    /// How many rows were put.
+    /// Rows that were put.
     pub rows: u64,
-    /// The first line that ended with a carriage return, and how many did.
+    /// The first line that ended with a carriage return, and the number of such lines.
     pub with_cr: Option<(Place, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl Loaded {
     }
 }
 
-/// Puts each key and value. Those before one that is wrong have been put, and are counted.
+/// Puts each key and value. The rows before a bad one are put, and counted.
 pub fn load(keyspace: &KeyspaceHandle, form: Form, input: impl BufRead) -> (Loaded, anyhow::Result<()>) {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_s}") {
@@ -53,7 +53,7 @@ pub fn load(keyspace: &KeyspaceHandle, form: Form, input: impl BufRead) -> (Load
     (loaded, done)
 }
 
-/// The binary form says beforehand how long a value is: it goes on as it comes.
+/// Loads the binary format, which gives a value's length beforehand: values are streamed.
 fn load_streamed(keyspace: &KeyspaceHandle, mut input: impl BufRead, mut count: impl FnMut()) -> anyhow::Result<()> {
     for number in 1_u64.. {
         let place = || Place::Pair(number).to_string();

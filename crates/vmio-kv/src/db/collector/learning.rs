@@ -67,7 +67,8 @@ impl OpenSegment {
 
     /// Whether large values may be garbage that a merge of levels would reveal.
     pub(super) fn has_large_in_doubt(&self) -> bool {
-        let has_several = |keyspace: &Arc<Keyspace>| keyspace.contents().iter().filter(|level| level.entries > 0).count() > 1;
+        let has_several =
+            |keyspace: &Arc<Keyspace>| keyspace.contents().iter().filter(|level| level.entries > 0).count() > 1;
         self.segment.allocator().blocks_of_extents() > 0 && self.keyspaces().iter().any(has_several)
     }
 
@@ -75,7 +76,8 @@ impl OpenSegment {
     /// doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
-        let entries: u64 = self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
+        let entries: u64 =
+            self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
@@ -104,7 +106,9 @@ impl OpenSegment {
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            let may_rotate = |keyspace: &&Arc<Keyspace>| !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable();
+            let may_rotate = |keyspace: &&Arc<Keyspace>| {
+                !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable()
+            };
             for keyspace in keyspaces.iter().filter(may_rotate) {
                 self.store.compactions.put(keyspace);
                 has_any = true;
@@ -140,8 +144,8 @@ impl OpenSegment {
                 self.compact_all(keyspace)?;
                 if keyspace.lacks_space() {
                     break;
+                }
                 keyspace.wait_for_flush_after(flushed)?;
-                keyspace.wait_for_flush_after(compacted)?;
             }
             if learning == Learning::Levels {
                 self.merge_all(keyspace)?;

@@ -193,7 +193,8 @@ impl OpenSegment {
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
             // Less than a chunk is not worth a merge; of large values nothing is known before the merge.
-            let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
+            let is_short =
+                self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
             if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
                 break;
             }
@@ -296,7 +297,8 @@ impl OpenSegment {
         if count < least.max(1) {
             return Ok(false);
         }
-        let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS };
+        let chunk =
+            |(unit, _): &(u64, Moment)| Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS };
         let chunks: Vec<Freed> = state.emptied[..count].iter().map(chunk).collect();
         // The records' successors must not be lost after the chunks are.
         self.log.sync_all()?;

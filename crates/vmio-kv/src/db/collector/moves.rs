@@ -12,9 +12,9 @@ use crate::db::collector::learning::Learning;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
-use crate::log::{Append, Appended, Visited};
 use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, Keyspace, WriteTurn};
+use crate::log::{Append, Appended, Visited};
 use crate::volume::space_reservation::SpacePriority;
 
 /// Keys per batch of look-ups.
@@ -98,7 +98,9 @@ impl OpenSegment {
             return Ok(admitted);
         }
         let keyspaces = self.keyspaces();
-        if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>() >= self.store.options.memtable_budget_bytes() / 16 {
+        if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>()
+            >= self.store.options.memtable_budget_bytes() / 16
+        {
             self.learn_all(Learning::Memory)?;
             if keyspaces.iter().any(|keyspace| keyspace.lacks_space()) {
                 return Err(self.segment.full(ALLOCATION_UNIT_BYTES));

@@ -31,9 +31,10 @@ pub(crate) enum Bound {
 
 /// How close a segment is to its bounds.
 #[derive(Default)]
-/// Thousandths of the way from where no writer is slowed to the bound, for each bound.
-parts: [AtomicU32; 2],
-/// The largest of `parts`.
+pub(crate) struct Pace {
+    /// Thousandths of the way from where no writer is slowed to the bound, for each bound.
+    parts: [AtomicU32; 2],
+    /// The largest of `parts`.
     close: AtomicU32,
     owed_ns: AtomicU64,
     is_beyond: Mutex<()>,

@@ -8,10 +8,10 @@ use super::*;
 use crate::device::failing_backing::FailingBacking;
 use crate::format::catalogue::Root;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::tree::Tree;
-use crate::{Db, Durability, Options, KeyspaceHandle};
+use crate::{Db, Durability, KeyspaceHandle, Options};
 
 fn options() -> Options {
     Options::new().memory_bytes(32 << 20).memtable_bytes(20 << 10).durability(Durability::None)

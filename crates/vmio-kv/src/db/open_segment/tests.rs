@@ -10,7 +10,7 @@ use crate::format::unit_table::Purpose;
 use crate::keyspace::memtable::NEWEST;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
-use crate::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
+use crate::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.

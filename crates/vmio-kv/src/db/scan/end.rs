@@ -10,8 +10,8 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
-use crate::log::Log;
 use crate::keyspace::{KeyspaceCursor, ScanSpace};
+use crate::log::Log;
 
 /// How many records are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
@@ -30,30 +30,30 @@ const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of
 pub(super) struct End {
     cursor: KeyspaceCursor,
     ahead: VecDeque<Ahead>,
-        /// The records' blocks, if they were read in the order of their keys.
+    /// The records' blocks, if they were read in the order of their keys.
     pub(super) bypassed: BypassBatch,
     ahead_max: usize,
-        /// How many keys the scan has gone by.
+    /// How many keys the scan has gone by.
     gone_by: u64,
     space: ScanSpace,
-        /// For how many keys ahead it is known whether their records lie apart, and were often read so.
+    /// For how many keys ahead it is known whether their records lie apart, and were often read so.
     looked_at: usize,
-        /// Whether they do.
+    /// Whether they do.
     pub(super) is_apart: bool,
-        /// Those of these records that the scan has gone by.
+    /// Those of these records that the scan has gone by.
     pub(super) gathering: Option<Gathering>,
     is_over: bool,
-        /// What comes after the keys.
+    /// What comes after the keys.
     failure: Option<Error>,
 }
 
 /// A key that is ahead.
 pub(super) struct Ahead {
-        /// It is complete once its record was read.
+    /// It is complete once its record was read.
     pub(super) known: KnownKey,
-        /// The value, if it is wanted and its record was read.
+    /// The value, if it is wanted and its record was read.
     pub(super) value: Option<Vec<u8>>,
-        /// Whether the record was read past the cache.
+    /// Whether the record was read past the cache.
     is_bypassed: bool,
 }
 
@@ -121,7 +121,7 @@ impl End {
                     let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
                     bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
                     if self.ahead.len() == self.ahead.capacity() {
-                                                // Not twice as many, which were not admitted.
+                        // Not twice as many, which were not admitted.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
                     self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
@@ -137,10 +137,10 @@ impl End {
 
     /// Reads the records of the keys ahead, and decides how many keys are read ahead the next time.
     fn read(&mut self, log: &Log, wants_values: bool) {
-                // First it gives its memory back, which the next batch takes.
+        // First it gives its memory back, which the next batch takes.
         self.bypassed = BypassBatch::default();
         let bypassed = match self.ahead.len() {
-                        // A single record is read when the scan comes to it.
+            // A single record is read when the scan comes to it.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
                 let wanted =

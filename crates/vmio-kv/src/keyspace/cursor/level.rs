@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::catalogue::Root;
 use crate::format::leaf::KnownKey;
-use crate::log::Log;
 use crate::keyspace::Keyspace;
 use crate::keyspace::memtable::{LOOKED_MAX, Memtable, Shown};
+use crate::log::Log;
 use crate::tree::{Cursor, Direction};
 
 /// How many entries are taken from a memtable at a time, at first and at most: a search for one key needs few.
@@ -19,7 +19,7 @@ const BATCH_MAX: usize = 64;
 /// What comes next in a level.
 pub(super) enum Next {
     Entry(KnownKey),
-        /// The level shows nothing up to this key, nor of it.
+    /// The level shows nothing up to this key, nor of it.
     Nothing(KnownKey),
 }
 
@@ -36,7 +36,7 @@ impl Next {
         }
     }
 
-        /// How many entries were looked at for it.
+    /// How many entries were looked at for it.
     pub(super) fn looked(&self) -> usize {
         match self {
             Next::Entry(_) => 1,
@@ -58,13 +58,13 @@ pub(super) struct LevelCursor {
 }
 
 enum Place {
-        Memtable(MemtableCursor),
+    Memtable(MemtableCursor),
     Tree(Cursor<Arc<Log>>),
 }
 
 struct MemtableCursor {
     memtable: Arc<Memtable>,
-        /// Records from this number on are not seen.
+    /// Records from this number on are not seen.
     before: u64,
     direction: Direction,
     shown: Shown,
@@ -77,28 +77,28 @@ impl MemtableCursor {
         MemtableCursor { memtable, before, direction, shown, most: BATCH_MIN }
     }
 
-        /// The first entry within a bound, which the cursor has come to.
+    /// The first entry within a bound, which the cursor has come to.
     fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<Next> {
         if self.shown.known.is_empty() && self.shown.skipped.is_none() {
-                        self.shown = self.memtable.some(bound, self.direction, self.before, self.most);
+            self.shown = self.memtable.some(bound, self.direction, self.before, self.most);
             self.most = BATCH_MAX.min(4 * self.most);
         }
         let known = self.shown.known.pop_front().map(Next::Entry);
         known.or_else(|| self.shown.skipped.take().map(Next::Nothing))
     }
 
-        /// The first entry within a bound, wherever the cursor is.
+    /// The first entry within a bound, wherever the cursor is.
     fn skip_to(&mut self, bound: Bound<&[u8]>) -> Option<Next> {
-                *self = MemtableCursor::new(&self.memtable, self.before, self.direction);
+        *self = MemtableCursor::new(&self.memtable, self.before, self.direction);
         self.next_within(bound)
     }
 }
 
 impl LevelCursor {
-        pub(super) fn memtable(memtable: &Arc<Memtable>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
-            let mut cursor = MemtableCursor::new(memtable, before, direction);
-            let next = cursor.next_within(bound);
-            LevelCursor { place: Place::Memtable(cursor), next }
+    pub(super) fn memtable(memtable: &Arc<Memtable>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
+        let mut cursor = MemtableCursor::new(memtable, before, direction);
+        let next = cursor.next_within(bound);
+        LevelCursor { place: Place::Memtable(cursor), next }
     }
 
     pub(super) fn tree(
@@ -113,17 +113,17 @@ impl LevelCursor {
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }
 
-        /// Goes to the next entry; returns the one that it was at.
+    /// Goes to the next entry; returns the one that it was at.
     pub(super) fn take(&mut self) -> Result<Option<Next>> {
         let Some(taken) = self.next.take() else { return Ok(None) };
         self.next = match &mut self.place {
-                        Place::Memtable(cursor) => cursor.next_within(Bound::Excluded(&taken.known().bytes)),
+            Place::Memtable(cursor) => cursor.next_within(Bound::Excluded(&taken.known().bytes)),
             Place::Tree(cursor) => next_of_tree(cursor)?,
         };
         Ok(Some(taken))
     }
 
-        /// Goes to the first entry behind a place, unless it is there already.
+    /// Goes to the first entry behind a place, unless it is there already.
     pub(super) fn skip_to(&mut self, place: &[u8], direction: Direction) -> Result<()> {
         let Some(next) = &self.next else { return Ok(()) };
         let ordering = next.known().compare_to(place);
@@ -135,7 +135,7 @@ impl LevelCursor {
             return Ok(());
         }
         self.next = match &mut self.place {
-                        Place::Memtable(cursor) => cursor.skip_to(bound),
+            Place::Memtable(cursor) => cursor.skip_to(bound),
             Place::Tree(cursor) => {
                 cursor.skip_to(bound)?;
                 next_of_tree(cursor)?

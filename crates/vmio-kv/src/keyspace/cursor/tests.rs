@@ -20,7 +20,12 @@ fn key(number: u64) -> Vec<u8> {
     format!("job {number:08}").into_bytes()
 }
 
-fn first_in(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
+fn first_in(
+    keyspace: &Keyspace,
+    view: &Arc<View>,
+    bound: Bound<&[u8]>,
+    direction: Direction,
+) -> (Option<Vec<u8>>, u64) {
     let mut cursor = KeyspaceCursor::seek(keyspace, view, bound, direction).unwrap();
     let found = cursor.next(|_| false).unwrap();
     (found.map(|known| known.bytes), cursor.looked)
@@ -90,7 +95,7 @@ const LEFT: u64 = 12_345;
 fn delete_many(values_flushed: bool, deletions_flushed: bool, below: bool) -> Db {
     let db = store();
     if below {
-                // The lowest level has all keys, so that the deletions are kept.
+        // The lowest level has all keys, so that the deletions are kept.
         (0..MANY).for_each(|number| db.put(&key(number), b"old").unwrap());
         db.flush().unwrap();
         db.collect_garbage().unwrap();
@@ -111,7 +116,7 @@ fn deleted_keys_are_gone_by_once() {
     for case in 0..8 {
         let db = delete_many(case & 1 > 0, case & 2 > 0, case & 4 > 0);
         let (below, above) = (key(LEFT - 5000), key(LEFT + 5000));
-                // Once from either end.
+        // Once from either end.
         let (_, once) = first(&db, Bound::Unbounded, Direction::Up);
         let (_, back) = first(&db, Bound::Unbounded, Direction::Down);
         assert!(once + back <= MANY + 1000, "case {case}: {once} and {back}");
@@ -189,7 +194,7 @@ fn a_snapshot_goes_by_keys_that_it_does_not_show_once() {
         others().for_each(|number| db.delete(&key(number)).unwrap());
         db.delete(&key(LEFT)).unwrap();
         let after = begin();
-                // Later puts are not for these views, nor are gaps that others find.
+        // Later puts are not for these views, nor are gaps that others find.
         db.put(&key(1), b"again").unwrap();
         first(&db, Bound::Unbounded, Direction::Up);
         for (view, lowest, highest) in
@@ -223,7 +228,7 @@ fn a_key_of_a_lower_level_is_shown_though_newer_ones_are_skipped() {
     for direction in [Direction::Up, Direction::Down] {
         let db = store();
         let keyspace = db.default_keyspace().keyspace();
-                // The last of the keys that are looked at together.
+        // The last of the keys that are looked at together.
         let left = if direction == Direction::Up { 32 * 64 - 1 } else { 0 };
         db.put(&key(left), b"below").unwrap();
         db.flush().unwrap();

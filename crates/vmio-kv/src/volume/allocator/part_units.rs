@@ -5,17 +5,17 @@ use std::ops::RangeFrom;
 
 use crate::format::bitmap::UnitBits;
 use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
-use crate::format::unit_table::{Purpose, AllocationUnit};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::runs::free_runs;
 
 /// Units by purpose and keyspace, with their space: the number of free blocks, or, in units for large values, the longest run of them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PartUnits {
     by_owner: HashMap<(Purpose, u32), BTreeSet<(u16, u64)>>,
-        /// Units before this one are a former owner's: nothing of them is taken.
+    /// Units before this one are a former owner's: nothing of them is taken.
     first: u64,
     blocks_of_extents: u64,
-        /// The number of units that are taken, whole or in part.
+    /// The number of units that are taken, whole or in part.
     taken: u64,
 }
 
@@ -35,7 +35,7 @@ fn space(of: AllocationUnit, bits: &UnitBits) -> u16 {
 }
 
 impl PartUnits {
-        /// No units yet; those from `first` on may be taken.
+    /// No units yet; those from `first` on may be taken.
     pub(super) fn new(first: u64) -> Self {
         PartUnits { first, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl PartUnits {
         }
     }
 
-        /// Removes what was inserted with the same arguments.
+    /// Removes what was inserted with the same arguments.
     pub(super) fn remove(&mut self, unit: u64, of: AllocationUnit, bits: &UnitBits) {
         self.taken -= u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {
@@ -70,22 +70,24 @@ impl PartUnits {
         }
     }
 
-        /// An owner's units with that much space or more, those with the least first.
+    /// An owner's units with that much space or more, those with the least first.
     pub(super) fn with_space(
         &self,
         owner: (Purpose, u32),
         space: RangeFrom<u64>,
     ) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         let units = self.by_owner.get(&owner).into_iter();
-        units.flat_map(move |units| units.range((space.start as u16, 0)..)).map(|(space, unit)| (u64::from(*space), *unit))
+        units
+            .flat_map(move |units| units.range((space.start as u16, 0)..))
+            .map(|(space, unit)| (u64::from(*space), *unit))
     }
 
-        /// The number of blocks of large values.
+    /// The number of blocks of large values.
     pub(super) fn blocks_of_extents(&self) -> u64 {
         self.blocks_of_extents
     }
 
-        /// The number of units that are taken.
+    /// The number of units that are taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

@@ -3,8 +3,8 @@
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::extents::{Extent, PIECE_BLOCKS};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, AllocationUnit};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, GroupMap};
 
 /// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
@@ -12,11 +12,12 @@ const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// What was taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
-    /// For its bytes, in their order. For its bytes, in their order.
-        /// For its head.
+pub(crate) struct TakenRuns {
+    /// For its bytes, in their order.
+    pub(crate) extents: Vec<Extent>,
     /// For its head.
     pub(crate) head: Option<Extent>,
-        /// Units among them that were free. No other value gets blocks of them before [`Allocator::share`].
+    /// Units among them that were free. No other value gets blocks of them before [`Allocator::share`].
     pub(crate) new_units: Vec<u64>,
 }
 
@@ -64,8 +65,8 @@ impl GroupMap {
 }
 
 impl Allocator {
-        /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a
-        /// number of extents. At most `new_units` free units are begun.
+    /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a
+    /// number of extents. At most `new_units` free units are begun.
     pub(crate) fn take_runs(
         &mut self,
         keyspace: u32,
@@ -102,13 +103,20 @@ impl Allocator {
         None
     }
 
-        /// Lets other values have blocks of units that were begun.
+    /// Lets other values have blocks of units that were begun.
     pub(crate) fn share(&mut self, units: &[u64]) {
         units.iter().for_each(|unit| _ = self.in_use.remove(unit));
     }
 
-        /// Takes a run of at most `most` and at least `least` blocks. A run that is shorter than wanted is a whole number of pieces.
-    fn take_run(&mut self, keyspace: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
+    /// Takes a run of at most `most` and at least `least` blocks. A run that is shorter than wanted is a whole number of pieces.
+    fn take_run(
+        &mut self,
+        keyspace: u32,
+        most: u64,
+        least: u64,
+        may_begin: bool,
+        own: &[u64],
+    ) -> Option<(Extent, bool)> {
         let wanted = most.min(ALLOCATION_UNIT_BLOCKS);
         let is_unit = wanted == ALLOCATION_UNIT_BLOCKS && may_begin;
         let found = if is_unit { None } else { self.longest_run(keyspace, wanted, least, own) };
@@ -130,11 +138,12 @@ impl Allocator {
         Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-        /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left
-        /// out that other values have begun and not shared yet.
+    /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left
+    /// out that other values have begun and not shared yet.
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
-        let is_shared = |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
+        let is_shared =
+            |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
         let enough = self.parts.with_space(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
         let longest = || self.parts.with_space(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
         let unit = enough.or_else(longest)?;
@@ -144,12 +153,12 @@ impl Allocator {
         run.map(|(first, blocks)| (unit, first, blocks))
     }
 
-        /// Marks blocks as taken, and pending, that a record of the log refers to. Returns false if they are not free.
+    /// Marks blocks as taken, and pending, that a record of the log refers to. Returns false if they are not free.
     pub(crate) fn take_found_run(&mut self, extent: Extent, keyspace: u32) -> bool {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.reach(unit) else { return false };
         let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
-                // The unit may have been a former owner's, which is gone: see `forget_former_owners`.
+        // The unit may have been a former owner's, which is gone: see `forget_former_owners`.
         let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose == Purpose::Group && !is_own {
@@ -159,7 +168,7 @@ impl Allocator {
             self.free.remove(unit);
         }
         let is_taken = self.change(unit, |map, index| {
-                        // Without a taken block, what the table says of the unit was of a commit that never came.
+            // Without a taken block, what the table says of the unit was of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
                 map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
@@ -179,23 +188,23 @@ impl Allocator {
         is_taken
     }
 
-        /// Makes blocks part of the next commit.
-        pub(crate) fn commit_run(&mut self, extent: Extent) {
-            let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
-            self.change(unit_of(extent.offset), |map, index| {
-                let is_taken = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask);
-                debug_assert!(is_taken, "{extent:?} is committed, and is not taken");
-                map.set(index, first, extent.blocks, false);
-            });
+    /// Makes blocks part of the next commit.
+    pub(crate) fn commit_run(&mut self, extent: Extent) {
+        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+        self.change(unit_of(extent.offset), |map, index| {
+            let is_taken = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask);
+            debug_assert!(is_taken, "{extent:?} is committed, and is not taken");
+            map.set(index, first, extent.blocks, false);
+        });
     }
 
-        /// The purpose of the unit that a byte is in.
+    /// The purpose of the unit that a byte is in.
     pub(crate) fn purpose_of(&self, offset: u64) -> Purpose {
         let unit = self.place(unit_of(offset)).and_then(|(group, index)| self.groups[group].units.get(index));
         unit.map_or(Purpose::Free, |unit| unit.purpose)
     }
 
-        /// The number of blocks of large values.
+    /// The number of blocks of large values.
     pub(crate) fn blocks_of_extents(&self) -> u64 {
         self.parts.blocks_of_extents()
     }
@@ -266,17 +275,23 @@ mod tests {
         assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
         allocator.share(&taken.new_units);
         assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is space in the second");
-                assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "another keyspace has no unit");
+        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "another keyspace has no unit");
     }
 
     #[test]
-        fn extents_that_the_log_refers_to_are_taken_once() {
+    fn extents_that_the_log_refers_to_are_taken_once() {
         let mut allocator = allocator(10);
         let extent = Extent { offset: 4 * ALLOCATION_UNIT_BYTES + 7 * 4096, blocks: 100 };
         assert!(allocator.take_found_run(extent, 1));
         assert!(!allocator.take_found_run(Extent { offset: extent.offset + 99 * 4096, blocks: 1 }, 1));
-        assert!(!allocator.take_found_run(Extent { offset: 4 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 2), "another keyspace's unit");
-        assert!(!allocator.take_found_run(Extent { offset: ALLOCATION_UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
+        assert!(
+            !allocator.take_found_run(Extent { offset: 4 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 2),
+            "another keyspace's unit"
+        );
+        assert!(
+            !allocator.take_found_run(Extent { offset: ALLOCATION_UNIT_BYTES + 4096, blocks: 1 }, 1),
+            "the group's own"
+        );
         assert!(!allocator.take_found_run(Extent { offset: 40 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 1));
         allocator.find_free_units();
         assert_eq!(allocator.free_units(), 8);

@@ -12,17 +12,17 @@ const REFUSED_UNITS_MAX: usize = 512;
 /// What is known of the space of free units.
 #[derive(Default)]
 pub(super) struct FreeUnits {
-        /// Units with space: they are taken once they are within the write fence.
+    /// Units with space: they are taken once they are within the write fence.
     pub(super) ready: BTreeSet<u64>,
-        /// Units within the write fence that may be holes. Units beyond it are not listed: see [`Allocator::unused`].
+    /// Units within the write fence that may be holes. Units beyond it are not listed: see [`Allocator::unused`].
     pub(super) hollow: BTreeSet<u64>,
-        /// Units of both lists of which the device may still hold something.
+    /// Units of both lists of which the device may still hold something.
     pub(super) discardable: BTreeSet<u64>,
-        /// Units below this one, beyond the write fence and without space, were refused it by a full file system.
+    /// Units below this one, beyond the write fence and without space, were refused it by a full file system.
     pub(super) refused_end: u64,
-        /// A unit was refused though there are holes.
+    /// A unit was refused though there are holes.
     pub(super) lacks_space: bool,
-        /// The file system had no space when it was asked last.
+    /// The file system had no space when it was asked last.
     pub(super) file_system_is_full: bool,
 }
 
@@ -36,7 +36,7 @@ impl FreeUnits {
 
 #[cfg(test)]
 impl Allocator {
-        /// An allocator whose units all have space.
+    /// An allocator whose units all have space.
     pub(crate) fn with_space(groups: &[crate::format::geometry::Group]) -> Self {
         let mut allocator = Allocator::new(groups);
         allocator.set_write_fence(u64::MAX);
@@ -44,7 +44,7 @@ impl Allocator {
         allocator
     }
 
-        /// Gives all units space.
+    /// Gives all units space.
     pub(crate) fn give_all_space(&mut self) {
         let units: Vec<u64> = self.groups.iter().flat_map(|map| map.group.first_unit..map.group.end()).collect();
         units.into_iter().for_each(|unit| self.got_space(unit));
@@ -52,22 +52,22 @@ impl Allocator {
 }
 
 impl Allocator {
-        /// How many units are free, not reserved, and have space.
+    /// How many units are free, not reserved, and have space.
     pub(crate) fn free_units(&self) -> u64 {
         self.free.ready.len() as u64 - self.reserved
     }
 
-        /// How many units would be free if the file system had space for all; if it is full, those that have space.
+    /// How many units would be free if the file system had space for all; if it is full, those that have space.
     pub(crate) fn free_units_with_holes(&self) -> u64 {
         self.free_units() + if self.free.file_system_is_full { 0 } else { self.hollow_units() }
     }
 
-        /// How many units are free and have no space.
+    /// How many units are free and have no space.
     pub(super) fn hollow_units(&self) -> u64 {
         self.free.hollow.len() as u64 + self.unused_units
     }
 
-        /// Lists a unit as free. One beyond the write fence and without space is not listed.
+    /// Lists a unit as free. One beyond the write fence and without space is not listed.
     pub(super) fn add_free(&mut self, unit: u64) {
         if !(self.write_fence.start..self.usable_end).contains(&unit) {
             return;
@@ -83,7 +83,7 @@ impl Allocator {
         self.free.discardable.insert(unit);
     }
 
-        /// Whether a unit is known to have space.
+    /// Whether a unit is known to have space.
     pub(crate) fn has_space(&self, unit: u64) -> bool {
         let place = self.place(unit);
         place.is_some_and(|(group, index)| self.groups[group].has_space.get(index).copied().unwrap_or(false))
@@ -95,7 +95,7 @@ impl Allocator {
         }
     }
 
-        /// Notes that a unit, free or taken, has space.
+    /// Notes that a unit, free or taken, has space.
     pub(crate) fn got_space(&mut self, unit: u64) {
         let was_unused = self.is_unused(unit);
         self.set_space(unit, true);
@@ -107,7 +107,7 @@ impl Allocator {
         }
     }
 
-        /// Notes that a free unit was refused space, and holds nothing.
+    /// Notes that a free unit was refused space, and holds nothing.
     pub(crate) fn got_no_space(&mut self, unit: u64) {
         self.free.discardable.remove(&unit);
         if self.is_unused(unit) {
@@ -115,17 +115,17 @@ impl Allocator {
         }
     }
 
-        /// The next free unit to give space to. On a full file system, one that may still have space, if there is any.
+    /// The next free unit to give space to. On a full file system, one that may still have space, if there is any.
     pub(crate) fn next_without_space(&self, is_full: bool) -> Option<u64> {
         if !is_full {
             return self.free.hollow.first().copied().or_else(|| self.unused().next());
         }
         let discardable = self.free.discardable.iter().find(|unit| self.free.hollow.contains(unit)).copied();
-                // Units that got space beyond the write fence are the first ones, but for a few that were refused.
+        // Units that got space beyond the write fence are the first ones, but for a few that were refused.
         discardable.or_else(|| self.unused().take(REFUSED_UNITS_MAX).find(|unit| *unit >= self.free.refused_end))
     }
 
-        /// Notes whether the file system had space when it was asked last.
+    /// Notes whether the file system had space when it was asked last.
     pub(crate) fn know_if_full(&mut self, is_full: bool) {
         self.free.file_system_is_full = is_full;
     }
@@ -135,16 +135,16 @@ impl Allocator {
         self.free.file_system_is_full
     }
 
-        /// Whether a unit was refused, since the last call, because no free unit has space.
+    /// Whether a unit was refused, since the last call, because no free unit has space.
     pub(crate) fn take_lacks_space(&mut self) -> bool {
         std::mem::take(&mut self.free.lacks_space)
     }
 
-        /// Takes `units` free units, as runs, whose contents are to be discarded, if there are as many besides `kept` ones with space. They
-        /// are free again with [`Self::end_discard`].
+    /// Takes `units` free units, as runs, whose contents are to be discarded, if there are as many besides `kept` ones with space. They
+    /// are free again with [`Self::end_discard`].
     pub(crate) fn begin_discard(&mut self, units: usize, kept: usize) -> Vec<Range<u64>> {
         let mut beside = (self.free_units() as usize).saturating_sub(kept);
-                // From the end: units are taken from the front.
+        // From the end: units are taken from the front.
         let mut found = Vec::new();
         for unit in self.free.discardable.range(self.write_fence.clone()).rev() {
             let is_ready = self.free.ready.contains(unit);
@@ -170,7 +170,7 @@ impl Allocator {
         runs
     }
 
-        /// Makes units free that were discarded, and have lost their space.
+    /// Makes units free that were discarded, and have lost their space.
     pub(crate) fn end_discard(&mut self, runs: Vec<Range<u64>>) {
         for unit in runs.into_iter().flatten() {
             self.set_space(unit, false);

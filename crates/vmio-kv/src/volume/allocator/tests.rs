@@ -131,11 +131,11 @@ fn a_segment_grows_within_its_group_and_beyond() {
     drop(reopen(&mut device, &mut allocator, &small, 1));
     let new = allocator.extend(&large);
     assert_eq!(new, 71..GROUP_UNITS_MAX + 10);
-        assert_eq!(allocator.free_units(), 70 - 1 - 60, "no new unit is taken before it is committed");
+    assert_eq!(allocator.free_units(), 70 - 1 - 60, "no new unit is taken before it is committed");
     let read = reopen(&mut device, &mut allocator, &large, 2);
     allocator.use_units(new);
     allocator.give_all_space();
-            // All but the groups' own units and the taken ones; the second group has 9.
+    // All but the groups' own units and the taken ones; the second group has 9.
     for mut allocator in [allocator, read] {
         assert_eq!(allocator.free_units(), GROUP_UNITS_MAX + 9 - 2 - 60);
         let after: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
@@ -151,10 +151,10 @@ fn a_segment_grows_within_its_group_and_beyond() {
 fn discarded_units_cannot_be_taken_meanwhile() {
     let mut allocator = Allocator::with_space(&group(41));
     assert_eq!(allocator.begin_discard(41, 0), []);
-        assert_eq!(allocator.begin_discard(20, 21), [], "21 are to be kept");
+    assert_eq!(allocator.begin_discard(20, 21), [], "21 are to be kept");
     let runs = allocator.begin_discard(20, 20);
     assert_eq!(runs.iter().cloned().flatten().collect::<Vec<_>>(), (22..42).collect::<Vec<_>>());
-        assert_eq!(allocator.free_units(), 20, "units that are being discarded do not count");
+    assert_eq!(allocator.free_units(), 20, "units that are being discarded do not count");
     let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
     assert_eq!(taken, (2..21).collect::<Vec<_>>(), "the last one is the segment's own");
     allocator.end_discard(runs);
@@ -182,21 +182,23 @@ fn reserved_units_cannot_be_taken_by_others() {
     let mut allocator = Allocator::with_space(&group(41));
     allocator.reserve(10);
     assert_eq!(allocator.free_units(), 30);
-        assert_eq!(allocator.begin_discard(31, 0), [], "reserved units stay");
-        assert_eq!(allocator.begin_discard(4, 27), [], "and so do the kept ones");
+    assert_eq!(allocator.begin_discard(31, 0), [], "reserved units stay");
+    assert_eq!(allocator.begin_discard(4, 27), [], "and so do the kept ones");
     let chunks = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).count();
     assert_eq!(chunks, 29, "the last one is the segment's own");
     assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
     assert!(allocator.take_runs(1, 20, |_| 1, u64::MAX).is_none());
-        // A commit takes the last one, and no more.
+    // A commit takes the last one, and no more.
     let mut cursor = Cursor::default();
-    let own = (0..ALLOCATION_UNIT_BLOCKS + 1).filter(|_| allocator.take_block(&mut cursor, Purpose::Segment, 0).is_some()).count();
+    let own = (0..ALLOCATION_UNIT_BLOCKS + 1)
+        .filter(|_| allocator.take_block(&mut cursor, Purpose::Segment, 0).is_some())
+        .count();
     assert_eq!((own as u64, allocator.free_units()), (ALLOCATION_UNIT_BLOCKS, 0));
     allocator.cancel(3);
     assert_eq!(allocator.free_units(), 3);
     assert_eq!(std::iter::from_fn(|| allocator.take_chunk(|_| 0)).count(), 2);
     let reserved = (0..7).filter(|_| allocator.take_reserved_chunk(|_| 0).is_some()).count();
-        assert_eq!((reserved, allocator.free_units()), (7, 1), "the reservation gets all of its units");
+    assert_eq!((reserved, allocator.free_units()), (7, 1), "the reservation gets all of its units");
 }
 
 #[test]
@@ -237,14 +239,14 @@ fn units_without_space_are_not_taken() {
         allocator.got_space(unit);
     }
     assert_eq!(allocator.take_chunk(|_| 0), Some(2));
-        // The file system is full: one unit is known to be a hole, and the other may have space.
+    // The file system is full: one unit is known to be a hole, and the other may have space.
     allocator.got_no_space(5);
     assert_eq!(allocator.next_without_space(true), Some(6));
     allocator.know_if_full(true);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (2, 2));
     allocator.got_space(6);
     assert_eq!((allocator.next_without_space(true), allocator.next_without_space(false)), (None, Some(5)));
-        // A unit that comes free keeps its space until it is discarded.
+    // A unit that comes free keeps its space until it is discarded.
     allocator.free(Freed { offset: 2 * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS });
     assert_eq!(allocator.free_units(), 4);
     let runs = allocator.begin_discard(1, 3);

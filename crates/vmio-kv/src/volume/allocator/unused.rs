@@ -17,7 +17,7 @@ use crate::volume::allocator::{Allocator, GroupMap, Pair};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnknownBlock {
     pub(crate) kind: Kind,
-        /// The places of its copies.
+    /// The places of its copies.
     pub(crate) offsets: [u64; 2],
     group: usize,
     index: usize,
@@ -34,7 +34,7 @@ pub(crate) struct UnusedBlocks {
 }
 
 impl UnusedBlocks {
-        /// Writes them, and voids their other copies.
+    /// Writes them, and voids their other copies.
     pub(crate) fn write(&self, device: &Device) -> Result<()> {
         let Some(first) = self.indexes.clone().next() else { return Ok(()) };
         let mut blocks = vec![Block::ZERO; 2 * (self.indexes.end - first) as usize];
@@ -64,7 +64,7 @@ fn offsets(group: Group, kind: Kind, index: u64) -> [u64; 2] {
 }
 
 impl GroupMap {
-        /// Makes the lists at least that many units long.
+    /// Makes the lists at least that many units long.
     pub(super) fn reach(&mut self, units: usize) {
         if self.units.len() < units {
             self.units.resize(units, AllocationUnit::default());
@@ -74,12 +74,12 @@ impl GroupMap {
         }
     }
 
-        /// Whether none of a unit's blocks is taken.
+    /// Whether none of a unit's blocks is taken.
     pub(super) fn is_free(&self, index: usize) -> bool {
         self.taken.get(index).is_none_or(|bits| *bits == UnitBits::default())
     }
 
-        /// Blocks that were never written, of units beyond the write fence that have nothing. They count as written.
+    /// Blocks that were never written, of units beyond the write fence that have nothing. They count as written.
     pub(super) fn unused_blocks(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Vec<UnusedBlocks> {
         let (group, known) = (self.group, self.units.len() as u64);
         let lists = [
@@ -87,7 +87,7 @@ impl GroupMap {
             (Kind::UnitTable, &mut self.tables, group.unit_tables_below(write_fence), known.div_ceil(UNIT_TABLE_UNITS)),
         ];
         let of_list = |(kind, pairs, write_fence, known): (Kind, &mut Vec<Pair>, u64, u64)| {
-                        // New blocks are behind all others.
+            // New blocks are behind all others.
             let new = pairs.iter().rev().take_while(|pair| pair.is_new() && pair.dirty).count() as u64;
             let end = pairs.len() as u64;
             let indexes = write_fence.max(known).max(end - new).min(end)..end;
@@ -98,7 +98,7 @@ impl GroupMap {
         lists.into_iter().filter_map(of_list).collect()
     }
 
-        /// The unknown blocks among the first ones of each kind, and those that have changed.
+    /// The unknown blocks among the first ones of each kind, and those that have changed.
     fn unknown_blocks(&self, bitmaps: u64, tables: u64) -> impl Iterator<Item = (Kind, usize)> + '_ {
         let of_list = |kind: Kind, pairs: &[Pair], count: u64| {
             let is_wanted = |(index, pair): &(usize, &Pair)| !pair.is_known && (pair.dirty || (*index as u64) < count);
@@ -110,31 +110,31 @@ impl GroupMap {
 }
 
 impl Allocator {
-        /// The place of a unit, whose lists are made long enough.
+    /// The place of a unit, whose lists are made long enough.
     pub(super) fn reach(&mut self, unit: u64) -> Option<(usize, usize)> {
         let (group, index) = self.place(unit)?;
         self.groups[group].reach(index + 1);
         Some((group, index))
     }
 
-        /// A group's free units beyond the write fence, in order, with or without space.
+    /// A group's free units beyond the write fence, in order, with or without space.
     fn beyond_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
         let first = map.group.first_unit;
         self.range_beyond(map).filter(move |unit| map.is_free((unit - first) as usize))
     }
 
-        /// A group's units beyond the write fence that are free by the last commit.
+    /// A group's units beyond the write fence that are free by the last commit.
     fn range_beyond(&self, map: &GroupMap) -> Range<u64> {
         let start = map.group.first_unit.max(self.write_fence.end).max(self.write_fence.start);
         start..map.group.end().min(self.usable_end)
     }
 
-        /// All free units beyond the write fence.
+    /// All free units beyond the write fence.
     pub(super) fn beyond(&self) -> impl Iterator<Item = u64> + '_ {
         self.groups.iter().flat_map(|map| self.beyond_of(map))
     }
 
-        /// Those of them without space.
+    /// Those of them without space.
     pub(super) fn unused(&self) -> impl Iterator<Item = u64> + '_ {
         self.groups.iter().flat_map(|map| self.unused_of(map))
     }
@@ -145,7 +145,7 @@ impl Allocator {
             .filter(move |unit| !map.has_space.get((unit - first) as usize).is_some_and(|has_space| *has_space))
     }
 
-        /// Whether a unit is free, beyond the write fence, and without space.
+    /// Whether a unit is free, beyond the write fence, and without space.
     pub(super) fn is_unused(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
@@ -153,10 +153,10 @@ impl Allocator {
         })
     }
 
-        /// Counts those units.
+    /// Counts those units.
     pub(super) fn find_unused(&mut self) {
         let of_map = |map: &GroupMap| {
-                        // Behind the group's lists all units are free.
+            // Behind the group's lists all units are free.
             let (known, beyond) = (map.group.first_unit + map.taken.len() as u64, self.range_beyond(map));
             let behind = beyond.end.saturating_sub(beyond.start.max(known));
             behind + self.unused_of(map).take_while(|unit| *unit < known).count() as u64
@@ -164,14 +164,14 @@ impl Allocator {
         self.unused_units = self.groups.iter().map(of_map).sum();
     }
 
-        /// Counts them again, after a unit has changed.
+    /// Counts them again, after a unit has changed.
     pub(super) fn note_unused(&mut self, unit: u64) {
         if unit >= self.write_fence.end {
             self.find_unused();
         }
     }
 
-        /// Blocks whose newest copies have to be known, with that write fence.
+    /// Blocks whose newest copies have to be known, with that write fence.
     pub(crate) fn unknown_blocks(&self, write_fence: u64) -> Vec<UnknownBlock> {
         let of_map = |(place, map): (usize, &GroupMap)| {
             let group = map.group;
@@ -182,7 +182,7 @@ impl Allocator {
         self.groups.iter().enumerate().flat_map(of_map).collect()
     }
 
-        /// The last blocks of the last group: growth that was cut short may have left copies of them that tell of more units.
+    /// The last blocks of the last group: growth that was cut short may have left copies of them that tell of more units.
     pub(crate) fn last_unknown_blocks(&self) -> Vec<UnknownBlock> {
         let Some(map) = self.groups.last() else { return Vec::new() };
         let (bitmaps, tables) = (map.bitmaps.len(), map.tables.len());
@@ -195,7 +195,7 @@ impl Allocator {
         UnknownBlock { kind, offsets: offsets(of, kind, index as u64), group, index }
     }
 
-        /// Notes where the newest copy of a block is. If neither copy is whole, the next commit writes the block.
+    /// Notes where the newest copy of a block is. If neither copy is whole, the next commit writes the block.
     pub(crate) fn know_newest(&mut self, block: UnknownBlock, newest: Option<&Newest>) {
         let map = &mut self.groups[block.group];
         let pairs = if block.kind == Kind::Bitmap { &mut map.bitmaps } else { &mut map.tables };
@@ -214,7 +214,7 @@ mod tests {
     use crate::format::geometry::{GROUP_UNITS_MAX, groups};
 
     #[test]
-        fn units_that_were_never_taken_are_free_and_take_no_memory() {
+    fn units_that_were_never_taken_are_free_and_take_no_memory() {
         let groups = groups(1, 100 * GROUP_UNITS_MAX);
         let mut allocator = Allocator::new(&groups);
         let free = 100 * GROUP_UNITS_MAX - 1 - 100;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-        fn a_full_file_system_is_asked_for_space_for_few_units() {
+    fn a_full_file_system_is_asked_for_space_for_few_units() {
         let mut allocator = Allocator::new(&groups(1, 100 * GROUP_UNITS_MAX));
         allocator.set_write_fence(12);
         let refuse_all = |allocator: &mut Allocator| {

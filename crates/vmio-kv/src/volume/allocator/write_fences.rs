@@ -5,7 +5,7 @@
 //! begins where all former ones end; it takes no unit before that, free or not.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
-use crate::format::unit_table::{Purpose, AllocationUnit};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, Pair};
 use crate::volume::space_reservation::OWN_UNITS;
 
@@ -13,35 +13,35 @@ use crate::volume::space_reservation::OWN_UNITS;
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
-        /// Whether the first free unit is within the fence, and for blocks that are not the segment's own one more: a commit finds space.
+    /// Whether the first free unit is within the fence, and for blocks that are not the segment's own one more: a commit finds space.
     pub(super) fn is_within_write_fence(&self, is_own: bool) -> bool {
         let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
         self.free.ready.iter().nth(behind).is_some_and(|unit| *unit < self.write_fence.end)
     }
 
-        /// The unit behind the last one.
+    /// The unit behind the last one.
     pub(crate) fn end(&self) -> u64 {
         self.groups.last().map_or(0, |map| map.group.end())
     }
 
-        /// Whether a unit was refused, since the last call, because it is beyond the fence.
+    /// Whether a unit was refused, since the last call, because it is beyond the fence.
     pub(crate) fn take_hit_write_fence(&mut self) -> bool {
         std::mem::take(&mut self.hit_write_fence)
     }
 
-        /// Where the next commit moves the fence to: further than now if few units are left within it, or if `more` are needed.
+    /// Where the next commit moves the fence to: further than now if few units are left within it, or if `more` are needed.
     pub(crate) fn next_write_fence(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
-                // All hollow units are within the fence.
+        // All hollow units are within the fence.
         let left = self.free.ready.range(..self.write_fence.end).take(step).count() + self.free.hollow.len();
-                // Units that the volume has grown by are not free yet.
+        // Units that the volume has grown by are not free yet.
         let last = self.beyond().take(step).last().filter(|_| more || left < step / 2);
         last.map_or(self.write_fence.end, |unit| unit + 1).min(self.end())
     }
 
-        /// Sets the end of the fence, which a durable superblock has.
-        pub(crate) fn set_write_fence(&mut self, unit: u64) {
+    /// Sets the end of the fence, which a durable superblock has.
+    pub(crate) fn set_write_fence(&mut self, unit: u64) {
         let before = std::mem::replace(&mut self.write_fence.end, unit);
         let beyond_fence = self.free.hollow.split_off(&unit);
         beyond_fence.iter().for_each(|unit| _ = self.free.discardable.remove(unit));
@@ -63,13 +63,13 @@ impl Allocator {
         self.find_unused();
     }
 
-        /// Keeps off units before this one, which other owners may write to.
+    /// Keeps off units before this one, which other owners may write to.
     pub(crate) fn keep_off(&mut self, unit: u64) {
         self.write_fence.start = unit;
         self.find_free_units();
     }
 
-        /// Forgets former owners: frees all free units before the fence, and former own units of groups.
+    /// Forgets former owners: frees all free units before the fence, and former own units of groups.
     pub(crate) fn forget_former_owners(&mut self) {
         let before = std::mem::take(&mut self.write_fence.start);
         let own: Vec<u64> = self.groups.iter().map(|map| map.group.own_unit).collect();
@@ -86,7 +86,7 @@ impl Allocator {
         self.use_units(0..before);
     }
 
-        /// Moves each group's own blocks to another unit; the next commit writes all of them. `None` if there is no space.
+    /// Moves each group's own blocks to another unit; the next commit writes all of them. `None` if there is no space.
     pub(crate) fn move_own_units(&mut self) -> Option<Vec<u64>> {
         let mut own_units = Vec::new();
         for group in 0..self.groups.len() {
@@ -116,7 +116,7 @@ mod tests {
         allocator.set_write_fence(0);
         assert_eq!(allocator.take_chunk(|_| 0), None);
         assert!(allocator.take_hit_write_fence() && !allocator.take_hit_write_fence());
-                assert_eq!(allocator.next_write_fence(false), 10, "eight besides the group's own");
+        assert_eq!(allocator.next_write_fence(false), 10, "eight besides the group's own");
         allocator.set_write_fence(10);
         let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(taken, (2..9).collect::<Vec<_>>());
@@ -138,15 +138,19 @@ mod tests {
         allocator.set_write_fence(40);
         assert_eq!(allocator.free_units(), 81);
         let (at, _) = allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("space");
-                assert_eq!(at / crate::format::geometry::ALLOCATION_UNIT_BYTES, 20, "not in an earlier unit, free or with space");
+        assert_eq!(
+            at / crate::format::geometry::ALLOCATION_UNIT_BYTES,
+            20,
+            "not in an earlier unit, free or with space"
+        );
         assert_eq!(allocator.move_own_units(), Some(vec![21]));
         for offset in nodes {
             allocator.free(crate::format::free_log::Freed { offset, blocks: 1 });
         }
-                assert_eq!(allocator.free_units(), 79, "blocks that come free there are not taken");
+        assert_eq!(allocator.free_units(), 79, "blocks that come free there are not taken");
         assert_eq!(allocator.begin_discard(21, 0), vec![], "nor is anything beyond the write fence discarded");
         allocator.forget_former_owners();
-                assert_eq!(allocator.free_units(), 98, "all but the node's and the group's units");
-                assert_eq!(allocator.take_chunk(|_| 0), Some(1), "the group has left its first unit");
+        assert_eq!(allocator.free_units(), 98, "all but the node's and the group's units");
+        assert_eq!(allocator.take_chunk(|_| 0), Some(1), "the group has left its first unit");
     }
 }
