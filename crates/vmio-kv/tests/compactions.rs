@@ -1,4 +1,4 @@
-//! Several keyspaces and levels that are compacted at once, each by several threads, beside readers and collections.
+//! Several keyspaces and levels are compacted at the same time, each by several threads, while readers and collections run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ fn options() -> Options {
     options.compaction_threads(4).durability(Durability::None)
 }
 
-/// Some are told apart by their records alone.
+/// Some keys differ only in their records.
 fn key(number: u64) -> Vec<u8> {
     if number.is_multiple_of(5) {
         format!("a front that many keys share, longer than an entry's window {number:06}").into_bytes()
@@ -69,7 +69,7 @@ fn keyspaces_are_compacted_concurrently() {
             let others = scope.spawn(|| {
                 let mut snapshots = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    // What it shows stays the same.
+                    // The snapshot stays the same.
                     let snapshot = db.snapshot();
                     let all =
                         |keyspace: &str| snapshot.keyspace(keyspace).unwrap().scan(..).map(Result::unwrap).collect();

@@ -1,8 +1,8 @@
-//! The power fails while a store works: after opening it again it holds what was acknowledged as durable, and of what came
-//! later a part without holes, batches whole. In some of the stores the second keyspace has a segment of its own: then that holds for each
-//! of the two.
+//! The power fails while a store works. After the next opening the store holds all acknowledged durable writes, and of the later writes a
+//! part without holes, batches whole. In some stores the second keyspace has its own segment: then this holds for each of the two.
 //!
-//! Each seed is a history of its own; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
+//!
+//! Each seed is a history; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,18 +19,18 @@ const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
 
-/// A value is one byte, so many times.
+/// A value is one byte, repeated.
 type Model = BTreeMap<(u8, Vec<u8>), (u8, usize)>;
 
-/// What a second segment may take.
+/// The size of a second segment.
 const SEGMENT_BYTES: u64 = 96 << 20;
 
-/// Whether the second keyspace has a segment of its own. It is created in one of the lives.
+/// Whether the second keyspace has its own segment, which is created in one of the lives.
 fn has_two_segments(seed: u64) -> bool {
     seed % 3 == 1
 }
 
-/// Most have several threads that compact.
+/// Most stores have several compaction threads.
 fn options(seed: u64) -> Options {
     let max_volume_bytes = VOLUME_BYTES + if has_two_segments(seed) { SEGMENT_BYTES } else { 0 };
     Options::new()
@@ -47,13 +47,12 @@ fn key(number: u64) -> Vec<u8> {
     match number % 6 {
         0 => format!("{number}").into_bytes(),
         1 => format!("a front that many keys share, longer than an entry's window {number:04}").into_bytes(),
-        // What separates two leaves of these is longer than a node has space for.
+        // The pivots between leaves of these keys are longer than a node has space for.
         _ => format!("{}{number:03}{}", "k".repeat(2000), "e".repeat(number as usize * 7)).into_bytes(),
     }
 }
 
-/// Keys that are there from the beginning and never change, among the others: with them trees have so many leaves that several
-/// threads merge parts of them.
+/// Keys that are there from the beginning and never change: with them trees have so many leaves that several threads merge parts of them.
 fn lasting_keys() -> impl Iterator<Item = Vec<u8>> {
     (0..KEYS).filter(|number| number % 6 < 2).flat_map(|number| (0..9).map(move |more| lasting_key(number, more)))
 }
@@ -62,10 +61,10 @@ fn lasting_key(number: u64, more: u64) -> Vec<u8> {
     [key(number), format!("{LASTING}{more}").into_bytes()].concat()
 }
 
-/// No other key has it.
+/// No other key has this prefix.
 const LASTING: char = '+';
 
-/// What a store holds, by keyspace; what lasts is all there, and left out.
+/// The contents of a store, by keyspace, without the keys that never change.
 fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
@@ -86,7 +85,7 @@ fn contents(db: &Db) -> Result<Model, Error> {
     Ok(all)
 }
 
-/// A history: the states that the store went through, and which of them was acknowledged as durable, for each keyspace.
+/// A history: the states that the store went through, and for each keyspace the last one acknowledged as durable.
 struct History {
     states: Vec<Model>,
     durable: [usize; 2],
@@ -102,7 +101,7 @@ impl History {
         self.durable = [self.states.len() - 1; 2];
     }
 
-    /// The newest state that was found, of those that it may be; of one keyspace alone, if that has a log of its own.
+    /// The newest of the allowed states that the store holds; for one keyspace alone, if that keyspace has its own log.
     fn place_of(&self, found: &Model, keyspace: Option<u8>) -> Option<usize> {
         let of_keyspace = |state: &Model| -> Model {
             let is_it = |key: &(u8, Vec<u8>)| keyspace.is_none_or(|keyspace| key.0 == keyspace);
@@ -116,7 +115,7 @@ impl History {
     }
 }
 
-/// The second keyspace. Nothing of it was acknowledged as long as it is not there.
+/// The second keyspace. Until it exists, nothing of it was acknowledged.
 fn other_keyspace(db: &Db, has_two_segments: bool) -> Result<KeyspaceHandle, Error> {
     if !has_two_segments {
         return db.keyspace_or_create("other");
@@ -149,11 +148,11 @@ fn live(
                 batch.delete(keyspace, &key)?;
                 state.remove(&(which, key));
             } else {
-                // Some of them fill chunks.
+                // Some values fill chunks.
                 let most = if random.below(4) == 0 { 60_000 } else { 300 };
                 let (byte, mut bytes) = (random.below(256) as u8, random.below(most) as usize);
                 if random.below(150) == 0 {
-                    // In extents.
+                    // Some values are in extents.
                     bytes += 1 << 20;
                 }
                 batch.put(keyspace, &key, &vec![byte; bytes])?;
@@ -161,7 +160,7 @@ fn live(
             }
         }
         let durability = if random.below(8) == 0 { Durability::Sync } else { Durability::None };
-        // What fails may have been done all the same, but not for want of space.
+        // A failed write may have been done all the same, unless space was lacking.
         history.states.push(state);
         match db.write_with(&batch, durability) {
             Err(Error::Full { .. }) => {
@@ -184,7 +183,7 @@ fn live(
             db.collect_garbage()?;
         }
         if random.below(60) == 0 {
-            // All that the other keyspace has goes at once, and what its log has is durable then.
+            // The other keyspace is cleared at once, and its log is durable then.
             let mut state = history.states.last().unwrap().clone();
             state.retain(|(which, _), _| *which == 0);
             history.states.push(state);
@@ -204,7 +203,7 @@ fn live(
     Ok(())
 }
 
-/// How many records recovery has brought back, and compactions there were: that the test tests something.
+/// Counts of recovered records and of compactions: they show that the test tests something.
 #[derive(Default)]
 struct Seen {
     records: u64,
@@ -278,7 +277,7 @@ fn run(seed: u64, seen: &mut Seen) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_power_cuts() {
+fn acknowledged_writes_survive_power_cuts() {
     let mut seen = Seen::default();
     for seed in test_depth::seeds(16, 40) {
         run(seed, &mut seen);
@@ -298,9 +297,9 @@ fn what_was_acknowledged_survives_power_cuts() {
     assert!(seen.bytes_discarded > 0, "nothing was discarded");
 }
 
-/// What a compaction has taken is part of no commit but its own: of one that never came nothing stays taken.
+/// Blocks of a compaction belong to its own commit only: without that commit they are free after a crash.
 #[test]
-fn commits_during_a_compaction_leave_nothing_of_it_behind() {
+fn commits_during_a_compaction_leave_none_of_its_blocks_taken() {
     for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed)).unwrap();
@@ -323,7 +322,7 @@ fn commits_during_a_compaction_leave_nothing_of_it_behind() {
     }
 }
 
-/// What a failed flush has lost stays lost, though the next one succeeds: nothing behind it is acknowledged.
+/// Writes that a failed flush has lost stay lost even if the next flush succeeds: no later write is acknowledged.
 #[test]
 fn nothing_is_acknowledged_after_a_flush_has_failed() {
     for seed in 0..test_depth::pick(6, 20) {
@@ -341,9 +340,9 @@ fn nothing_is_acknowledged_after_a_flush_has_failed() {
     }
 }
 
-/// What an opening has not found stays gone, also where the power fails again before anything was written.
+/// Records that an opening has not found stay gone, even if the power fails again before anything is written.
 #[test]
-fn what_a_power_cut_has_taken_does_not_come_back_after_another() {
+fn records_lost_in_a_power_cut_do_not_come_back_after_another() {
     let options = || Options::new().memory_bytes(32 << 20).durability(Durability::None);
     let keys = |db: &Db| db.scan(..).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
     let mut lost = 0;

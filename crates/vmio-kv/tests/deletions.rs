@@ -1,4 +1,4 @@
-//! Many deletions: scans past them, from both ends and from anywhere, beside a plain map; and beside writers.
+//! Many deletions: scans past them, from both ends and from the middle, compared with a map, and while writers run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,12 +22,12 @@ const KEYS: u16 = 3000;
 enum Step {
     Put(u16),
     Delete(u16),
-    /// Every so-manieth of some keys.
+    /// Every n-th of some keys.
     PutMany(u16, u16, u8),
     DeleteMany(u16, u16, u8),
     /// Keys that are deleted together, and some of them that are put.
     Batch(u16, u8),
-    /// So many from either end.
+    /// This many from either end.
     Pop(u8, bool),
     Clear,
     Snapshot,
@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, Look)>> {
     proptest::collection::vec((step, (key(), any::<prop::sample::Index>())), 1..40)
 }
 
-/// Some are fronts of others, and some are longer than what leaves know of them.
+/// Some keys are prefixes of others, and some are longer than their known part in leaves.
 fn key(number: u16) -> Vec<u8> {
     match number {
         0..300 => vec![b'a'; 1 + usize::from(number)],
@@ -77,7 +77,7 @@ fn options() -> Options {
         .max_volume_bytes(256 << 20)
 }
 
-/// From a key on, both ways; and all.
+/// From a key on, both ways; and the whole range.
 fn check(keyspace: &KeyspaceSnapshot, model: &Model, from: u16) {
     let from = key(from);
     let pairs = |found: Option<(&Vec<u8>, &Vec<u8>)>| found.map(|(key, value)| (key.clone(), value.clone()));
@@ -185,7 +185,7 @@ fn number_key(number: u64) -> Vec<u8> {
     format!("{number:06}").into_bytes()
 }
 
-/// Has writers end, also where what was seen is wrong.
+/// Ends the writers, also if the test fails.
 struct Ends<'flag>(&'flag AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -194,13 +194,13 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// One key goes from place to place, each time by a batch that deletes it here and puts it there: so whoever scans finds one.
+/// One key moves from place to place, each time in a batch that deletes the old one and puts the new one: every scan finds exactly one.
 #[test]
 fn scans_during_writes_miss_nothing() {
     const PLACES: u64 = 2000;
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memtable_bytes(4 << 20)).unwrap();
     let places = |writer: u64| writer * PLACES..(writer + 1) * PLACES;
-    // Deleted keys all over, so that there is something to go past.
+    // Deleted keys everywhere, so that scans have something to skip.
     for number in 0..2 * PLACES {
         db.put(&number_key(number), b"x").unwrap();
         db.delete(&number_key(number)).unwrap();
@@ -219,7 +219,7 @@ fn scans_during_writes_miss_nothing() {
                 batch.put(db, &number_key(to), b"here").unwrap();
                 db.write(&batch).unwrap();
                 at = to;
-                // Those beside it are deleted once more, so that there is much to go past wherever it is.
+                // Neighbours are deleted once more, so that there is much to skip wherever the key is.
                 for other in (to + 1..to + 80).filter(|other| places(writer).contains(other)) {
                     db.delete(&number_key(other)).unwrap();
                 }
@@ -240,7 +240,7 @@ fn scans_during_writes_miss_nothing() {
                 assert_eq!(up.len(), 1, "round {round}: {up:?}");
                 assert_eq!(up, down);
             }
-            // Not often: deletions that have nothing below end with it.
+            // Rarely: it removes deletions that have nothing below them.
             if round % 100 == 99 {
                 db.flush().unwrap();
             }

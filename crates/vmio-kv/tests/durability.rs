@@ -1,4 +1,4 @@
-//! What each write promises is kept, whatever the store's default is: by power cuts that leave nothing but what was flushed.
+//! Each write keeps its promise of durability, whatever the store's default is, through power cuts that leave only flushed bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,10 +14,10 @@ use vmio_kv::{Db, Durability, KeyspaceHandle, Options, WriteBatch};
 const VOLUME_BYTES: u64 = 32 << 20;
 const SOON: Durability = Durability::Periodic(Duration::from_millis(20));
 const LATE: Durability = Durability::Periodic(Duration::from_secs(3600));
-/// Longer than any flush takes: who has waited in vain for so long waits for ever.
+/// Longer than any flush takes: a wait this long has no end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A disk with a cache: only what is flushed outlives its power.
+/// A disk with a cache: only flushed bytes survive a power cut.
 struct Disk {
     live: MemoryBacking,
     durable: Mutex<Vec<u8>>,
@@ -89,7 +89,7 @@ fn options(default: Durability) -> Options {
 
 const KEY: &[u8] = b"key";
 
-/// The ways to write, and how long the key's value is afterwards: each time another one than before.
+/// The ways to write, and the length of the key's value afterwards, which differs each time.
 type Write = (&'static str, fn(&Db, &KeyspaceHandle, Durability), Option<usize>);
 
 fn large() -> Vec<u8> {
@@ -183,7 +183,7 @@ fn sync_given_with_a_write_is_kept() {
 }
 
 #[test]
-fn a_write_that_is_to_be_durable_late_or_never_flushes_nothing() {
+fn a_write_with_late_or_no_durability_flushes_nothing() {
     for default in [Durability::Sync, LATE, Durability::None] {
         for durability in [Durability::None, LATE, Durability::Periodic(Duration::MAX)] {
             let disk = Disk::new();
@@ -199,11 +199,11 @@ fn a_write_that_is_to_be_durable_late_or_never_flushes_nothing() {
 }
 
 #[test]
-fn an_earlier_time_comes_before_one_that_was_set_already() {
+fn an_earlier_deadline_comes_before_one_that_was_set_already() {
     let disk = Disk::new();
     let db = Db::create_on(Arc::clone(&disk), options(LATE)).unwrap();
     let keyspace = db.default_keyspace().clone();
-    // The writer has gone to sleep for an hour.
+    // The writer sleeps for an hour.
     keyspace.put(b"other", b"w").unwrap();
     std::thread::sleep(Duration::from_millis(50));
     let before = disk.flushes();

@@ -1,5 +1,5 @@
-//! Each single read, write and flush of a store's life fails in turn, for once or from then on: no answer is wrong, each error says
-//! what failed, and on a healthy device all is there that was acknowledged.
+//! Each single read, write and flush of a store's life fails in turn, once or from then on. No answer is wrong, each error says what
+//! failed, and on a healthy device all acknowledged writes are there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use support::assert_sound;
 use vmio::backing::{Access, Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
-/// What fails of a device, from the operation with that number on.
+/// The failing operations of a device, from the operation with that number on.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     first: u64,
@@ -60,7 +60,7 @@ impl Backing for FailingDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // What fails may have been done in part.
+        // A failed operation may have been done in part.
         let half = if data.len() > 4096 { &data[..data.len() / 2 / 4096 * 4096] } else { &[] };
         self.operation(true).or_else(|error| self.disk.write_at(offset, half).and(Err(error)))?;
         self.disk.write_at(offset, data)
@@ -98,7 +98,7 @@ fn key(number: u64) -> Vec<u8> {
 
 type Possible = BTreeSet<Option<Vec<u8>>>;
 
-/// What a store may hold: of each key the acknowledged value, and those whose writing has failed since.
+/// What a store may hold: for each key the acknowledged value, and the values whose writes have failed since.
 #[derive(Default)]
 struct Model(BTreeMap<(&'static str, Vec<u8>), Possible>);
 
@@ -134,7 +134,7 @@ impl Model {
     }
 }
 
-/// A life: reads all, and writes some.
+/// A life: reads everything, and writes some.
 fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error> {
     let other = db.keyspace_or_create("other")?;
     model.check(db.default_keyspace(), "default", fault)?;
@@ -175,7 +175,7 @@ fn assert_typed(error: &Error, fault: Fault) {
     assert!(is_failure && !error.to_string().is_empty(), "{fault:?}: {error}");
 }
 
-/// Two lives on a failing device, and one on a healthy one; how many operations there were.
+/// Two lives on a failing device, and one on a healthy one; returns the number of operations.
 fn run(fault: Fault) -> u64 {
     let options = || options(1 + fault.first as usize % 3);
     let disk = Arc::new(MemoryBacking::new(48 << 20).unwrap());
@@ -202,7 +202,7 @@ fn run(fault: Fault) -> u64 {
     failed
 }
 
-/// Until a run had no operation with that number.
+/// Until a run has no operation with that number.
 fn at_every_point(errno: i32, for_ever: bool, writes_alone: bool) -> u64 {
     let (mut first, mut points) = (0, 0);
     while run(Fault { first, errno, for_ever, writes_alone }) > first {
@@ -228,9 +228,9 @@ fn the_device_is_full_from_a_write_on() {
     println!("{} writes", at_every_point(libc::ENOSPC, true, true));
 }
 
-/// Whatever fails while a keyspace is created, it is nowhere else when the store is opened again.
+/// Whatever fails while a keyspace is created, the keyspace is in no other segment when the store is opened again.
 #[test]
-fn a_keyspace_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
+fn a_keyspace_whose_creation_may_have_failed_is_not_created_in_another_segment() {
     let (mut refused, mut others) = (0, 0);
     for operation in 0.. {
         let operations = Arc::new(AtomicU64::new(0));

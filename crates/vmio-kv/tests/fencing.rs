@@ -1,4 +1,4 @@
-//! A store is taken over from an owner that is still there: what he has acknowledged stays, what he writes late hits nothing, and he
+//! A store is taken over from an owner that is still active. The owner's acknowledged writes stay, its late writes hit nothing, and it
 //! acknowledges nothing more.
 
 #![allow(clippy::unwrap_used)]
@@ -46,7 +46,7 @@ fn contents(db: &Db) -> Model {
     db.scan(..).map(|entry| entry.unwrap()).collect()
 }
 
-/// Of all keyspaces: keys of the second one have its name in front.
+/// Of all keyspaces: keys of the second keyspace are prefixed with its name.
 fn all_contents(db: &Db) -> Model {
     let mut all = contents(db);
     if let Ok(second) = db.keyspace(SECOND) {
@@ -55,14 +55,14 @@ fn all_contents(db: &Db) -> Model {
     all
 }
 
-/// It has a segment of its own, if it is there.
+/// The keyspace has its own segment, if it exists.
 const SECOND: &str = "second";
 
 fn in_second(key: &[u8]) -> Vec<u8> {
     [SECOND.as_bytes(), key].concat()
 }
 
-/// What an owner has done: all states that the store went through, and the last of them that he was told is durable.
+/// The actions of an owner: all states that the store went through, and the last one acknowledged as durable.
 struct History {
     states: Vec<Model>,
     /// Of each keyspace.
@@ -74,7 +74,7 @@ impl History {
         History { states: vec![state], durable: [0; 2] }
     }
 
-    /// Whether it is what the store may hold after the last of the states that he was told is durable: each segment for itself.
+    /// Whether the store may hold this after the last acknowledged durable state: checked for each segment.
     fn allows(&self, found: &Model) -> bool {
         [false, true].into_iter().all(|is_second| {
             let of_keyspace = |state: &Model| -> Model {
@@ -87,7 +87,7 @@ impl History {
     }
 }
 
-/// One step of an owner, of those that `random` draws. What fails may have been done.
+/// One random step of an owner. A failed step may have been done.
 fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error> {
     let mut state = history.states.last().unwrap().clone();
     let mut batch = WriteBatch::new();
@@ -127,8 +127,8 @@ fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
     Ok(())
 }
 
-/// One life of an old owner, who is stopped at some write and goes on when the new one has done some work, and of new owners. The disk may lose
-/// power in the end.
+/// One life of a former owner, which is stopped at a write and continues after the new owner has done some work, and of new owners. The
+/// disk may lose power at the end.
 fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let when = format!("seed {seed}, stopped after {stop_after}");
     let mut random = Random(seed);
@@ -149,7 +149,7 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let mut new_history = std::thread::scope(|scope| {
         let old = scope.spawn(|| {
             for _ in 0..2000 {
-                // Nobody looks at it while he is stopped in the middle of a step but those who know that he is.
+                // While the owner is stopped in the middle of a step, only code that knows this looks at it.
                 let mut history = history.lock().unwrap();
                 let done = step(&old, &mut old_random, &mut history);
                 if was_taken.load(Ordering::SeqCst) {
@@ -179,7 +179,7 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
             step(&new, &mut random, &mut new_history).unwrap();
         }
         let old = old.join().unwrap();
-        // He may have had nothing to write any more.
+        // The owner may have had nothing more to write.
         let error = old.put_with(b"late", b"1", Durability::Sync).unwrap_err();
         assert!(is_fenced(&error), "{when}: {error}");
         if let Ok(second) = old.keyspace(SECOND) {
@@ -235,10 +235,10 @@ struct Seen {
 }
 
 #[test]
-fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
+fn no_late_write_of_a_former_owner_hits_anything() {
     let mut seen = Seen::default();
     for seed in test_depth::seeds(4, 16) {
-        // Each of his writes is the first that is late, in one seed or another.
+        // Over all seeds, each write of the owner is the first late one.
         run(seed, seed * 3, &mut seen);
         run(seed, Random(seed).below(1500), &mut seen);
     }
@@ -246,7 +246,7 @@ fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
     assert!(test_depth::seeds_are_chosen() || seen.takeovers > 0 && seen.late_steps > 0);
 }
 
-/// What several keyspaces had in memory is there after each of them, and so is what the log had of them, wherever power fails.
+/// Memtables and logs of several keyspaces are there after each takeover, wherever the power fails.
 #[test]
 fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
     let acknowledged = |db: &Db| {
@@ -264,7 +264,7 @@ fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
         let options = || options().memtable_bytes(1 << 20);
         let disk = SimulatedDisk::new(operations, &[64 * MIB]);
         let old = Db::create_on(disk.open(0), options()).unwrap();
-        // The last one has a segment of its own, every other time.
+        // Every other time the last keyspace has its own segment.
         let second = (cut_short % 2 == 1).then(|| old.create_segment().unwrap());
         for keyspace in ["a", "b", "c"] {
             let keyspace = match &second {
@@ -297,7 +297,7 @@ fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
 }
 
 #[test]
-fn who_takes_over_needs_no_lock_and_keeps_others_off() {
+fn a_takeover_needs_no_lock_and_keeps_others_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let old = Db::create(&path, options().max_volume_bytes(100 * MIB)).unwrap();
@@ -315,7 +315,7 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     assert!(is_fenced(&error), "{error}");
     assert_eq!(snapshot.get(b"durable").unwrap().as_deref(), Some(&b"1"[..]));
     drop((snapshot, old));
-    // The old one's lock has gone with it, and the new one has another.
+    // The former owner's lock has gone with it, and the new owner has another.
     let error = Db::open(&path, options()).unwrap_err();
     assert!(error.to_string().contains("has taken it over"), "{error}");
     let third = Db::open(&path, options().take_over(true)).unwrap();
@@ -329,18 +329,18 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     assert!(space(&db) <= 16 * MIB, "{} bytes: what former owners had is free again", space(&db));
 }
 
-/// What an owner does not look for with each flush he finds out at the next commit.
+/// What an owner does not check with each flush, it checks at its next commit.
 #[test]
-fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
+fn a_former_owners_table_may_be_log_after_a_crash() {
     let disk = SimulatedDisk::new(1, &[256 * MIB]);
-    // Nothing is compacted: no commit says what the log has taken.
+    // Nothing is compacted: no commit records the log's chunks.
     let options = options().memtable_bytes(1 << 20);
     let old = Db::create_on(disk.open(0), options.clone()).unwrap();
     old.put_with(b"first", b"1", Durability::Sync).unwrap();
     let new = Db::open_on(disk.open(0), options.clone().take_over(true)).unwrap();
     drop(old);
     new.forget_former_owners().unwrap();
-    // The lowest free unit is now the one in which the former owner's tables were.
+    // The lowest free unit is now the one that held the former owner's tables.
     for number in 0..12_u64 {
         new.put_with(&key(number), &vec![7; MIB as usize / 2], Durability::Sync).unwrap();
     }
@@ -353,7 +353,7 @@ fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
 }
 
 #[test]
-fn an_owner_who_does_not_look_after_each_flush_is_told_at_his_next_commit() {
+fn an_owner_that_does_not_check_after_each_flush_is_fenced_at_its_next_commit() {
     let disk = SimulatedDisk::new(7, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
@@ -385,9 +385,9 @@ fn without_space_outside_old_fences_the_volume_grows_or_the_takeover_is_refused(
     assert_sound(disk.open(0), &options(), "it has grown");
 }
 
-/// A former owner who is just making the file longer must not cut off what the new one has in it by now.
+/// A former owner that is just growing the file must not cut off what the new owner has in it by now.
 #[test]
-fn lengthening_a_file_never_makes_it_shorter() {
+fn growing_a_file_never_makes_it_shorter() {
     use vmio::backing::{Access, Backing, FileBacking};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
@@ -398,8 +398,8 @@ fn lengthening_a_file_never_makes_it_shorter() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 * MIB);
 }
 
-/// Somebody is stopped while he opens the store, by taking it over or not, at one of his writes after the other (`VMIO_TEST_STEP=1` takes
-/// each); another takes it over. Only that one owns it, and has all that he puts.
+/// An opening, with or without takeover, is stopped at one of its writes after the other (`VMIO_TEST_STEP=1` takes each); another owner
+/// takes the store over. Only that owner owns the store, and has all that it puts.
 #[test]
 fn an_opening_that_is_stopped_is_no_second_owner() {
     let step = test_depth::step(11, 5) as usize;
@@ -467,16 +467,16 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
             assert!(db.get(b"before").unwrap().is_some() && db.get(b"after").unwrap().is_some(), "{when}");
             assert_eq!(db.get(b"late").unwrap(), None, "{when}");
         }
-        // As many as there are, however few of them this run has taken.
+        // As many as there are, however few of them this run has tried.
         let writes = stopped * step;
         println!("stopped at {stopped} of some {writes} writes");
         assert!(writes > 10 && stopped > 1, "{writes}");
     }
 }
 
-/// Once one segment is known to be another's, no other one of the store goes on acknowledging.
+/// Once one segment belongs to another owner, no other segment of the store acknowledges anything.
 #[test]
-fn an_owner_who_is_fenced_in_one_segment_looks_in_all() {
+fn an_owner_fenced_in_one_segment_checks_all() {
     let disk = SimulatedDisk::new(7, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
     let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
@@ -487,9 +487,9 @@ fn an_owner_who_is_fenced_in_one_segment_looks_in_all() {
     assert_eq!(new.keyspace(SECOND).unwrap().get(b"late").unwrap(), None);
 }
 
-/// Who has too little memory for a store's segments, or keyspaces, fences nobody.
+/// An opening with too little memory for the store's segments or keyspaces fences no owner.
 #[test]
-fn what_cannot_be_opened_is_not_claimed() {
+fn a_store_that_cannot_be_opened_is_not_claimed() {
     let large = || options().memory_bytes(128 << 20).durability(Durability::Sync);
     let refused = |disk: &SimulatedDisk, old: &Db| {
         let error = Db::open_on(disk.open(0), options().memory_bytes(32 << 20).take_over(true)).unwrap_err();
@@ -506,7 +506,8 @@ fn what_cannot_be_opened_is_not_claimed() {
     refused(&disk, &old);
 }
 
-/// The first segment that is taken over leaves what the other one lacks, however little there is; where it is too little, nobody is fenced.
+/// The takeover of the first segment leaves the space that the second one lacks, however little there is. Where it is too little, no owner
+/// is fenced.
 #[test]
 fn takeover_finds_space_for_both_segments_or_fences_neither() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);

@@ -1,5 +1,5 @@
-//! A forked child has nothing of its parent's store: whatever it asks is refused, whatever it drops is left alone, and it waits for none
-//! of the locks that threads of the parent held at the fork.
+//! A forked child has no access to its parent's store: every call is refused, every drop does nothing, and the child waits for none of the
+//! locks that threads of the parent held at the fork.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,7 +28,7 @@ fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Who asks for what, and is refused; the calls that were made.
+/// Calls of a child that are refused, by name.
 #[derive(Default)]
 struct Refused(BTreeSet<&'static str>);
 
@@ -49,7 +49,7 @@ impl Refused {
     }
 }
 
-/// One of everything that can be held of a store.
+/// One of each kind of handle of a store.
 struct Everything {
     db: Db,
     other: KeyspaceHandle,
@@ -88,11 +88,11 @@ impl Everything {
         }
     }
 
-    /// Asks for everything, and drops everything.
+    /// Calls everything, and drops everything.
     fn ask_and_drop(self) -> Refused {
         let mut refused = Refused::default();
         let Everything { db, other, segment, snapshot, of_keyspace, scan, keys, readers, mut reader, mut batch } = self;
-        // What does not change is known.
+        // Values that do not change are known.
         assert_eq!((other.name(), other.segment(), of_keyspace.name(), segment.number()), ("other", 0, "other", 1));
         assert!(db.recovery().records == 0 && db.default_keyspace().name() == "default");
         assert!(batch.len() == 1 && !batch.is_empty() && reader.len() == LARGE as u64);
@@ -186,7 +186,7 @@ fn snapshot_is_refused(refused: &mut Refused, snapshot: &KeyspaceSnapshot) {
     refused.goes_through("prefix", snapshot.prefix(b"a"));
 }
 
-/// Public methods of what is held of a store.
+/// Public methods of a store's handles.
 fn public_methods() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../src/db.rs"),
@@ -203,11 +203,11 @@ fn public_methods() -> BTreeSet<&'static str> {
     ];
     let lines = sources.into_iter().flat_map(str::lines);
     let names = lines.filter_map(|line| line.strip_prefix("    pub fn ")?.split(['(', '<']).next());
-    // What makes one, and what is known of it without asking the store.
+    // Constructors, and methods that need no access to the store.
     let others =
         ["create", "create_on", "open", "open_on", "open_or_create", "new", "name", "number", "len", "is_empty"];
     let known: BTreeSet<&str> = others.into_iter().chain(["recovery", "default_keyspace"]).collect();
-    // A handle knows its segment's number; a store is asked for one.
+    // A handle knows its segment's number; finding a segment needs the store.
     names.filter(|name| !known.contains(name)).collect()
 }
 
@@ -262,7 +262,7 @@ fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
                 });
                 assert_eq!(ended, Ended::Exit(0), "round {round}");
             }
-            // It may have a store of its own.
+            // The child may have its own store.
             let own = folder.path().join("of the child");
             let ended = fork(|| {
                 let db = Db::create(&own, options()).unwrap();
@@ -286,7 +286,7 @@ fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
     .succeeds();
 }
 
-/// Gives zeros, and forks before some of them: the child ends with what [`Self::read`] leaves it.
+/// Returns zeros, and forks before some of them: the child ends with its first bytes.
 struct ForkingSource<'child> {
     left: usize,
     is_child: &'child AtomicBool,

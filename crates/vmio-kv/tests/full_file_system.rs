@@ -42,11 +42,11 @@ impl Sparse {
     }
 
     fn set_units_max(&self, units_max: usize) {
-        self.allocating.lock().unwrap().units_max = units_max;
+        self.space.lock().unwrap().units_max = units_max;
     }
 
     fn units(&self) -> usize {
-        self.allocating.lock().unwrap().allocated.len()
+        self.space.lock().unwrap().allocated.len()
     }
 }
 
@@ -64,7 +64,7 @@ impl Backing for Sparse {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let space = self.allocating.lock().unwrap();
+        let space = self.space.lock().unwrap();
         let mut units = offset / UNIT..(offset + data.len() as u64).div_ceil(UNIT);
         assert!(units.all(|unit| space.allocated.contains(&unit)), "{offset}: a write to a hole may find no space");
         self.memory.write_at(offset, data)
@@ -79,13 +79,13 @@ impl Backing for Sparse {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let mut space = self.allocating.lock().unwrap();
+        let mut space = self.space.lock().unwrap();
         (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = space.allocated.remove(&unit));
         Ok(())
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        let mut space = self.allocating.lock().unwrap();
+        let mut space = self.space.lock().unwrap();
         for unit in range.start / UNIT..range.end / UNIT {
             if !space.allocated.contains(&unit) && space.allocated.len() >= space.units_max {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));

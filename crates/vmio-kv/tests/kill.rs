@@ -1,9 +1,10 @@
-//! A process that writes to a store is killed at any moment, again and again: what it was told is durable is there, and of what came
-//! later, of each thread, a part without holes, batches whole. Scans run meanwhile, and in some lives the device fails now and then: who
-//! is told of an error stops.
+//! A process that writes to a store is killed at random moments, again and again. All acknowledged durable writes are there, and of later
+//! writes, for each thread, a part without holes, batches whole. Scans run meanwhile, and in some lives the device fails now and then: a
+//! thread that gets an error stops.
 //!
-//! What is to be expected stands in a file that outlives the process: how many operations each thread has begun, how many of them have
-//! returned, and how many were known to be durable. What they were follows from a seed. `VMIO_TEST_LIVES=1000` lives long.
+//!
+//! A file that outlives the process holds the expected state: for each thread the operations begun, the operations returned, and the
+//! operations known to be durable. The operations follow from a seed. `VMIO_TEST_LIVES=1000` runs long.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,14 +32,14 @@ const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;
 const KEYS: u64 = 900;
 const KEYSPACES: [&str; 3] = ["default", "second", "third"];
-/// A store does without the space of records that are replaced: after so many lives there is another.
+/// A store gets no space back from records replaced in the last lives: after this many lives the test takes another store.
 const LIVES_OF_A_STORE: u64 = 20;
 
 type Place = (usize, Vec<u8>);
 type Contents = BTreeMap<Place, Vec<u8>>;
 type Operation = Vec<(Place, Option<Vec<u8>>)>;
 
-/// What the expected-state file counts of a thread.
+/// What the expected-state file counts for a thread.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 enum Counter {
@@ -96,7 +97,7 @@ fn options(life: u64) -> Options {
         .durability(durability(life))
 }
 
-/// Operations of the device of which one fails, or 0.
+/// One in this many operations of the device fails; 0 for none.
 fn one_in(life: u64) -> u64 {
     if life % 4 == 3 { 300 } else { 0 }
 }
@@ -105,7 +106,7 @@ fn random_of(life: u64, thread: u64) -> Random {
     Random(life << 8 | thread)
 }
 
-/// A key that this thread alone writes.
+/// A key that only this thread writes.
 fn key(thread: u64, number: u64) -> Vec<u8> {
     let number = number * THREADS + thread;
     if number.is_multiple_of(2) {
@@ -130,7 +131,7 @@ fn store_of(folder: &Path) -> PathBuf {
     folder.join("store.kv")
 }
 
-/// Writes and scans until it is killed.
+/// Writes and scans until the process is killed.
 fn live(folder: &Path, life: u64) {
     let expected = Expected::open(folder);
     let file = FileBacking::open(store_of(folder), Access::ReadWrite).unwrap();
@@ -149,7 +150,7 @@ fn live(folder: &Path, life: u64) {
     });
 }
 
-/// An error ends what a thread does, if there was to be one, and nothing else: the process has to be killed.
+/// In lives with failures an error ends the thread, and nothing else does: the process has to be killed.
 fn stop_at(end: Result<Infallible, Error>, life: u64) {
     let Err(error) = end;
     if one_in(life) == 0 {
@@ -194,7 +195,7 @@ fn write(
     }
 }
 
-/// Each key once, in order, and of those that are written.
+/// Each key once, in order, and only keys that are written.
 fn scan(keyspaces: &[KeyspaceHandle]) -> Result<Infallible, Error> {
     let known: BTreeSet<Vec<u8>> =
         (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| key(thread, number))).collect();
@@ -214,7 +215,7 @@ fn scan(keyspaces: &[KeyspaceHandle]) -> Result<Infallible, Error> {
     }
 }
 
-/// What a store holds of each thread's keys.
+/// The contents of a store, for each thread's keys.
 fn contents(db: &Db) -> Vec<Contents> {
     let mut all = vec![Contents::new(); THREADS as usize];
     let threads: BTreeMap<Vec<u8>, u64> =
@@ -230,7 +231,7 @@ fn contents(db: &Db) -> Vec<Contents> {
     all
 }
 
-/// How many of a thread's operations are in what was found; `before` becomes that.
+/// The number of a thread's operations that the store holds; `before` becomes their result.
 fn replayed(before: &mut Contents, found: &Contents, life: u64, thread: u64, begun: u64) -> Option<u64> {
     let mut random = random_of(life, thread);
     let mut newest = None;
@@ -251,7 +252,7 @@ fn replayed(before: &mut Contents, found: &Contents, life: u64, thread: u64, beg
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills() {
+fn acknowledged_writes_survive_kills() {
     if is_child(NAME) {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         return live(&folder, std::env::var(LIFE).unwrap().parse().unwrap());
@@ -272,7 +273,7 @@ fn what_was_acknowledged_survives_kills() {
         let mut run = command(NAME);
         run.env(FOLDER, folder.path()).env(LIFE, life.to_string());
         let mut child = run.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
-        // Now and then before it is open.
+        // Sometimes before the store is open.
         if random.below(8) > 0 {
             let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
             assert!(lines.map_while(Result::ok).any(|line| line.contains("open")), "life {life} ended by itself");

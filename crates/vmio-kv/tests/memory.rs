@@ -1,4 +1,4 @@
-//! What a store takes of memory: `memory_bytes`, whatever is written, opened and checked.
+//! A store's memory stays within `memory_bytes`, whatever is written, opened and checked.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,9 +9,9 @@ use vmio_kv::{Db, Durability, Options, WriteBatch, check};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 32 * MIB;
-/// What the memtables may take of that.
+/// The memtables' part of that.
 const LEVELS: u64 = MEMORY / 4;
-/// What the process has beside the store: threads' stacks, what malloc keeps, and the pages of the program that are touched.
+/// The process's memory besides the store: threads' stacks, malloc's reserves, and the pages of the program.
 const PROCESS: u64 = 6 * MIB;
 
 fn options() -> Options {
@@ -25,7 +25,7 @@ fn status(name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Does a part of a test in a process of its own, which has nothing else; what that takes at most must be within memory_bytes and a tenth.
+/// Runs a part of a test in its own process. The process's peak must be within memory_bytes and a tenth.
 fn within_memory(test: &str, part: &str, file: &Path, work: impl FnOnce(&Path)) {
     if std::env::var("VMIO_MEMORY_PART").is_ok_and(|wanted| wanted == part) {
         let before = status("VmRSS");
@@ -67,7 +67,7 @@ fn key(number: u64, bytes: usize) -> Vec<u8> {
     key
 }
 
-/// Writes batches to all of some keyspaces, and looks after each what the memtables have.
+/// Writes batches to all of some keyspaces, and checks the size of the memtables after each.
 fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::create(folder.path().join("store"), options().volume_bytes(4 << 30)).unwrap();
@@ -94,19 +94,19 @@ fn batches_over_many_keyspaces_wait_for_space_in_memory() {
 }
 
 #[test]
-fn a_batch_that_never_fits_is_alone() {
+fn a_batch_that_never_fits_is_written_alone() {
     let most = levels_after(3, 60_000, 200, 6);
     assert!(most > LEVELS, "{} KiB: it was to be larger than what is allowed", most >> 10);
     assert!(most <= 60_000 * 264, "{} KiB: others were beside it", most >> 10);
 }
 
 #[test]
-fn an_opening_keeps_of_each_key_the_newest_record() {
+fn an_opening_keeps_the_newest_record_of_each_key() {
     let (_folder, file) = file();
     let options = options().volume_bytes(4 << 30).max_recovery_log_bytes(1 << 30);
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone()).unwrap();
-        // What is overwritten is not worth a collection beside these.
+        // The overwritten records are not worth a collection.
         (0..600_u64).for_each(|number| db.put(&key(number, 8), &vec![3; 230_000]).unwrap());
         db.flush().unwrap();
         for number in 0..1_500_000_u64 {
@@ -162,7 +162,7 @@ fn an_opening_with_less_memory_flushes_as_it_reads() {
 }
 
 #[test]
-fn how_long_a_volume_is_costs_no_memory() {
+fn the_length_of_a_volume_costs_no_memory() {
     let (_folder, file) = file();
     let options = options().volume_bytes(2 << 40);
     let test = "how_long_a_volume_is_costs_no_memory";

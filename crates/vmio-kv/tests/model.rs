@@ -1,5 +1,5 @@
-//! A store beside plain maps, one for each of two keyspaces: whatever is done to both, they hold the same, also after closing, and after
-//! losing what was not durable. The second keyspace is in the first one's segment, or has one of its own.
+//! A store and maps, one for each of two keyspaces: after any steps both hold the same, also after closing, and after losing what was not
+//! durable. The second keyspace is in the first one's segment, or has its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use vmio_kv::{Db, Durability, Error, KeyspaceHandle, KeyspaceSnapshot, Options, 
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the two keyspaces hold.
+/// The contents of the two keyspaces.
 type Models = [Model; 2];
 
 const NAMES: [&str; 2] = ["default", "second"];
@@ -52,10 +52,10 @@ enum Step {
     End(prop::sample::Index),
 }
 
-/// Snapshots, and what they have to show.
+/// Snapshots, and their expected contents.
 type Snapshots = Vec<(Snapshot, Models)>;
 
-/// Steps, and with which of the two keyspaces they are taken.
+/// Steps, and the keyspace of each step.
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     let key = 0_u16..3000;
     let step = prop_oneof![
@@ -82,8 +82,8 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     proptest::collection::vec((prop_oneof![2 => Just(0), 1 => Just(1)], step), 1..60)
 }
 
-/// Keys of several lengths, some of which are fronts of others, and many of which share long fronts: some hundreds several KiB, and a
-/// few up to 64 KiB.
+/// Keys of several lengths, some of which are prefixes of others, and many of which share long prefixes: most of some hundred bytes, some
+/// of several KiB, and a few of up to 64 KiB.
 fn key(number: u16) -> Vec<u8> {
     match number % 4 {
         1 if number % 8 == 5 && number > 900 => {
@@ -103,7 +103,7 @@ fn value(number: u16, seed: u8) -> Vec<u8> {
     vec![seed; 8 * (usize::from(number % 200) + usize::from(seed))]
 }
 
-/// No two pieces of it are the same.
+/// No two pieces of the value are the same.
 fn large_value(seed: u8) -> Vec<u8> {
     let bytes = (1 << 20) + 1 + usize::from(seed) * 4099;
     (0..bytes).map(|at| (at >> 13) as u8 ^ at as u8 ^ seed).collect()
@@ -130,7 +130,7 @@ fn same(db: &KeyspaceSnapshot, model: &Model) {
     assert_eq!(all, expected);
 }
 
-/// A scan: two keys, which kinds of bounds they are, and from which end each step is taken.
+/// A scan: two keys, their kinds of bounds, and the end that each step takes.
 #[derive(Clone, Debug)]
 struct Range {
     keys: [u16; 2],
@@ -200,7 +200,7 @@ impl Range {
                 break;
             }
         }
-        // From anywhere else, as often as one likes.
+        // From anywhere else, any number of times.
         for number in [self.ends % 3000, self.ends / 3000 % 3000] {
             let (all, from) = (self.expected(model), key(number as u16));
             scan.seek(&from);
@@ -332,7 +332,7 @@ fn apply(
         }
         Step::Flush => db.flush().unwrap(),
         Step::Collect => db.collect_garbage().unwrap(),
-        // The store is closed when nobody holds any of it.
+        // The store is closed when its last handle is dropped.
         Step::Reopen => snapshots.clear(),
         Step::Look(which, range) if !snapshots.is_empty() => {
             let (snapshot, models) = &snapshots[which.index(snapshots.len())];
@@ -367,7 +367,7 @@ proptest! {
     #[test]
     fn a_store_holds_what_maps_do(steps in steps(), compaction_threads in 1_usize..=4, has_two_segments: bool) {
         let options = options(compaction_threads);
-        // The first segment has it all when it is created.
+        // The first segment gets the whole file when it is created.
         let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options.clone()).unwrap();
         if has_two_segments {

@@ -1,4 +1,4 @@
-//! Handles that keep a store open: clones, and those that are left of a store that was closed.
+//! Handles that keep a store open: clones, and handles of a store that was closed.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Read;
@@ -49,7 +49,7 @@ fn the_error_of_a_second_opening_names_the_open_handles() {
     assert_eq!(Db::open(&path, options()).unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// Scans own what they show: no other handle is needed.
+/// Scans own their view: no other handle is needed.
 #[test]
 fn a_scan_outlives_the_handle_that_began_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ fn a_scan_outlives_the_handle_that_began_it() {
 }
 
 #[test]
-fn a_close_is_one_for_all_clones() {
+fn a_close_counts_for_all_clones() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options()).unwrap();
@@ -109,7 +109,7 @@ fn a_close_is_one_for_all_clones() {
     drop((second, reader, keyspace, segment, batch));
     let db = Db::open(&path, options()).unwrap();
     assert_eq!((db.get(b"key").unwrap().as_deref(), db.keyspace_names().unwrap().len()), (Some(&b"value"[..]), 2));
-    // The last clone's end closes it as well.
+    // The end of the last clone closes it as well.
     let clone = db.clone();
     db.put(b"last", b"value").unwrap();
     drop(db);

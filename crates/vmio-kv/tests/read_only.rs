@@ -1,4 +1,4 @@
-//! A store that is opened for reading alone shows what any opening shows, and nothing is written to its volume.
+//! A store that is opened read-only shows what any opening shows, and nothing is written to its volume.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;
 
-/// A device that takes no writes: whoever tries one has made a mistake.
+/// A device that refuses writes: any write is a mistake.
 struct WriteProtected<B>(B);
 
 impl<B: Backing> Backing for WriteProtected<B> {
@@ -59,7 +59,7 @@ fn options() -> Options {
 
 type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
-/// All that a store has, by scans; and each of it by its key.
+/// All of a store's contents, by scans, and each key by a look-up.
 fn pairs(db: &Db) -> Pairs {
     let mut pairs = Pairs::new();
     for name in db.keyspace_names().unwrap() {
@@ -73,7 +73,7 @@ fn pairs(db: &Db) -> Pairs {
     pairs
 }
 
-/// Writes, and leaves it at any moment.
+/// Writes, and leaves the store at any moment.
 fn write_some(db: &Db, random: &mut Random) {
     let keyspaces = [db.default_keyspace().clone(), db.keyspace_or_create("other").unwrap()];
     for _ in 0..random.below(12_000) {
@@ -89,7 +89,7 @@ fn write_some(db: &Db, random: &mut Random) {
 }
 
 #[test]
-fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
+fn after_a_power_cut_it_shows_what_a_writable_opening_shows() {
     for seed in 0..test_depth::pick(4, 10) {
         let mut random = Random(seed);
         let mut disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
@@ -117,7 +117,7 @@ fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
 }
 
 #[test]
-fn whatever_would_write_is_refused_and_reads_go_on() {
+fn all_writes_are_refused_and_reads_go_on() {
     let disk = SimulatedDisk::new(1, &[VOLUME_BYTES]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     db.put(b"key", b"value").unwrap();
@@ -154,13 +154,13 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
 }
 
 #[test]
-fn a_full_log_in_memory_keeps_no_reader_waiting() {
+fn a_memtable_filled_from_the_log_makes_no_reader_wait() {
     let disk = SimulatedDisk::new(3, &[VOLUME_BYTES]);
     let few = Options::new().memory_bytes(256 << 20).durability(Durability::None);
     let db = Db::create_on(disk.open(0), few).unwrap();
     (0..60_000_u64).for_each(|number| db.put(&number.to_be_bytes(), b"a value").unwrap());
     db.close().unwrap();
-    // What fitted in the memory of who wrote it is many times what this one's level is to have.
+    // The records that fitted into the writer's memory are many times what this opening's memtable is to have.
     let reader = Db::open_on(WriteProtected(disk.open(0)), options().read_only(true)).unwrap();
     assert_eq!(reader.recovery().records, 60_000);
     assert_eq!(reader.scan(..).count(), 60_000);
@@ -169,7 +169,7 @@ fn a_full_log_in_memory_keeps_no_reader_waiting() {
 }
 
 #[test]
-fn a_file_that_is_read_stays_byte_for_byte_what_it_was() {
+fn reads_leave_the_file_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options().volume_bytes(VOLUME_BYTES)).unwrap();

@@ -1,4 +1,4 @@
-//! How much of the log is read back after a crash is bounded, however little the memtables are filled by it.
+//! The log that recovery reads after a crash is bounded, however slowly the memtables fill.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,14 +18,14 @@ fn options() -> Options {
     Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log_bytes(LIMIT)
 }
 
-/// Writes until the log is several times as long as the limit, has the power fail, and opens the store again.
+/// Writes until the log is several times as long as the limit, cuts the power, and opens the store again.
 fn crash_after(keyspaces: u64, value_bytes: usize, records: u64) {
     let disk = SimulatedDisk::new(7, &[128 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     let handles: Vec<_> = (0..keyspaces).map(|number| db.keyspace_or_create(&format!("{number}")).unwrap()).collect();
     let value = vec![5; value_bytes];
     for number in 0..records {
-        // The first one is written to seldom.
+        // The first one is rarely written to.
         let keyspace = if number % 40 == 0 { 0 } else { number % keyspaces };
         handles[keyspace as usize].put(&number.to_be_bytes(), &value).unwrap();
     }
@@ -67,11 +67,11 @@ fn a_crash_among_large_values_leaves_no_more_to_read_than_the_limit() {
 }
 
 #[test]
-fn a_keyspace_that_is_written_to_seldom_does_not_hold_the_others_log() {
+fn a_rarely_written_keyspace_does_not_hold_the_others_log() {
     crash_after(5, 30_000, 2400);
 }
 
-/// Power fails at any time of an opening that has to flush since it has less memory than who wrote.
+/// The power fails at any time of an opening that has to flush because it has less memory than the writer had.
 #[test]
 fn an_opening_that_flushes_may_be_cut_short() {
     let large = Options::new().memory_bytes(1 << 30).durability(Durability::None);
@@ -112,7 +112,7 @@ fn an_opening_that_flushes_may_be_cut_short() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_kept_is_refused() {
+fn an_impossible_limit_is_refused() {
     let disk = SimulatedDisk::new(1, &[64 * MIB]);
     let error = Db::create_on(disk.open(0), options().max_recovery_log_bytes(CHUNK)).unwrap_err();
     assert!(error.to_string().contains("max_recovery_log_bytes"), "{error}");

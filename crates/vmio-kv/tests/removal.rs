@@ -1,4 +1,4 @@
-//! Keyspaces that lose all that they have, and keyspaces that are no more.
+//! Keyspaces that are cleared, and keyspaces that are dropped.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,7 +28,7 @@ fn fill(keyspace: &KeyspaceHandle, keys: u64) {
     for number in 0..4 {
         keyspace.put(format!("large {number}").as_bytes(), &vec![number; 3 << 20]).unwrap();
     }
-    // Some of it in levels that have not met, some in memory, some overwritten.
+    // Some of it in unmerged levels, some in memory, some overwritten.
     keyspace.put(b"large 0", &vec![9; 2 << 20]).unwrap();
     (0..50).for_each(|number| keyspace.put(&key(number), b"anew").unwrap());
 }
@@ -37,7 +37,7 @@ fn is_gone<T>(result: vmio_kv::Result<T>) -> bool {
     matches!(result, Err(Error::NoKeyspace { name, .. }) if name == "other")
 }
 
-/// All that a keyspace had comes back, and what is left stays what it was.
+/// All space of a keyspace comes back, and the other keyspaces stay as they are.
 #[test]
 fn space_comes_back_when_a_keyspace_is_cleared_or_dropped() {
     for (drops, reopens) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -81,9 +81,9 @@ fn space_comes_back_when_a_keyspace_is_cleared_or_dropped() {
     }
 }
 
-/// Nothing that a snapshot, a scan or a reader shows is used again before it has gone, though its keyspace is no more.
+/// Nothing that a snapshot, a scan or a reader shows is reused before that handle has gone, though its keyspace was dropped.
 #[test]
-fn what_is_shown_stays_though_its_keyspace_is_no_more() {
+fn a_view_stays_readable_though_its_keyspace_was_dropped() {
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options()).unwrap();
     let other = db.keyspace_or_create("other").unwrap();
     fill(&other, 3000);
@@ -124,7 +124,7 @@ fn what_is_shown_stays_though_its_keyspace_is_no_more() {
 }
 
 #[test]
-fn handles_of_a_keyspace_that_is_no_more_say_so() {
+fn handles_of_a_dropped_keyspace_return_an_error() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options()).unwrap();
     let other = db.keyspace_or_create("other").unwrap();
     other.put(b"key", b"value").unwrap();
@@ -146,7 +146,7 @@ fn handles_of_a_keyspace_that_is_no_more_say_so() {
     assert_eq!(db.first().unwrap(), None);
 }
 
-/// Numbers are never used again, and places in the catalogue are.
+/// Keyspace numbers are never reused; places in the catalogue are.
 #[test]
 fn keyspaces_come_and_go_for_ever() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
@@ -171,9 +171,9 @@ fn keyspaces_come_and_go_for_ever() {
     }
 }
 
-/// Whoever writes beside it is before it or behind it: of a batch nothing is left, or all.
+/// A write during the removal comes before or after it: of a batch everything is left, or nothing.
 #[test]
-fn writers_go_on_during_it() {
+fn writers_go_on_during_a_removal() {
     let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let is_over = AtomicBool::new(false);

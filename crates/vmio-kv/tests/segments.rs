@@ -1,4 +1,4 @@
-//! Several segments in one volume: each with its log and its space, under one name space, one cache and one point in time.
+//! Several segments in one volume: each with its own log and space, with one set of names, one cache and one point in time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ fn numbers(db: &Db) -> Vec<u32> {
 }
 
 #[test]
-fn a_second_segment_has_keyspaces_of_its_own_and_shares_names() {
+fn a_second_segment_has_its_own_keyspaces_and_shares_names() {
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     assert_eq!((numbers(&db), db.segment(0).unwrap().keyspace_names().unwrap()), (vec![0], vec!["default".to_owned()]));
@@ -110,9 +110,9 @@ fn a_second_segment_has_keyspaces_of_its_own_and_shares_names() {
     assert_eq!(db.create_segment().err().map(|error| error.to_string().contains("memory_bytes")), Some(true));
 }
 
-/// Of what is in memory, and of what was durable in either log, nothing is lost when the other one had less.
+/// No record in memory, and no durable record of either log, is lost when the other log had less.
 #[test]
-fn each_log_is_read_back_for_itself() {
+fn each_log_is_read_back_separately() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options().memtable_bytes(1 << 20)).unwrap();
     let other = db.create_segment().unwrap().keyspace_or_create("other").unwrap();
@@ -126,12 +126,12 @@ fn each_log_is_read_back_for_itself() {
     let db = Db::open_on(disk.open(0), options()).unwrap();
     assert_contents(&db.keyspace("other").unwrap(), 301, 1000, "opened");
     assert!(db.recovery().records >= 301, "{:?}", db.recovery());
-    // What nobody made durable in the other log may be there, or not, but is no hole.
+    // Records of the other log that were not made durable may be there or not, but leave no hole.
     let found = db.scan(..).keys().count() as u64;
     assert_contents(&db, found, 1000, "opened");
 }
 
-/// A snapshot has what was written before something that it has, whichever the segments are.
+/// A snapshot has everything that was written before something that it has, in all segments.
 #[test]
 fn a_snapshot_shows_all_segments_at_one_moment() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
@@ -141,7 +141,7 @@ fn a_snapshot_shows_all_segments_at_one_moment() {
     let number = |found: Option<Vec<u8>>| found.map_or(0, |found| u64::from_le_bytes(found[..8].try_into().unwrap()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // However seldom the other thread gets to run.
+            // However rarely the other thread gets to run.
             for number in (1_u64..)
                 .take_while(|number| *number < 40_000 || *number < 4_000_000 && looks.load(Ordering::Relaxed) <= 10)
             {
@@ -184,7 +184,7 @@ fn a_segment_needs_space_within_the_longest_volume() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     };
-    // It begins with what there is beside full memtables, and gets what they do not take.
+    // It begins with the memory besides full memtables, and gets what they do not take.
     wait_until("the cache has the rest", &|| cache_bytes() > 45 * MIB);
     let with_one = cache_bytes();
     for more in 1..5 {
@@ -201,7 +201,7 @@ fn a_segment_needs_space_within_the_longest_volume() {
     assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().unwrap().len(), 5);
 }
 
-/// Puts until there is no space; how many there are then.
+/// Puts until there is no space; returns the number of keys then.
 fn fill(keyspace: &KeyspaceHandle, from: u64, most: u64, bytes: usize) -> u64 {
     for number in from..from + most {
         match keyspace.put(&number.to_be_bytes(), &value(number, bytes)) {
@@ -213,9 +213,9 @@ fn fill(keyspace: &KeyspaceHandle, from: u64, most: u64, bytes: usize) -> u64 {
     from + most
 }
 
-/// Segments grow in turn, so that their groups lie between each other's, up to where all is taken.
+/// Segments grow in turn, so that their groups alternate, until the whole volume is taken.
 #[test]
-fn segments_grow_each_for_itself_until_the_volume_is_full() {
+fn segments_grow_separately_until_the_volume_is_full() {
     let disk = SimulatedDisk::new(9, &[40 * MIB]);
     let limits = || options().max_volume_bytes(400 * MIB);
     let db = Db::create_on(disk.open(0), limits()).unwrap();
@@ -245,7 +245,7 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
     assert_contents(&other, keys[1], 300_000, "opened");
     (0..keys[0]).for_each(|number| db.delete(&number.to_be_bytes()).unwrap());
     db.collect_garbage().unwrap();
-    // What one gives up the other one does not get; but what the volume grows by, whoever needs it first.
+    // Space that one segment frees does not go to the other; growth of the volume goes to the first one that needs it.
     assert!(fill(&other, keys[1], 1, 300_000) == keys[1]);
     db.close().unwrap();
     drop(other);
@@ -266,7 +266,7 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
     assert_contents(&db, 100, 300_000, "grown");
 }
 
-/// The power fails at each step of creating a segment; what was there is there, and the next one can be created.
+/// The power fails at each step of creating a segment: the old contents are there, and the next creation succeeds.
 #[test]
 fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     let (mut with, mut without, mut operations) = (0, 0, 0);
@@ -314,10 +314,11 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     assert!(with > 0 && with * step > 2 && without > 2 && without * step > 10, "{with} with, {without} without");
 }
 
-/// An owner is stopped while he creates a segment, at one of his writes after the other (`VMIO_TEST_STEP=1` takes each). Another takes the
-/// store over, and needs space where the segment was to be; what the first one writes late hits nothing of it, and he owns neither segment.
+/// An owner is stopped while it creates a segment, at one of its writes after the other (`VMIO_TEST_STEP=1` takes each). Another owner
+/// takes the store over, and needs the space where the segment was to be. Late writes of the former owner hit none of it, and the former
+/// owner owns neither segment.
 #[test]
-fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
+fn a_segment_that_is_created_late_hits_nothing_of_the_new_owner() {
     let mut stopped = 0;
     let step = test_depth::step(7, 3) as usize;
     for stop_after in (0..).step_by(step) {
@@ -357,7 +358,7 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
             }
             gate.open();
             let late = creating.join().unwrap();
-            // He may have been about to say that it is done: then it is there.
+            // The owner may have been about to report success: then the segment is there.
             let is_fenced = matches!(late, Err(Error::Fenced { .. }));
             assert!(is_fenced || segments == 2, "{when}: {late:?}");
             let fenced = |done: Result<(), Error>| matches!(done, Err(Error::Fenced { .. }));
@@ -383,7 +384,7 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
             assert_contents(&second, 40, 150_000, &when);
         }
     }
-    // As many as there are, however few of them this run has taken.
+    // As many as there are, however few of them this run has tried.
     let writes = stopped * step;
     println!("stopped at {stopped} of some {writes} writes");
     assert!(writes > 15 && stopped > 1, "{writes}");

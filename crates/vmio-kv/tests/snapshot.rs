@@ -1,4 +1,4 @@
-//! Points in time beside writers and compactions.
+//! Points in time while writers and compactions run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,10 +31,10 @@ fn sum(keyspace: &KeyspaceSnapshot) -> i64 {
     keyspace.scan(..).map(|found| amount(&found.unwrap().1)).sum()
 }
 
-/// Moves money to and fro, within a keyspace and between both, in batches, until it is told to stop.
+/// Moves money to and fro, within a keyspace and between two, in batches, until it is told to stop.
 fn transfer(db: &Db, keyspaces: [&KeyspaceHandle; 2], seed: u64, is_over: &AtomicBool) {
     let mut random = Random(seed);
-    // Each writer has accounts of its own: he knows what is in them.
+    // Each writer has its own accounts, whose contents it knows.
     let mut amounts = vec![EACH; 2 * ACCOUNTS as usize];
     let account = |place: usize| key(seed * ACCOUNTS + place as u64 / 2);
     while !is_over.load(Ordering::Relaxed) {
@@ -76,7 +76,7 @@ fn a_snapshot_of_all_keyspaces_shows_batches_whole() {
         let mut kept = Vec::new();
         let mut sums_of_left = Vec::new();
         let mut round = 0;
-        // Until writers have written beside it.
+        // Until writers have written meanwhile.
         while round < 300 || sums_of_left.len() < 30 {
             let snapshot = db.snapshot();
             let sums = ["left", "right"].map(|name| sum(snapshot.keyspace(name).unwrap()));
@@ -102,7 +102,7 @@ fn a_snapshot_of_all_keyspaces_shows_batches_whole() {
 
 /// A scan is a point in time, too; all keys have the same value at each.
 #[test]
-fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
+fn a_scan_shows_no_later_writes() {
     const KEYS: u64 = 200;
     let db = store();
     let write = |value: u64| {
@@ -131,7 +131,7 @@ fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
     });
 }
 
-/// Each batch fills its levels, so that memtables are made immutable all the time while snapshots begin.
+/// Each batch fills its memtables, so that memtables become immutable all the time while snapshots begin.
 #[test]
 fn a_snapshot_shows_batches_whole_while_memtables_are_made_immutable() {
     let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1).durability(Durability::None);
@@ -184,7 +184,7 @@ fn a_snapshot_outlives_its_store_and_knows_its_keyspaces() {
     assert!(of_keyspace.contains(b"key").unwrap() && !of_keyspace.contains(b"none").unwrap());
 }
 
-/// What is overwritten counts as garbage once, whether a snapshot shows it or not.
+/// An overwritten record counts as garbage once, whether a snapshot shows it or not.
 #[test]
 fn overwritten_records_are_counted_once() {
     let garbage = |with_snapshots: bool| {

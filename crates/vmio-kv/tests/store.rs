@@ -1,4 +1,4 @@
-//! What a store does as a whole: deep trees, units that change their purpose, many openings, several writers.
+//! A store as a whole: deep trees, units that change their purpose, many openings, several writers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("user{number:020}").into_bytes()
 }
 
-/// Most leaves of a deep tree stay what they are when keys come in order.
+/// Most leaves of a deep tree stay as they are when keys come in order.
 #[test]
 fn keys_in_order_are_found_in_deep_trees() {
     const KEYS: u64 = 120_000;
@@ -52,14 +52,14 @@ fn keys_in_order_are_found_in_deep_trees() {
     assert!(db.stats().unwrap().level_entries >= KEYS);
 }
 
-/// Units of nodes become chunks of the log, and are read as what they are.
+/// Units of nodes become chunks of the log, and are read as such.
 #[test]
 fn units_that_held_nodes_hold_records_later() {
     const KEYS: u64 = 60_000;
     let db = Db::create_on(MemoryBacking::new(96 << 20).unwrap(), options(64 << 10)).unwrap();
     (0..KEYS).for_each(|number| db.put(&key(number), b"small").unwrap());
     (0..KEYS).for_each(|number| db.delete(&key(number)).unwrap());
-    // Of the trees nothing is left; what they took is free one commit later.
+    // Nothing is left of the trees; their blocks are free one commit later.
     for number in 0..3 {
         db.flush().unwrap();
         db.put(&key(KEYS + number), b"one").unwrap();
@@ -95,7 +95,7 @@ fn opening_takes_no_space() {
     (0..40).for_each(|_| assert_eq!(space(), first));
 }
 
-/// A full store is there to be read, and says what it is.
+/// A full store can be read, and says that it is full.
 #[test]
 fn a_full_store_opens_and_refuses_writes() {
     let disk = Arc::new(MemoryBacking::new(32 << 20).unwrap());
@@ -117,8 +117,8 @@ fn a_full_store_opens_and_refuses_writes() {
     assert!(matches!(db.put(b"one more", &vec![1; 1 << 20]), Err(Error::Full { .. })));
 }
 
-/// Batches over two keyspaces, single writes to both, and compactions, all at once: nobody waits for ever, and no batch is seen or
-/// found in part.
+/// Batches over two keyspaces, single writes to both, and compactions, all at once: no thread waits for ever, and no batch is seen or
+/// recovered in part.
 #[test]
 fn writers_of_several_keyspaces_do_not_wait_for_each_other_for_ever() {
     let (done, is_done) = mpsc::channel();
@@ -198,11 +198,12 @@ fn a_handle_that_outlives_its_store_is_refused() {
     assert!(matches!(keyspace.put(b"key", b"value"), Err(Error::Stopped { .. })));
 }
 
-/// A record that cannot be read is where a crash has torn the log, unless it is known to have been durable.
+/// An unreadable record is where a crash has torn the log, unless it is known to have been durable.
 #[test]
-fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
+fn damage_to_durable_records_is_reported_and_not_taken_for_a_torn_end() {
     let (first, second) = ([0xa1; 64], [0xb2; 64]);
-    // Of the newest record nothing says that it was durable, until the store is closed; of the others the next one's neighbour does.
+    // Nothing says that the newest record was durable, until the store is closed; for each of the others the record after its neighbour
+    // does.
     for (value, is_closed, is_damage) in [(first, false, true), (second, false, false), (second, true, true)] {
         let mut disk = SimulatedDisk::new(1, &[48 << 20]);
         let db = Db::create_on(disk.open(0), options(1 << 20).durability(Durability::Sync)).unwrap();
@@ -229,9 +230,9 @@ fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
     }
 }
 
-/// Levels in memory and the cache share the memory.
+/// Memtables and the cache share the memory.
 #[test]
-fn the_cache_has_what_levels_in_memory_do_not_take() {
+fn the_cache_gets_the_memory_that_memtables_do_not_take() {
     const MIB: u64 = 1 << 20;
     let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 * MIB).unwrap(), options).unwrap();
@@ -243,7 +244,7 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // TakeoverBacking the log's end and the cache's own buffers.
+    // Besides the log's end and the cache's own buffers.
     let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
     wait_until("nothing is in memory", &is_idle);
     let mut number = 0_u64;
@@ -260,9 +261,9 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// However many keyspaces there are, their memtables take a quarter together, and all of it what it may.
+/// However many keyspaces there are, together their memtables take a quarter, and one may take all of that.
 #[test]
-fn levels_of_many_keyspaces_share_one_sum() {
+fn memtables_of_many_keyspaces_share_one_budget() {
     const MIB: u64 = 1 << 20;
     const KEYSPACES: u64 = 300;
     let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
@@ -288,7 +289,7 @@ fn levels_of_many_keyspaces_share_one_sum() {
     }
 }
 
-/// Each keyspace has its share: more of them than the memory is enough for are refused.
+/// Each keyspace has its share: more keyspaces than the memory allows are refused.
 #[test]
 fn too_many_keyspaces_for_the_memory_are_an_error() {
     const MIB: u64 = 1 << 20;
@@ -307,9 +308,9 @@ fn too_many_keyspaces_for_the_memory_are_an_error() {
     Db::open_on(disk, options(40 * MIB)).unwrap();
 }
 
-/// A file that was made, and holds no store, would be in the way of the next attempt.
+/// A file that was created and holds no store would be in the way of the next attempt.
 #[test]
-fn what_cannot_be_opened_leaves_no_file() {
+fn a_failed_creation_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("volume");
     let refused = |options: Options| {
@@ -329,7 +330,7 @@ fn what_cannot_be_opened_leaves_no_file() {
         setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
         install_handler(libc::SIGXFSZ, libc::SIG_IGN, 0);
         refused(options(64 << 10));
-        // Where none but the managed engine can be had.
+        // Where only the managed engine is available.
         deny(&[libc::SYS_userfaultfd]);
         assert!(matches!(of_engine(Engine::Auto), Error::Io(vmio::Error::NotManaged { .. })));
     });
@@ -337,7 +338,7 @@ fn what_cannot_be_opened_leaves_no_file() {
     Db::open_or_create(&path, options(64 << 10)).unwrap().close().unwrap();
 }
 
-/// Each page that is looked at is told of, hits too, and those that are stored to.
+/// The observer is told of each page that is read, cached pages too, and of those that are stored to.
 #[test]
 fn pages_are_observed() {
     let (loads, stores) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
