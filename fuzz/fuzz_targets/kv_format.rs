@@ -101,7 +101,7 @@ fuzz_target!(|input: Input| {
     for (place, byte) in rest[..most].iter_mut().zip(bytes.iter().cycle()) {
         *place = *byte;
     }
-    seal(&mut block.0, UUID, Label { kind, region: 1, offset: 8192, epoch: 5 }, count);
+    seal(&mut block.0, UUID, Label { kind, keyspace: 1, offset: 8192, epoch: 5 }, count);
     let sealed = unseal(&block.0, kind, 8192).unwrap();
     match of {
         Of::VolumeHeader => drop(format::volume_header::VolumeHeader::from_block(&sealed)),

@@ -14,7 +14,7 @@ struct Record {
     /// Lengths that the record says it has; so much of it is there.
     key_bytes: u16,
     value_bytes: u32,
-    region: u32,
+    keyspace: u32,
     /// Added to the number that comes next.
     sequence: i8,
     value: u64,
@@ -72,7 +72,7 @@ fuzz_target!(|input: Input| {
         place[5] = record.flags;
         place[6..8].copy_from_slice(&record.key_bytes.to_le_bytes());
         place[8..12].copy_from_slice(&record.value_bytes.to_le_bytes());
-        place[12..16].copy_from_slice(&record.region.to_le_bytes());
+        place[12..16].copy_from_slice(&record.keyspace.to_le_bytes());
         place[16..24].copy_from_slice(&sequence.wrapping_add_signed(i64::from(record.sequence)).to_le_bytes());
         if place.len() >= 32 {
             place[24..32].copy_from_slice(&record.value.to_le_bytes());

@@ -55,7 +55,7 @@ fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
     for length in [0, 5000, 40 << 20] {
         fs::write(&file, vec![0; length])?;
         succeeded(kv("create", &file).args(["--size", "64M"]))?;
-        refused(kv("create", &file).args(["--size", "64M"]), "holds a volume already")?;
+        refused(kv("create", &file).args(["--size", "64M"]), "holds a store already")?;
     }
     Ok(())
 }
@@ -67,11 +67,11 @@ fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
     refused(kv("get", &store).arg("a"), "`vmio kv create` makes one")?;
     for length in [0, 3, 5000] {
         fs::write(&store, vec![7; length])?;
-        refused(kv("get", &store).arg("a"), "holds no volume")?;
-        refused(&mut kv("check", &store), "holds no volume")?;
+        refused(kv("get", &store).arg("a"), "holds no store")?;
+        refused(&mut kv("check", &store), "holds no store")?;
     }
     fs::remove_file(&store)?;
-    refused(kv("create", &store).args(["--size", "1M"]), "a volume of 1048576 bytes: it has at least 32 MiB")?;
+    refused(kv("create", &store).args(["--size", "1M"]), "a volume cannot have 1048576 bytes: it has 32 MiB to")?;
     assert!(!store.exists());
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
     refused(kv("grow", &store).arg("40M"), "is 64 MiB long: it can become longer, not shorter")?;
@@ -90,7 +90,7 @@ fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
     refused(&mut fed(kv("load", &store), dir.path(), b"apple red\n")?, "a line is KEY, a tab, VALUE")?;
     let mut binary = kv("load", &store);
     binary.args(["--format", "binary"]);
-    refused(&mut fed(binary, dir.path(), b"abc")?, "pair 1: it ends before it should")?;
+    refused(&mut fed(binary, dir.path(), b"abc")?, "pair 1: the input ends within it")?;
     succeeded(kv("put", &store).args(["a", "b"]))?;
     let there = dir.path().join("absent/value");
     refused(
@@ -105,7 +105,7 @@ fn sizes_that_cannot_be_are_told_with_those_that_can() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
-    refused(kv("create-segment", &store).args(["--size", "1M"]), "--size 1 MiB is too little: a segment takes")?;
+    refused(kv("create-segment", &store).args(["--size", "1M"]), "--size 1 MiB is too little: a segment needs")?;
     for memory in ["0", "31M", "17T"] {
         refused(kv("get", &store).args(["a", "--memory", memory]), "'--memory <MEMORY>': it may be 32 MiB to 16 TiB")?;
     }

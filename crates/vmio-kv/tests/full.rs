@@ -1,4 +1,4 @@
-//! A store that is full is opened, deleted from, closed and killed again and again, and loses nothing: openings take room as well.
+//! A store that is full is opened, deleted from, closed and killed again and again, and loses nothing: openings take space as well.
 
 #![allow(clippy::unwrap_used)]
 
@@ -60,7 +60,7 @@ impl Backing for OfProcess {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).spill_threads(1).growth_factor(2)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).compaction_threads(1).growth_factor(2)
 }
 
 fn key(number: u64) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in room that
-//! is kept for them, and when there is room again, puts go on.
+//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in space that
+//! is kept for them, and when there is space again, puts go on.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,31 +22,31 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 const VOLUME_BYTES: u64 = 192 * MIB;
 
-/// A file of a file system with little room: what is written to has to have got some.
+/// A file of a file system with little space: what is written to has to have got some.
 #[derive(Clone)]
 struct Sparse {
     memory: Arc<MemoryBacking>,
-    room: Arc<Mutex<Room>>,
+    space: Arc<Mutex<Space>>,
 }
 
-struct Room {
+struct Space {
     units_max: usize,
-    /// Units that have room.
+    /// Units that have space.
     allocated: BTreeSet<u64>,
 }
 
 impl Sparse {
     fn new(units_max: usize) -> Self {
-        let room = Room { units_max, allocated: BTreeSet::new() };
-        Sparse { memory: Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap()), room: Arc::new(Mutex::new(room)) }
+        let space = Space { units_max, allocated: BTreeSet::new() };
+        Sparse { memory: Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap()), space: Arc::new(Mutex::new(space)) }
     }
 
     fn set_units_max(&self, units_max: usize) {
-        self.room.lock().unwrap().units_max = units_max;
+        self.space.lock().unwrap().units_max = units_max;
     }
 
     fn units(&self) -> usize {
-        self.room.lock().unwrap().allocated.len()
+        self.space.lock().unwrap().allocated.len()
     }
 }
 
@@ -64,9 +64,9 @@ impl Backing for Sparse {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let room = self.room.lock().unwrap();
+        let space = self.space.lock().unwrap();
         let mut units = offset / UNIT..(offset + data.len() as u64).div_ceil(UNIT);
-        assert!(units.all(|unit| room.allocated.contains(&unit)), "{offset}: a write to a hole may find no room");
+        assert!(units.all(|unit| space.allocated.contains(&unit)), "{offset}: a write to a hole may find no space");
         self.memory.write_at(offset, data)
     }
 
@@ -79,18 +79,18 @@ impl Backing for Sparse {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let mut room = self.room.lock().unwrap();
-        (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = room.allocated.remove(&unit));
+        let mut space = self.space.lock().unwrap();
+        (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = space.allocated.remove(&unit));
         Ok(())
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        let mut room = self.room.lock().unwrap();
+        let mut space = self.space.lock().unwrap();
         for unit in range.start / UNIT..range.end / UNIT {
-            if !room.allocated.contains(&unit) && room.allocated.len() >= room.units_max {
+            if !space.allocated.contains(&unit) && space.allocated.len() >= space.units_max {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
             }
-            room.allocated.insert(unit);
+            space.allocated.insert(unit);
         }
         Ok(())
     }
@@ -103,8 +103,8 @@ impl Backing for Sparse {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 * MIB)
-        .memory_level_bytes(256 << 10)
-        .spill_threads(1)
+        .memtable_bytes(256 << 10)
+        .compaction_threads(1)
         .max_volume_bytes(VOLUME_BYTES)
         .durability(Durability::None)
 }
@@ -117,7 +117,7 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Puts until the file system has no room; returns the number of the first that was refused.
+/// Puts until the file system has no space; returns the number of the first that was refused.
 fn fill(db: &Db, first: u64) -> u64 {
     for number in first.. {
         match db.put(&key(number), &value(number)) {
@@ -135,12 +135,12 @@ fn assert_there(db: &Db, numbers: impl Iterator<Item = u64>) {
     });
 }
 
-/// Fills it up, deletes, opens it again, collects, and goes on when there is room: `free` makes some.
+/// Fills it up, deletes, opens it again, collects, and goes on when there is space: `free` makes some.
 fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce()) {
     let db = open(true);
     let end = fill(&db, 0);
     assert!(end > 1000, "{end} puts");
-    assert!(db.stats().unwrap().volume_bytes <= VOLUME_BYTES, "a longer volume has no room either");
+    assert!(db.stats().unwrap().volume_bytes <= VOLUME_BYTES, "a longer volume has no space either");
     assert_there(&db, 0..end);
     // It has no part in it whether the store was opened anew.
     for number in 0..200 {
@@ -171,7 +171,7 @@ fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce
 }
 
 #[test]
-fn nothing_is_written_that_has_not_got_room_before() {
+fn space_is_allocated_before_it_is_written_to() {
     let file = Sparse::new(40);
     let open = |is_new| {
         let open = if is_new { Db::create_on } else { Db::open_on };
@@ -181,9 +181,9 @@ fn nothing_is_written_that_has_not_got_room_before() {
     assert_sound(file.memory.clone(), &options(), "closed");
 }
 
-/// What is reserved keeps its room while others fill the file system up, and what is not is given back.
+/// What is reserved keeps its space while others fill the file system up, and what is not is given back.
 #[test]
-fn what_is_reserved_keeps_its_room() {
+fn what_is_reserved_keeps_its_space() {
     let file = Sparse::new(usize::MAX);
     let db = Db::create_on(file.clone(), options()).unwrap();
     let at_first = file.units();

@@ -82,9 +82,9 @@ impl Backing for Device {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(8 << 10)
+        .memtable_bytes(8 << 10)
         .growth_factor(2)
-        .spill_threads(1)
+        .compaction_threads(1)
         .durability(Durability::None)
 }
 
@@ -92,19 +92,19 @@ pub fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        // So many that what separates their leaves is longer than a node has room for.
+        // So many that what separates their leaves is longer than a node has space for.
         _ => format!("{}{number}", "k".repeat(6000)).into_bytes(),
     }
 }
 
-/// Three regions with trees of several levels, and logs that go on behind them; one has a segment of its own.
+/// Three keyspaces with trees of several levels, and logs that go on behind them; one has a segment of its own.
 pub fn in_order() -> &'static Volume {
     static VOLUME: OnceLock<Volume> = OnceLock::new();
     VOLUME.get_or_init(|| {
         let device = Device::new(Blocks::new(), FIRST_BYTES);
         let db = Db::create_on(device.clone(), options().max_volume_bytes(VOLUME_BYTES_MAX)).unwrap();
-        let other = db.region_or_create("other").unwrap();
-        let apart = db.create_segment().unwrap().region_or_create("apart").unwrap();
+        let other = db.keyspace_or_create("other").unwrap();
+        let apart = db.create_segment().unwrap().keyspace_or_create("apart").unwrap();
         for number in 0..500 {
             db.put(&key(number), &number.to_le_bytes()).unwrap();
             other.put(&key(number / 2), b"value").unwrap();
@@ -146,13 +146,13 @@ impl Volume {
             }
         };
         let mut is_right = true;
-        for name in db.region_names().unwrap() {
-            let Ok(region) = db.region(&name) else { continue };
+        for name in db.keyspace_names().unwrap() {
+            let Ok(keyspace) = db.keyspace(&name) else { continue };
             for number in (0..500).step_by(7) {
-                is_right &= region.get(&key(number)).is_ok();
+                is_right &= keyspace.get(&key(number)).is_ok();
             }
             // A tree whose nodes are of its own making may be long, but has an end.
-            is_right &= region.scan(..).take(100_000).all(|found| found.is_ok());
+            is_right &= keyspace.scan(..).take(100_000).all(|found| found.is_ok());
         }
         assert!(is_right || !is_sound, "nothing is wrong with it, and it cannot be read");
         let _ = (0..100).try_for_each(|number| db.put(&key(number * 5), b"new"));

@@ -7,17 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use vmio_measure::kv::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Keyspace, Setup};
 
 use self::library::{ColumnFamily, Database};
 
-/// A database with a column family for each region in it.
+/// A database with a column family for each keyspace in it.
 pub struct RocksdbEngine {
     database: Arc<Database>,
-    regions: Vec<RocksdbRegion>,
+    keyspaces: Vec<RocksdbKeyspace>,
 }
 
-struct RocksdbRegion {
+struct RocksdbKeyspace {
     database: Arc<Database>,
     family: ColumnFamily,
 }
@@ -52,17 +52,17 @@ impl RocksdbEngine {
     fn open(setup: &Setup, options: &str) -> Result<Self> {
         // There always is one of this name.
         let first = ["default".to_owned()];
-        let names: Vec<_> = first.into_iter().chain(setup.region_names().skip(1)).collect();
+        let names: Vec<_> = first.into_iter().chain(setup.keyspace_names().skip(1)).collect();
         let database = Arc::new(Database::open(&setup.folder, options, &names, setup.sync_writes)?);
-        let regions =
-            database.families().map(|family| RocksdbRegion { database: Arc::clone(&database), family }).collect();
-        Ok(Self { database, regions })
+        let keyspaces =
+            database.families().map(|family| RocksdbKeyspace { database: Arc::clone(&database), family }).collect();
+        Ok(Self { database, keyspaces })
     }
 }
 
 impl Engine for RocksdbEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -70,8 +70,8 @@ impl Engine for RocksdbEngine {
     }
 
     fn flush(&self) -> Result<()> {
-        for region in &self.regions {
-            self.database.flush_memtable(region.family)?;
+        for keyspace in &self.keyspaces {
+            self.database.flush_memtable(keyspace.family)?;
         }
         let busy =
             [c"rocksdb.mem-table-flush-pending", c"rocksdb.compaction-pending", c"rocksdb.num-running-compactions"];
@@ -91,7 +91,7 @@ impl Engine for RocksdbEngine {
     }
 }
 
-impl Region for RocksdbRegion {
+impl Keyspace for RocksdbKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.database.put(self.family, key, value)
     }

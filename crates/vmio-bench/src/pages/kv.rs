@@ -35,7 +35,7 @@ const SCENARIOS: [(&str, &str); 7] = [
     ("deletes", "Deletes, then seeks"),
     ("queue", "A queue, one thread"),
     ("mass-delete", "Deletes in the order of the keys, and seeks between, one thread"),
-    ("regions", "300 regions: tables of redb, keyspaces of fjall, column families of RocksDB, databases of LMDB"),
+    ("keyspaces", "300 keyspaces: tables of redb, keyspaces of fjall, column families of RocksDB, databases of LMDB"),
     ("reopen", "Opening after a clean close"),
     ("recovery", "Opening after kill -9 during a load"),
 ];
@@ -102,7 +102,7 @@ impl KvPage {
             INTRO.to_owned(),
             machine_table(&[("command", "`make bench-kv`, which runs the commands at the end of the tables")])?,
             format!("Records that were missing or wrong, over all runs: {wrong}."),
-            "## Beside what is wanted".to_owned(),
+            "## TakeoverBacking what is wanted".to_owned(),
             "The aims are set for 512 MiB of memory and up to 50 million records.".to_owned(),
         ];
         let sets = sets(&runs);

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Region};
+use super::engine::{Engine, Keyspace};
 use anyhow::anyhow;
 use hdrhistogram::Histogram;
 use rand::SeedableRng;
@@ -51,7 +51,7 @@ pub fn run(clients: &mut [Client<'_>], spec: &KvSpec, ops: u64, deadline: Option
 /// A thread that uses the store.
 pub struct Client<'a> {
     engine: &'a dyn Engine,
-    regions: u64,
+    keyspaces: u64,
     operations: Operations<'a>,
     inserts: &'a Inserts,
     thread: u32,
@@ -113,7 +113,7 @@ impl<'a> Client<'a> {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             engine,
-            regions: u64::from(spec.setup.regions),
+            keyspaces: u64::from(spec.setup.keyspaces),
             operations: Operations::new(spec.phase, spec.distribution, inserts, thread)?
                 .with_absent(spec.absent_percent)
                 .with_scans_of(spec.scan_records),
@@ -188,7 +188,7 @@ impl<'a> Client<'a> {
             Operation::Scan(number, records) => self.scan(number, records),
             Operation::Delete(number) => {
                 self.record.key(number);
-                self.region(number).delete(self.record.last_key())
+                self.keyspace(number).delete(self.record.last_key())
             }
             Operation::Seek => self.seek(),
             Operation::SeekTo(number) => self.seek_to(number),
@@ -200,20 +200,20 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn region(&self, number: u64) -> &'a dyn Region {
-        self.engine.region((number % self.regions) as u32)
+    fn keyspace(&self, number: u64) -> &'a dyn Keyspace {
+        self.engine.keyspace((number % self.keyspaces) as u32)
     }
 
     fn put(&mut self, number: u64) -> anyhow::Result<()> {
-        let region = self.region(number);
+        let keyspace = self.keyspace(number);
         let (key, value) = self.record.record(number, &mut self.random);
-        region.put(key, value)
+        keyspace.put(key, value)
     }
 
     fn read(&mut self, number: u64) -> anyhow::Result<()> {
         self.record.key(number);
         let (record, mut seen, mut is_right) = (&self.record, 0, false);
-        self.region(number).get(record.last_key(), &mut |value| {
+        self.keyspace(number).get(record.last_key(), &mut |value| {
             seen = sum(value);
             is_right = record.is_value_of(record.last_key(), value);
         })?;
@@ -223,7 +223,7 @@ impl<'a> Client<'a> {
 
     fn read_absent(&mut self, number: u64) -> anyhow::Result<()> {
         self.record.key(number);
-        let is_there = self.region(number).get(self.record.last_key(), &mut |_| {})?;
+        let is_there = self.keyspace(number).get(self.record.last_key(), &mut |_| {})?;
         self.tally.note(0, !is_there);
         Ok(())
     }
@@ -233,7 +233,7 @@ impl<'a> Client<'a> {
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, true);
         let mut begins_right = false;
         let mut is_first = true;
-        self.region(number).scan(record.last_key(), records, &mut |key, value| {
+        self.keyspace(number).scan(record.last_key(), records, &mut |key, value| {
             seen = seen.wrapping_add(sum(value));
             is_right &= record.is_value_of(key, value);
             if is_first {
@@ -248,7 +248,7 @@ impl<'a> Client<'a> {
     fn seek(&mut self) -> anyhow::Result<()> {
         self.record.first_key();
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, false);
-        self.region(0).scan(record.last_key(), 1, &mut |key, value| {
+        self.keyspace(0).scan(record.last_key(), 1, &mut |key, value| {
             seen = sum(value);
             is_right = record.is_in_upper_half(key) && record.is_value_of(key, value);
         })?;
@@ -261,7 +261,7 @@ impl<'a> Client<'a> {
         let first = self.record.first_key().to_vec();
         self.record.key(number);
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, false);
-        self.region(0).scan(&first, 1, &mut |key, value| {
+        self.keyspace(0).scan(&first, 1, &mut |key, value| {
             seen = sum(value);
             is_right = key == record.last_key() && record.is_value_of(key, value);
         })?;

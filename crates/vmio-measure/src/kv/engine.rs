@@ -18,8 +18,8 @@ pub trait Stores: Sync {
 
 /// A store that is open. Any threads may use it.
 pub trait Engine: Send + Sync {
-    /// One of the regions (tables, column families) that it was opened with, by its number from 0 on.
-    fn region(&self, number: u32) -> &dyn Region;
+    /// One of the keyspaces (tables, column families) that it was opened with, by its number from 0 on.
+    fn keyspace(&self, number: u32) -> &dyn Keyspace;
 
     /// Returns once all writes that have returned are durable.
     fn sync(&self) -> Result<()>;
@@ -31,7 +31,7 @@ pub trait Engine: Send + Sync {
     /// Closes it; everything is durable.
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// How full its levels in memory are, 1 where writers have to wait; `None` where it has none or does not tell.
+    /// How full its memtables are, 1 where writers have to wait; `None` where it has none or does not tell.
     fn memory_fill(&self) -> Option<f64> {
         None
     }
@@ -45,7 +45,7 @@ pub trait Engine: Send + Sync {
 /// Keys and values of a store that is open. Any threads may use them.
 ///
 /// A write is durable when it returns where [`Setup::sync_writes`] says so, and otherwise after [`Engine::sync`].
-pub trait Region {
+pub trait Keyspace {
     /// Sets a key's value.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
@@ -172,8 +172,8 @@ pub struct Setup {
     pub data_bytes: u64,
     /// About how many bytes of keys and values will be written over its life.
     pub written_bytes: u64,
-    /// Regions (tables, column families), one at least.
-    pub regions: u32,
+    /// Keyspaces (tables, column families), one at least.
+    pub keyspaces: u32,
     /// Whether each write is durable when it returns.
     pub sync_writes: bool,
     /// Whether most records are put in the order of their keys.
@@ -185,8 +185,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The names of the regions.
-    pub fn region_names(&self) -> impl Iterator<Item = String> {
-        (0..self.regions).map(|number| format!("region{number}"))
+    /// The names of the keyspaces.
+    pub fn keyspace_names(&self) -> impl Iterator<Item = String> {
+        (0..self.keyspaces).map(|number| format!("keyspace{number}"))
     }
 }

@@ -69,7 +69,7 @@ pub fn measure(spec: &KvSpec, stores: &dyn Stores) -> anyhow::Result<KvResult> {
         scan_records: spec.scan_records,
         filter_bytes: spec.setup.filter_bytes,
         durability: spec.durability,
-        regions: spec.setup.regions,
+        keyspaces: spec.setup.keyspaces,
         records: inserts.records(),
         key_bytes: spec.shape.key_bytes,
         value_bytes: spec.shape.value_bytes,

@@ -34,7 +34,7 @@ use self::workload::{Distribution, Durability, Phase, SCAN_RECORDS};
 use crate::block_trace::TraceBuffers;
 use crate::place::{Place, PlaceArgs};
 
-pub use self::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+pub use self::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 pub use self::measure::measure;
 pub use self::own::{OwnBenchArgs, run_own};
 pub use self::own_engine::{MeasuredByVmioBench, OwnStores};
@@ -75,9 +75,9 @@ Scenarios, each on a store of its own:
   deletes    deletes of the lower half of all keys, one by one, then seeks to where it began
   queue      puts behind all records, each with a look for the first one and its deletion; one thread
   mass-delete  deletes of the first half of all keys in their order, after each hundredth a seek to the first that is left; one thread
-  regions    L, A, C and G in 300 regions (tables, column families)
+  keyspaces  L, A, C and G in 300 keyspaces (tables, column families)
   reopen     opening after a load and a clean close
-  recovery   opening after kill -9 during a load: of vmio when both levels in memory are full
+  recovery   opening after kill -9 during a load: of vmio when both memtables are full
 
 Durability: with `periodic`, a sync each second makes writes durable, for all engines; with `sync`, they are when
 they return; with `none`, no more is done than the engine does by itself.
@@ -236,7 +236,7 @@ impl KvBenchArgs {
                 prefix_bytes: 0,
                 in_order: self.in_order,
             },
-            regions: 1,
+            keyspaces: 1,
             ops: self.ops,
             threads: self.threads,
             memory_bytes: self.memory,

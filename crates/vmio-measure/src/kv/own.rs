@@ -48,7 +48,7 @@ pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
         phases: vec![Phase::L, Phase::C, Phase::G],
         records: args.records,
         shape,
-        regions: 1,
+        keyspaces: 1,
         ops: None,
         threads: args.threads,
         memory_bytes: args.memory,

@@ -53,7 +53,7 @@ impl ValuePool {
     }
 }
 
-/// A thread's room for one record.
+/// A thread's space for one record.
 pub struct RecordBuffer<'pool> {
     pool: &'pool ValuePool,
     prefix_bytes: usize,

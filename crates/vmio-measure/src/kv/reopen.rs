@@ -40,7 +40,7 @@ pub struct Crash {
     pub records: u64,
     /// Those of them that a sync had made durable, or their own writes.
     pub durable_records: u64,
-    /// How full its levels in memory were.
+    /// How full its memtables were.
     pub memory_fill: Option<f64>,
 }
 
@@ -49,7 +49,7 @@ const FULL: f64 = 0.9;
 const LOOK: Duration = Duration::from_micros(200);
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Loads, and kills this process: when levels in memory are full, half of all records at least being there; when three
+/// Loads, and kills this process: when memtables are full, half of all records at least being there; when three
 /// quarters are there, where the engine does not tell how full those are; or when all are.
 pub fn load_and_crash(spec: &CrashSpec, stores: &dyn Stores) -> anyhow::Result<()> {
     // The thread below syncs, and remembers what for.
@@ -119,7 +119,7 @@ pub struct ReopenSpec {
     pub records: u64,
     /// Those that have to be there.
     pub durable_records: u64,
-    /// How full levels in memory were when the process was killed.
+    /// How full memtables were when the process was killed.
     pub memory_fill: Option<f64>,
 }
 
@@ -140,7 +140,7 @@ pub struct ReopenResult {
     pub value_bytes: u32,
     pub memory_bytes: u64,
     pub threads: u32,
-    /// How full levels in memory were when the process was killed, where the engine tells.
+    /// How full memtables were when the process was killed, where the engine tells.
     pub memory_fill: Option<f64>,
     /// Until the store was open, in seconds.
     pub open_s: f64,
@@ -176,8 +176,8 @@ pub fn reopen(spec: &ReopenSpec, stores: &dyn Stores) -> anyhow::Result<ReopenRe
     let read = |record: &mut RecordBuffer<'_>, number| -> anyhow::Result<Option<bool>> {
         record.key(number);
         let mut is_right = None;
-        let (record, region) = (&*record, engine.region((number % u64::from(load.setup.regions)) as u32));
-        region.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
+        let (record, keyspace) = (&*record, engine.keyspace((number % u64::from(load.setup.keyspaces)) as u32));
+        keyspace.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
         Ok(is_right)
     };
     let start = Instant::now();

@@ -29,7 +29,7 @@ pub struct Runner {
     pub phases: Vec<Phase>,
     pub records: u64,
     pub shape: RecordShape,
-    pub regions: u32,
+    pub keyspaces: u32,
     /// Of a phase after the load, if it is said.
     pub ops: Option<u64>,
     pub threads: u32,
@@ -162,7 +162,7 @@ impl Runner {
             memory_bytes: self.memory_bytes,
             data_bytes: self.records * self.shape.bytes(),
             written_bytes: self.written_bytes(),
-            regions: self.regions,
+            keyspaces: self.keyspaces,
             sync_writes: self.durability == Durability::Sync,
             puts_in_order: self.shape.in_order,
             filter_bytes: self.filter_bytes,

@@ -1,4 +1,4 @@
-//! What YCSB does not ask: long prefixes, deletes, queues, many regions, opening again, and recovery after a kill.
+//! What YCSB does not ask: long prefixes, deletes, queues, many keyspaces, opening again, and recovery after a kill.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,13 @@ pub enum Scenario {
     Queue,
     /// Deletes of the first half of all keys in their order, with seeks between to the first that is left
     MassDelete,
-    /// Load, updates, reads and scans in 300 regions
-    Regions,
+    /// Load, updates, reads and scans in 300 keyspaces
+    #[serde(alias = "regions")]
+    #[value(alias = "regions")]
+    Keyspaces,
     /// Opening after a load and a clean close
     Reopen,
-    /// Opening after a process was killed while it loaded, its levels in memory full
+    /// Opening after a process was killed while it loaded, its memtables full
     Recovery,
 }
 
@@ -31,7 +33,7 @@ impl Scenario {
             Self::Deletes => "deletes",
             Self::Queue => "queue",
             Self::MassDelete => "mass-delete",
-            Self::Regions => "regions",
+            Self::Keyspaces => "keyspaces",
             Self::Reopen => "reopen",
             Self::Recovery => "recovery",
         }

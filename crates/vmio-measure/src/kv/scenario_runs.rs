@@ -12,12 +12,13 @@ use crate::child::Killed;
 use crate::place::Place;
 
 const PREFIX_BYTES: u32 = 64;
-const REGIONS: u32 = 300;
+const KEYSPACES: u32 = 300;
 
 impl Runner {
     /// What it is for a scenario.
     pub fn for_scenario(&self, scenario: Scenario) -> Self {
-        let ours = Self { scenario: Some(scenario), regions: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
+        let ours =
+            Self { scenario: Some(scenario), keyspaces: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
         let in_order = RecordShape { in_order: true, ..self.shape };
         match scenario {
             Scenario::Prefixes => Self {
@@ -29,8 +30,8 @@ impl Runner {
             // One thread knows which record is the first.
             Scenario::Queue => Self { shape: in_order, threads: 1, phases: vec![Phase::Queue], ..ours },
             Scenario::MassDelete => Self { shape: in_order, threads: 1, phases: vec![Phase::MassDelete], ..ours },
-            Scenario::Regions => {
-                Self { regions: REGIONS, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
+            Scenario::Keyspaces => {
+                Self { keyspaces: KEYSPACES, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
             }
             // All records have to be there to be looked for.
             Scenario::Reopen | Scenario::Recovery => Self { limit: None, ..ours },

@@ -56,7 +56,8 @@ pub struct KvResult {
     /// What of its memory vmio-kv had for filters of leaves.
     pub filter_bytes: u64,
     pub durability: Durability,
-    pub regions: u32,
+    #[serde(alias = "regions")]
+    pub keyspaces: u32,
     /// Records that are there after.
     pub records: u64,
     pub key_bytes: u32,
