@@ -224,7 +224,7 @@ impl Region {
         shared.count(core, Counter::WriteProtectFaults, 1);
         shared.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
-        self.keep_twin(page, before);
+        self.keep_pre_image(page, before);
         let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {

@@ -409,8 +409,8 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            if let Some(twins) = self.twins.as_ref().filter(|_| store && !loaded.fresh) {
-                twins.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
+            if let Some(pre_images) = self.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
+                pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,

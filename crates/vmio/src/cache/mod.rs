@@ -28,7 +28,7 @@ mod sync;
 pub(crate) mod tables;
 pub(crate) mod tenant;
 mod turns;
-mod twins;
+mod pre_images;
 pub(crate) mod views;
 mod whole_spans;
 mod worker;

@@ -13,7 +13,7 @@ use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::cache::twins::Twins;
+use crate::cache::pre_images::PreImages;
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
@@ -45,7 +45,7 @@ pub(crate) struct Region {
     pub(crate) journaled: Option<Arc<JournaledBacking>>,
     /// Copies for commits, and from before stores; there if it is journaled.
     pub(super) saved: Option<SavedPages>,
-    pub(super) twins: Option<Twins>,
+    pub(super) pre_images: Option<PreImages>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
@@ -195,8 +195,8 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let copies = SavedPages::of(&options).and_then(|saved| Ok((saved, Twins::of(&options, reserved, &shared)?)));
-        let (saved, twins) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
+        let copies = SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
         let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
@@ -230,7 +230,7 @@ impl Region {
             backing,
             journaled,
             saved,
-            twins,
+            pre_images,
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,

@@ -347,7 +347,7 @@ impl WriteBatch {
         // SAFETY: as in `copy`.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
-        region.twins.iter().for_each(|twins| twins.forget(added.page));
+        region.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));
         if !added.pinned {
             region.word(added.page).finish_protect();
         }
