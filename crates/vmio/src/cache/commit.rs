@@ -132,8 +132,17 @@ impl Region {
 
     /// Adds what differs from a page's pre-image to the deltas of the commit, if the page has one and little differs. The page's
     /// write then ends with that of the deltas; with 0 bytes there is no write. There must be room for the delta.
-    fn add_delta(&self, deltas: &mut CommitDeltas<'_>, page: u64, pre_image: Option<Slot>, after: &[u8]) -> Option<usize> {
-        let (Some(backing), Some(pre_images), Some(mut pre_image)) = (&self.journaled, &self.pre_images, pre_image) else { return None };
+    fn add_delta(
+        &self,
+        deltas: &mut CommitDeltas<'_>,
+        page: u64,
+        pre_image: Option<Slot>,
+        after: &[u8],
+    ) -> Option<usize> {
+        let (Some(backing), Some(pre_images), Some(mut pre_image)) = (&self.journaled, &self.pre_images, pre_image)
+        else {
+            return None;
+        };
         let added = deltas.add(backing.joined(), page, pre_images.bytes(&mut pre_image), after);
         pre_images.give_back(pre_image);
         self.shared.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::backing::Access;
 use crate::budget::Taken;
+use crate::cache::evictor::Goal;
 use crate::cache::read_failures::ReadFailure;
-use crate::cache::reclaim::Goal;
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
@@ -269,13 +269,13 @@ impl Shared {
                 }
                 return true;
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            reclaimer.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
-            let _ = self.spare_reclaimers.push(reclaimer);
+            evictor.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
+            let _ = self.spare_evictors.push(evictor);
         }
         false
     }
@@ -294,13 +294,13 @@ impl Shared {
             if self.help_write(core) {
                 continue;
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let pass = reclaimer.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
-            let _ = self.spare_reclaimers.push(reclaimer);
+            let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
+            let _ = self.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 since = Instant::now();
                 continue;

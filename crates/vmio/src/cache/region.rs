@@ -9,11 +9,11 @@ use crate::backing::{Access, Backing};
 use crate::cache::fetch::OpenRequests;
 use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::cache::pre_images::PreImages;
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
@@ -195,7 +195,8 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let copies = SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let copies =
+            SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
         let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
         let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };

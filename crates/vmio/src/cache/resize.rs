@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
-use crate::cache::reclaim::{Goal, PASS_PAGES, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
@@ -64,8 +64,8 @@ impl Shared {
     /// The inner error says why the capacity could not be met.
     fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
-        let mut reclaimer = Reclaimer::new(DIRECT_PAGES, &self.merge_buffers)
-            .map_err(Error::system("reserving memory to evict with"))?;
+        let mut evictor =
+            Evictor::new(DIRECT_PAGES, &self.merge_buffers).map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Shared {
             }
             let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
             self.set_capacity(step);
-            if let Err(why) = self.pay_owed(&mut reclaimer) {
+            if let Err(why) = self.pay_owed(&mut evictor) {
                 self.set_capacity(fallback);
                 return Ok(Err(why));
             }
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Evicts until nothing is owed.
-    fn pay_owed(&self, reclaimer: &mut Reclaimer) -> Result<(), &'static str> {
+    fn pay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);
         loop {
@@ -115,7 +115,7 @@ impl Shared {
                 continue;
             }
             let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::EVICT };
-            let pass = reclaimer.pass(self, PASS_PAGES.min(owed as usize), goal);
+            let pass = evictor.pass(self, PASS_PAGES.min(owed as usize), goal);
             if pass.freed > 0 {
                 continue;
             }

@@ -10,11 +10,11 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
+use crate::cache::evictor::Evictor;
 use crate::cache::fetch::EndedRequests;
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::overhead::Overhead;
 use crate::cache::page_buffers::PageBuffers;
-use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
 use crate::cache::strided::StridedReads;
 use crate::cache::tenant::Tenant;
@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     /// Where misses are published, if they are.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) page_buffers: PageBuffers,
-    /// Those of the workers, of a thread that syncs, and of the spare reclaimers; who comes beyond them has others.
+    /// Those of the workers, of a thread that syncs, and of the spare evictors; who comes beyond them has others.
     pub(crate) merge_buffers: Arc<MergeBuffers>,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     pub(crate) strided_reads: StridedReads,
     pub(crate) ended_requests: EndedRequests,
     /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
-    pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
+    pub(crate) spare_evictors: ArrayQueue<Box<Evictor>>,
     sync_batches: Mutex<Vec<WriteBatch>>,
     /// Held for reading by whoever takes spans from an order, for writing while a region's spans are taken out. The mappings
     /// with a floor or a ceiling, each with an order of its own.
@@ -184,12 +184,12 @@ pub(crate) struct Parts {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
-        let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
-        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_reclaimers.capacity());
+        let spare_evictors = ArrayQueue::new((parts.cores / 8).max(1));
+        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_evictors.capacity());
         let sizes = repeat_n(BATCH_PAGES, batches).chain(repeat_n(DIRECT_PAGES, spares));
         let merge_buffers = Arc::new(MergeBuffers::new(sizes)?);
-        while !spare_reclaimers.is_full() {
-            let _ = spare_reclaimers.push(Box::new(Reclaimer::new(DIRECT_PAGES, &merge_buffers)?));
+        while !spare_evictors.is_full() {
+            let _ = spare_evictors.push(Box::new(Evictor::new(DIRECT_PAGES, &merge_buffers)?));
         }
         let page = StatPage::new(Description {
             capacity_pages: parts.capacity_pages,
@@ -227,7 +227,7 @@ impl Shared {
             streams,
             strided_reads: StridedReads::new(parts.cores, parts.kernel_features.allow(KernelFeature::IoUring)),
             ended_requests: EndedRequests::default(),
-            spare_reclaimers,
+            spare_evictors,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(Vec::new()),
             dirty_pages: page.gauge(Gauge::DirtyPages),

@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::cache::evictor::Evictor;
 use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
-use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
 use crate::cache::tables::TABLE_PAGES;
@@ -101,32 +101,32 @@ impl Streams {
 
 impl Shared {
     /// Reads one requested span.
-    pub(crate) fn read_ahead(&self, reclaimer: &mut Reclaimer) {
+    pub(crate) fn read_ahead(&self, evictor: &mut Evictor) {
         let Some(mut frame) = self.streams.frames.pop() else { return };
         // While this is held no region that has made a request goes away.
         let gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.read_requested(&gate, &mut frame, reclaimer);
+        self.read_requested(&gate, &mut frame, evictor);
         self.put_frame_back(frame);
     }
 
-    fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+    fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let Some(request) = self.streams.requests.pop() else { return };
         // SAFETY: see `Request`.
         let region = unsafe { &*request.region };
         if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
         }
-        self.recycle(gate, region, frame, reclaimer);
+        self.recycle(gate, region, frame, evictor);
         let core = cpu::current();
         region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
     }
 
     /// Has a span whose turn it is give up its huge page for a region, once the reserve is all that is free; one of the
     /// region's own, once it is at its ceiling.
-    fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+    fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);
         if tenant.is_some() || self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
-            reclaimer.recycle(self, gate, tenant, frame);
+            evictor.recycle(self, gate, tenant, frame);
         }
     }
 
@@ -175,11 +175,11 @@ impl Region {
     pub(super) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
         let Some(mut frame) = shared.streams.frames.pop() else { return false };
-        if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
+        if let Some(mut evictor) = shared.spare_evictors.pop() {
             let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-            shared.recycle(&gate, self, &mut frame, &mut reclaimer);
+            shared.recycle(&gate, self, &mut frame, &mut evictor);
             drop(gate);
-            let _ = shared.spare_reclaimers.push(reclaimer);
+            let _ = shared.spare_evictors.push(evictor);
         }
         let loaded = self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.take_some(core, pages));
         shared.put_frame_back(frame);

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
-use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::error::{Error, Result};
@@ -199,18 +199,18 @@ impl Shared {
                 (least, idle_rounds, failed_rounds) = (over, 0, 0);
                 since = Instant::now();
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let pass = reclaimer.pass_of(
+            let pass = evictor.pass_of(
                 self,
                 tenant,
                 over as usize + tenant.batch_pages(),
                 Goal::after(idle_rounds, failed_rounds, since),
             );
-            let _ = self.spare_reclaimers.push(reclaimer);
+            let _ = self.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 continue;
             }

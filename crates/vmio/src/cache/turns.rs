@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tenant::Tenant;
@@ -53,7 +53,7 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Reclaimer {
+impl Evictor {
     /// Passes over the mappings whose turn it is, until half of what is wanted is found: to gain the rest of those that
     /// have little to give would cost a shootdown each.
     pub(super) fn pass_of_all(

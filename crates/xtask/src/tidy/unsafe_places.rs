@@ -19,7 +19,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio/src/cache/hiding.rs",
     "crates/vmio/src/cache/load.rs",
     "crates/vmio/src/cache/page_buffers.rs",
-    "crates/vmio/src/cache/reclaim.rs",
+    "crates/vmio/src/cache/evictor.rs",
     "crates/vmio/src/cache/refusal.rs",
     "crates/vmio/src/cache/region.rs",
     "crates/vmio/src/cache/stream.rs",

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS, Reclaimer};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
@@ -167,7 +167,7 @@ struct Fetching {
     /// Places of requests that have pages left to look at, the one whose turn it is first.
     turns: VecDeque<usize>,
     finished: Queue<Request>,
-    reclaimer: Reclaimer,
+    evictor: Evictor,
     idle_rounds: u32,
     /// When evicting brought something last, or was not called for.
     gained: Instant,
@@ -179,7 +179,7 @@ impl Fetching {
         let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
-        let reclaimer = Reclaimer::new(DIRECT_PAGES, &shared.merge_buffers)?;
+        let evictor = Evictor::new(DIRECT_PAGES, &shared.merge_buffers)?;
         let requests = pages as usize;
         Ok(Fetching {
             shared,
@@ -194,7 +194,7 @@ impl Fetching {
             places: (0..requests).rev().collect(),
             turns: VecDeque::with_capacity(requests),
             finished: Queue::default(),
-            reclaimer,
+            evictor,
             idle_rounds: 0,
             gained: Instant::now(),
             failed_rounds: 0,
@@ -390,7 +390,7 @@ impl Fetching {
         let tenant = request.region().and_then(|region| region.at_ceiling(1 + TABLE_PAGES));
         if let Some(tenant) = tenant {
             let goal = if request.rounds_at_ceiling > 1 { Goal::EvictHard } else { Goal::EVICT };
-            if self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
+            if self.evictor.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
                 request.rounds_at_ceiling = 0;
                 return Room::Made;
             }
@@ -405,7 +405,7 @@ impl Fetching {
             self.gained = Instant::now();
         }
         let pass =
-            self.reclaimer.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
+            self.evictor.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
         if pass.freed > 0 {
             (self.idle_rounds, self.failed_rounds) = (0, 0);
             self.gained = Instant::now();

@@ -45,7 +45,7 @@ const VISITS_MAX: u8 = 16;
 pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
 
 /// Everything an evictor needs, allocated beforehand.
-pub(crate) struct Reclaimer {
+pub(crate) struct Evictor {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
@@ -133,10 +133,10 @@ impl Goal {
     }
 }
 
-impl Reclaimer {
+impl Evictor {
     /// One that writes up to so many pages at a time, [`BATCH_PAGES`] at most.
     pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
-        Ok(Reclaimer {
+        Ok(Evictor {
             batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,
             victims: Vec::with_capacity(VICTIMS_MAX),
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
