@@ -8,7 +8,7 @@ use crate::cache::fault::handle_fault;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
-use crate::cache::{Cache, CacheCore, Tender};
+use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::engine::{AnonymousFrames, FaultCalls};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
@@ -203,7 +203,7 @@ impl CacheBuilder {
         let least_bytes = self.automatic.as_ref().map_or(capacity_bytes, |bounds| *bounds.start());
         let cache = self.build_of(capacity_bytes, least_bytes)?;
         if let Some(parts) = follower {
-            parts.start(&cache).map_err(Error::system("starting the thread that looks after the capacity"))?;
+            parts.start(&cache).map_err(Error::system("starting the thread that adjusts the capacity"))?;
         }
         Ok(cache)
     }
@@ -238,7 +238,7 @@ impl CacheBuilder {
         }
         if self.engine == Engine::Kernel {
             let core = KernelCore::start(generation, capacity_pages)?;
-            return Ok(Cache { tender: Tender::Module(Arc::new(core)) });
+            return Ok(Cache { backend: FaultBackend::Module(Arc::new(core)) });
         }
         let calls = FaultCalls { resolve: handle_fault, while_absent };
         let (engine, userfaultfd) = match self.engine.start(calls, readers, self.kernel_features) {
@@ -275,7 +275,7 @@ impl CacheBuilder {
         };
         let shared = Shared::new(parts).map_err(Error::system("reserving memory for the cache"))?;
         let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
-        Ok(Cache { tender: Tender::Workers(Arc::new(core)) })
+        Ok(Cache { backend: FaultBackend::Workers(Arc::new(core)) })
     }
 
     fn build_managed(&self, limits: Limits) -> Result<Cache> {
@@ -283,8 +283,8 @@ impl CacheBuilder {
             let why = "file pages are never swapped, and the kernel may drop clean ones: use pins, or Engine::Sigbus";
             return Err(Error::NotManaged { what: "LockMemory::Require", why });
         }
-        let core = ManagedCore::start(limits).map_err(Error::system("starting the steward of the cache"))?;
-        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
+        let core = ManagedCore::start(limits).map_err(Error::system("starting the reclaimer of the cache"))?;
+        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
     fn decide_on_locking(&self) -> Result<bool> {

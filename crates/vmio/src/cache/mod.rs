@@ -59,16 +59,17 @@ use crate::telemetry::counters::{PageCounts, Stats};
 /// workers. It is used up only as pages are touched.
 #[derive(Clone)]
 pub struct Cache {
-    tender: Tender,
+    backend: FaultBackend,
 }
 
-/// Who keeps a cache within its budget.
+/// What handles a cache's faults and keeps it within its budget. (Not to be confused with a [`Backing`](crate::backing::Backing),
+/// which is what a mapping maps.)
 #[derive(Clone)]
-pub(crate) enum Tender {
+pub(crate) enum FaultBackend {
     /// Workers that evict what vmio's own faults have brought in.
     Workers(Arc<CacheCore>),
-    /// A steward that watches what the kernel's faults have brought in.
-    Steward(Arc<ManagedCore>),
+    /// A background reclaimer that watches what the kernel's faults have brought in.
+    Reclaimer(Arc<ManagedCore>),
     /// The kernel module, whose memory it is.
     Module(Arc<KernelCore>),
 }
@@ -79,32 +80,32 @@ impl Cache {
         CacheBuilder::new()
     }
 
-    pub(crate) fn tender(&self) -> &Tender {
-        &self.tender
+    pub(crate) fn backend(&self) -> &FaultBackend {
+        &self.backend
     }
 
     /// The process that built it.
     pub(crate) fn generation(&self) -> Generation {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.generation,
-            Tender::Steward(core) => core.steward.generation(),
-            Tender::Module(core) => core.module.generation(),
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.generation,
+            FaultBackend::Reclaimer(core) => core.reclaimer.generation(),
+            FaultBackend::Module(core) => core.module.generation(),
         }
     }
 
-    /// Whether this is a handle to the cache that those workers tend.
+    /// Whether this is a handle to the cache of those workers.
     pub(crate) fn is_of_core(&self, other: &Arc<CacheCore>) -> bool {
-        matches!(&self.tender, Tender::Workers(core) if Arc::ptr_eq(core, other))
+        matches!(&self.backend, FaultBackend::Workers(core) if Arc::ptr_eq(core, other))
     }
 
-    /// Whether this is a handle to the cache that this steward tends.
-    pub(crate) fn is_of_steward(&self, other: &Arc<ManagedCore>) -> bool {
-        matches!(&self.tender, Tender::Steward(core) if Arc::ptr_eq(core, other))
+    /// Whether this is a handle to the cache of this reclaimer.
+    pub(crate) fn is_of_reclaimer(&self, other: &Arc<ManagedCore>) -> bool {
+        matches!(&self.backend, FaultBackend::Reclaimer(core) if Arc::ptr_eq(core, other))
     }
 
     /// Whether this is a handle to the cache of that memory.
     pub(crate) fn is_of_kernel(&self, other: &Arc<KernelCore>) -> bool {
-        matches!(&self.tender, Tender::Module(core) if Arc::ptr_eq(core, other))
+        matches!(&self.backend, FaultBackend::Module(core) if Arc::ptr_eq(core, other))
     }
 
     /// A cache for a forked child of the process that built this one: the two keep one budget together, and so do further children. What
@@ -124,23 +125,25 @@ impl Cache {
     /// # Errors
     /// [`Error::BadOption`] with another engine than [`Engine::Managed`]; [`Error::System`] if its thread cannot be started.
     pub fn in_child(&self) -> Result<Cache> {
-        let Tender::Steward(parent) = &self.tender else {
+        let FaultBackend::Reclaimer(parent) = &self.backend else {
             let expected = "Managed: with the others a child has none of its parent's pages";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", self.engine()), expected });
         };
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
         let core = ManagedCore::start_in_child(parent, generation);
-        let core = core.map_err(Error::system("starting the steward of the cache"))?;
-        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
+        let core = core.map_err(Error::system("starting the reclaimer of the cache"))?;
+        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
     /// The engine that serves its mappings; what [`Engine::Auto`] has become.
     pub fn engine(&self) -> Engine {
-        match &self.tender {
-            Tender::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => Engine::ReaderThread,
-            Tender::Workers(_) => Engine::Sigbus,
-            Tender::Steward(_) => Engine::Managed,
-            Tender::Module(_) => Engine::Kernel,
+        match &self.backend {
+            FaultBackend::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => {
+                Engine::ReaderThread
+            }
+            FaultBackend::Workers(_) => Engine::Sigbus,
+            FaultBackend::Reclaimer(_) => Engine::Managed,
+            FaultBackend::Module(_) => Engine::Kernel,
         }
     }
 
@@ -148,10 +151,10 @@ impl Cache {
     /// [`Engine::Managed`], or by which it puts pages there: for programs that close whatever they find open, and must not close
     /// these. Another is that of each mapping ([`crate::Mapping::descriptor`]). Those of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.tender {
-            Tender::Module(core) => vec![core.module.descriptor()],
-            Tender::Steward(core) => core.steward.descriptors().into(),
-            Tender::Workers(core) => {
+        match &self.backend {
+            FaultBackend::Module(core) => vec![core.module.descriptor()],
+            FaultBackend::Reclaimer(core) => core.reclaimer.descriptors().into(),
+            FaultBackend::Workers(core) => {
                 let shared = &core.shared;
                 shared.frames.descriptors().into_iter().chain(shared.unmapper.descriptor()).collect()
             }
@@ -160,36 +163,36 @@ impl Cache {
 
     /// Bytes that its pages may take.
     pub fn capacity_bytes(&self) -> u64 {
-        let pages = match &self.tender {
-            Tender::Workers(core) => core.shared.capacity_pages(),
-            Tender::Steward(core) => core.steward.capacity_pages(),
-            Tender::Module(core) => core.module.capacity_pages(),
+        let pages = match &self.backend {
+            FaultBackend::Workers(core) => core.shared.capacity_pages(),
+            FaultBackend::Reclaimer(core) => core.reclaimer.capacity_pages(),
+            FaultBackend::Module(core) => core.module.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
     }
 
     /// What it keeps for itself beside its pages.
     fn overhead(&self) -> Overhead {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.overhead,
-            Tender::Steward(_) | Tender::Module(_) => Overhead::LEAST,
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.overhead,
+            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => Overhead::LEAST,
         }
     }
 
     /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
     fn least_capacity_pages(&self) -> u64 {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.least_capacity_pages(),
-            Tender::Steward(_) | Tender::Module(_) => overhead::PAGES_MIN,
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.least_capacity_pages(),
+            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => overhead::PAGES_MIN,
         }
     }
 
     /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
-        match &self.tender {
-            Tender::Workers(core) => core.stats(),
-            Tender::Steward(core) => core.steward.stats(),
-            Tender::Module(core) => core.module.stats(),
+        match &self.backend {
+            FaultBackend::Workers(core) => core.stats(),
+            FaultBackend::Reclaimer(core) => core.reclaimer.stats(),
+            FaultBackend::Module(core) => core.module.stats(),
         }
     }
 }
@@ -222,7 +225,7 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// The shared state and the workers that tend it; ends them when the last handle and the last mapping are gone.
+/// The shared state and its workers, which end with the last handle and the last mapping.
 pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fetchers: Fetchers,

@@ -67,7 +67,7 @@ fn merge_buffers_max(least_bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::Cache;
-    use crate::cache::Tender;
+    use crate::cache::FaultBackend;
 
     const MIB: u64 = 1 << 20;
 
@@ -76,7 +76,7 @@ mod tests {
     fn pages_and_merge_buffers_are_within_the_capacity() {
         for (workers, capacity) in [(4, 80 * MIB), (16, 512 * MIB), (200, 512 * MIB)] {
             let cache = Cache::builder().workers(workers).capacity(capacity).build().unwrap();
-            let Tender::Workers(core) = cache.tender() else { return };
+            let FaultBackend::Workers(core) = cache.backend() else { return };
             let buffers = core.shared.merge_buffers.addresses().len() as u64;
             assert!(cache.capacity_bytes() + buffers <= capacity, "{workers} workers: {buffers} of buffers");
             cache.resize(2 * capacity).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
-use crate::cache::{Cache, Tender};
+use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
@@ -51,10 +51,10 @@ impl Cache {
         if !self.generation().is_current() {
             return Err(Error::Forked);
         }
-        let resized = match &self.tender {
-            Tender::Workers(core) => core.shared.resize(pages, unmet)?,
-            Tender::Steward(core) => core.steward.resize(pages)?,
-            Tender::Module(core) => core.module.resize(pages)?,
+        let resized = match &self.backend {
+            FaultBackend::Workers(core) => core.shared.resize(pages, unmet)?,
+            FaultBackend::Reclaimer(core) => core.reclaimer.resize(pages)?,
+            FaultBackend::Module(core) => core.module.resize(pages)?,
         };
         resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
     }

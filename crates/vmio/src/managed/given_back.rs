@@ -20,7 +20,7 @@ struct GivenBack {
     pages: u64,
 }
 
-/// What the steward has not looked at yet. So the program need not wait for the ledger, which may be waiting for the device.
+/// What the reclaimer has not looked at yet. The program need not wait for the ledger, which may be waiting for the device.
 #[derive(Default)]
 pub(super) struct Inbox {
     given_back: Mutex<Vec<GivenBack>>,

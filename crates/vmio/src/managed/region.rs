@@ -21,7 +21,7 @@ use crate::sys::file_map::FileMap;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, kernel, page_cache};
 
-/// A mapped file, as the steward sees it.
+/// A mapped file, as the reclaimer sees it.
 pub(crate) struct ManagedRegion {
     pub(super) map: FileMap,
     scout: OnceLock<Option<FileMap>>,
@@ -65,7 +65,8 @@ impl ManagedRegion {
             return Err(Error::NotManaged { what: "an atomic mapping", why });
         }
         if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
-            let why = "the steward keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
+            let why =
+                "the managed engine keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
             return Err(Error::NotManaged { what: "a floor or a ceiling of a mapping", why });
         }
         if options.on_read_error != OnReadError::Sigbus {

@@ -24,7 +24,7 @@ pub use residency::Residency;
 pub use view::View;
 
 use crate::backing::{Access, Backing, DaxBacking};
-use crate::cache::{Cache, Tender};
+use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelFile;
 use crate::managed::ManagedFile;
@@ -71,10 +71,10 @@ impl Mapping {
     /// [`crate::backing::FileUser`].
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
-        let handle = match cache.tender() {
-            Tender::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
-            Tender::Steward(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
-            Tender::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
+        let handle = match cache.backend() {
+            FaultBackend::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
+            FaultBackend::Reclaimer(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
+            FaultBackend::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
         };
         Ok(Mapping { handle })
     }
@@ -96,7 +96,7 @@ impl Mapping {
         options: MappingOptions,
         addresses: Range<usize>,
     ) -> Result<Mapping> {
-        let Tender::Steward(core) = cache.tender() else {
+        let FaultBackend::Reclaimer(core) = cache.backend() else {
             let expected = "Managed: with the others a child has none of its parent's mappings";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", cache.engine()), expected });
         };
