@@ -77,7 +77,7 @@
 #define VMIO_FRAMES_DYNAMIC 4
 
 /*
- What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
+ What is best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
  */
 #define VMIO_POLICY_AUTO 0
 

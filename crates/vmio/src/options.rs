@@ -146,8 +146,8 @@ pub enum FrameHint {
     /// load costs a trap and a TLB shootdown.
     ReadMostly,
     /// Pages of a memory file whose stores the kernel tracks (Linux 6.7; else as `ReadMostly`, with a warning). The
-    /// first store to a page costs 1 µs and no shootdown, and pages that are about to be evicted wait out of sight,
-    /// where a touch rescues them. A sync may write stores that came after it began. Not with [`OnReadError::Poison`].
+    /// first store to a page costs 1 µs and no shootdown, and pages that are about to be evicted are inactive
+    /// for a while, in which a touch reactivates them without I/O. A sync may write stores that came after it began. Not with [`OnReadError::Poison`].
     Mixed,
     /// As `Mixed`, for a file that is to be seen at several ranges of addresses: [`crate::Mapping::view`] gives each. A page
     /// is in memory once, whichever is touched, at the price of a page of page tables for each view in every 2 MiB.

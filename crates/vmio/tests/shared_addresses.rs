@@ -134,7 +134,7 @@ fn stores_at_a_view_reach_the_file() {
     let map = Mapping::open(&cache, FileBacking::create(&path, at(pages)).unwrap(), options()).unwrap();
     let file = Addresses { views: vec![map.view().unwrap(), map.view().unwrap()], map };
     for round in 1..=3 {
-        // First in sight at all addresses, so that the kernel alone knows of the stores.
+        // First mapped at all addresses, so that the kernel alone knows of the stores.
         (0..pages).for_each(|page| {
             (0..3).for_each(|which| assert_eq!(file.load(which, at(page)), file.load(0, at(page))));
             file.store(1, at(page), round * pages + page);
@@ -347,7 +347,7 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     let file = Addresses::open(&cache, &device, 2);
     file.store(0, at(9), 7);
     if support::engine() != vmio::Engine::ReaderThread {
-        // In memory, but not in sight here.
+        // In memory, but not mapped here.
         assert_eq!(read_zeros(file.views[1].as_mut_ptr().wrapping_add(at(9) as usize)), -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
     }

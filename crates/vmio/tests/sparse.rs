@@ -21,7 +21,7 @@ use support::{
 const GIB: u64 = 1 << 30;
 const SPAN_BYTES: u64 = SPAN * PAGE;
 
-/// Memory of this process and its page tables, in bytes; of memory files all of it, in sight or not.
+/// Memory of this process and its page tables, in bytes; of memory files all of it, mapped or not.
 fn memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = |name: &str| -> u64 {

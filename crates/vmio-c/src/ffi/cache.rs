@@ -34,7 +34,7 @@ pub const VMIO_FRAMES_STREAM: u32 = 3;
 /// As VMIO_FRAMES_READ_MOSTLY, with huge pages for the scans of mappings that are read-only.
 pub const VMIO_FRAMES_DYNAMIC: u32 = 4;
 
-/// What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
+/// What is best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
 pub const VMIO_POLICY_AUTO: u32 = 0;
 /// First in, first out.
 pub const VMIO_POLICY_FIFO: u32 = 1;

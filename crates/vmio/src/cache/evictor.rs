@@ -49,7 +49,7 @@ pub(crate) struct Evictor {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
-    /// Spans that were visited, and whether a new page may have been left in sight.
+    /// Spans that were visited, and whether a new page may have been left active.
     held: Vec<(SpanRef, bool)>,
     /// Spans out of the eviction queue.
     dropping: Vec<SpanRef>,
@@ -64,8 +64,8 @@ pub(crate) struct Pass {
     pub(crate) freed: u32,
     /// Dirty pages written.
     pub(crate) written: u32,
-    /// Of those, pages whose frames can be hidden.
-    written_hidden: u32,
+    /// Of those, pages whose frames can be deactivated.
+    written_inactive: u32,
     /// Pages that could not be written, or not be unmapped.
     pub(crate) failed: u32,
     /// Spans looked at.
@@ -76,7 +76,7 @@ impl AddAssign for Pass {
     fn add_assign(&mut self, other: Pass) {
         self.freed += other.freed;
         self.written += other.written;
-        self.written_hidden += other.written_hidden;
+        self.written_inactive += other.written_inactive;
         self.failed += other.failed;
         self.spans += other.spans;
     }
@@ -202,7 +202,7 @@ impl Evictor {
             self.write(shared, &mut pass);
             for written in self.batch.pages() {
                 let region = written.region();
-                if goal == Goal::Clean || region.hideable().is_some() || self.is_enough(source, &pass) {
+                if goal == Goal::Clean || region.deactivatable().is_some() || self.is_enough(source, &pass) {
                     continue;
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
@@ -217,7 +217,7 @@ impl Evictor {
             pass.freed += dirty;
         }
         let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
-        pass.freed += self.drop_hidden(shared, source, core, left, goal, pass.written_hidden);
+        pass.freed += self.drop_inactive(shared, source, core, left, goal, pass.written_inactive);
         self.put_spans_back(source);
         pass.freed += self.empty.give_back(shared);
         pass
@@ -228,7 +228,7 @@ impl Evictor {
         pass.freed as usize + self.victims.len() >= source.allowed
     }
 
-    /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
+    /// Finds victims: in spans whose frames can be deactivated, those that wait in the eviction queue, which is kept filled
     /// from the policy's order; in others, those that come first in the policy's order.
     fn gather(
         &mut self,
@@ -250,7 +250,7 @@ impl Evictor {
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
-            let enough = order.eviction_queue.pages() > source.hidden_pages_max;
+            let enough = order.eviction_queue.pages() > source.inactive_pages_max;
             if goal != Goal::Clean
                 && (enough || !in_order)
                 && let Some(span) = order.eviction_queue.pop()
@@ -317,13 +317,13 @@ impl Evictor {
         let (region, number) = unsafe { Region::of_span(span) };
         let pages = region.pages_of_span(number);
         if goal != Goal::Clean
-            && let Some(frames) = region.hideable()
+            && let Some(frames) = region.deactivatable()
         {
             // Together they share a shootdown. They survive while they wait.
-            let visit = if source.order.policy.hides_by_page() { visit } else { Visit::LAST };
-            let hidden = region.hide(frames, pages, visit, &mut self.stored, &locked);
-            shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
-            if hidden.pages > 0 {
+            let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
+            let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
+            shared.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
+            if inactive.pages > 0 {
                 source.order.eviction_queue.push(span);
             }
             return;
@@ -431,8 +431,8 @@ impl Evictor {
         self.batch.write(shared);
         pass.failed += self.batch.failed();
         pass.written += self.batch.pages().len() as u32 - self.batch.failed();
-        let hidden = self.batch.pages().iter().filter(|written| written.region().hideable().is_some());
-        pass.written_hidden += hidden.count() as u32;
+        let inactive = self.batch.pages().iter().filter(|written| written.region().deactivatable().is_some());
+        pass.written_inactive += inactive.count() as u32;
     }
 
     /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
@@ -453,11 +453,11 @@ impl Evictor {
         if let Some(locked) = span.get().try_lock() {
             let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
         }
-        pages.filter(|page| region.word(*page).load().is_hidden()).count()
+        pages.filter(|page| region.word(*page).load().is_inactive()).count()
     }
 
     /// Drops what waited long enough, now that it is written.
-    fn drop_hidden(
+    fn drop_inactive(
         &mut self,
         shared: &Shared,
         source: &Source<'_>,
@@ -472,8 +472,8 @@ impl Evictor {
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
             let left = wanted.saturating_sub(dropped);
-            dropped += region.drop_hidden(pages.clone(), left, goal.visit(None), &mut self.unmap);
-            if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
+            dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
+            if pages.into_iter().any(|page| region.word(page).load().is_inactive()) {
                 source.order.eviction_queue.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);

@@ -9,7 +9,7 @@ use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
-use crate::engine::HideableFrames;
+use crate::engine::DeactivatableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
@@ -81,7 +81,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
         FaultAccess::Unknown => {
             let word = region.word(place.page).load();
             let may_be_store = word.is_settled_resident() && !word.is_poisoned();
-            may_be_store && region.access == Access::ReadWrite && region.hideable().is_none()
+            may_be_store && region.access == Access::ReadWrite && region.deactivatable().is_none()
         }
     };
     let outcome = region.fault_run(place, 1, store);
@@ -100,7 +100,7 @@ impl Region {
         self.fault_run(Place { view: 0, page }, 1, store)
     }
 
-    /// As [`Self::fault`] at one of the region's views, where it is in sight afterwards, and for the first of some pages
+    /// As [`Self::fault`] at one of the region's views, where the page is mapped afterwards, and for the first of some pages
     /// that are wanted. If it must be read, those of the others that are absent as well come with the same read, as far
     /// as they are neighbours and the budget has pages for them.
     pub(crate) fn fault_run(&self, place: Place, wanted: u64, store: bool) -> Result<(), FaultError> {
@@ -136,9 +136,9 @@ impl Region {
                     }
                 }
                 State::Clean | State::Dirty => {
-                    if let Some(frames) = self.hideable() {
-                        match word.begin_reveal() {
-                            Ok(before) => return self.reveal(frames, place, before, store),
+                    if let Some(frames) = self.deactivatable() {
+                        match word.begin_reactivate() {
+                            Ok(before) => return self.reactivate(frames, place, before, store),
                             Err(_) => continue,
                         }
                     }
@@ -163,8 +163,8 @@ impl Region {
                     self.shared.count(cpu::current(), Counter::FaultWaits, 1);
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
-                    if self.hideable().is_some() && !self.shares_addresses && word.load().is_resident() {
-                        // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.
+                    if self.deactivatable().is_some() && !self.shares_addresses && word.load().is_resident() {
+                        // The other thread has most likely mapped it: the instruction, or the caller, tries again.
                         return Ok(());
                     }
                 }
@@ -172,11 +172,11 @@ impl Region {
         }
     }
 
-    /// A touch of a page that is in memory, but out of sight. Or in sight, where a neighbour was hidden at the same
-    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or in sight at another address.
-    pub(crate) fn reveal(
+    /// A minor fault: a touch of an inactive page. Or of an active one, where a neighbour was deactivated at the same
+    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or of one mapped at another address only.
+    pub(crate) fn reactivate(
         &self,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         place: Place,
         before: Snapshot,
         store: bool,
@@ -185,13 +185,13 @@ impl Region {
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
-        // To protect it is to forget what the kernel has noted of it here. Of hidden pages, the words know all.
-        let forgets_nothing = || before.is_hidden() || self.shares_addresses && !self.was_stored_at(place);
+        // To protect it is to forget what the kernel has noted of it here. Of inactive pages, the words know all.
+        let forgets_nothing = || before.is_inactive() || self.shares_addresses && !self.was_stored_at(place);
         let protect = !store && !before.needs_write() && forgets_nothing();
-        let shown = match frames.reveal(self.address_at(place), protect) {
-            Ok(shown) => shown,
+        let newly_mapped = match frames.reactivate(self.address_at(place), protect) {
+            Ok(newly_mapped) => newly_mapped,
             Err(error) => {
-                self.word(page).fail_reveal(before);
+                self.word(page).fail_reactivate(before);
                 return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
             }
         };
@@ -200,15 +200,15 @@ impl Region {
             (false, true) => Some(epoch),
             (false, false) => None,
         };
-        if !before.is_hidden() {
-            self.word(page).finish_reveal(dirty_in, None);
+        if !before.is_inactive() {
+            self.word(page).finish_reactivate(dirty_in, None);
         } else {
             let order = self.order();
-            let frequency = order.policy.frequency_of_rescued(before.frequency());
-            order.move_rescued(cpu::current(), before.frequency(), frequency);
-            self.word(page).finish_reveal(dirty_in, Some(frequency));
+            let frequency = order.policy.frequency_of_reactivated(before.frequency());
+            order.move_reactivated(cpu::current(), before.frequency(), frequency);
+            self.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
-        if before.is_hidden() || self.shares_addresses && shown {
+        if before.is_inactive() || self.shares_addresses && newly_mapped {
             shared.count(cpu::current(), Counter::SoftMisses, 1);
         }
         if store && !was_dirty {

@@ -28,7 +28,7 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 struct Run {
     pages: Range<u64>,
     missed: u64,
-    /// At which of the region's addresses they come in sight.
+    /// At which of the region's addresses they are mapped.
     view: usize,
     /// From here up to `unit_end` they belong to the missed page's unit; those below are read ahead, going down.
     unit_start: u64,
@@ -175,7 +175,7 @@ impl Region {
         let advised = self.window_to_read(page);
         // Who wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
         // to guess.
-        let guesses = advised.is_none() && wanted == 1 && (!store || self.hideable().is_some());
+        let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
         let sequence = guesses.then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
@@ -354,14 +354,14 @@ impl Region {
     }
 
     /// Makes Loading pages visible that were read because they are wanted; on an error some of them have been given up.
-    pub(super) fn show_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
+    pub(super) fn install_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
-        let shown = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
-        shown.map_err(|refused| FaultError::Refused(refused.code))
+        let installed = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
+        installed.map_err(|refused| FaultError::Refused(refused.code))
     }
 
     /// Settles a Loading page that has been read ahead, by the bytes that have arrived or an error number below zero. False if
-    /// it cannot be shown, and is Loading as before.
+    /// it cannot be mapped, and is Loading as before.
     pub(super) fn show_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
         // What somebody else may have appended to the file is none of the mapping's.
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
@@ -389,11 +389,11 @@ impl Region {
         let first = place.page;
         let timed = self.shared.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
-        // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
+        // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
         let leave = if store { self.leave_to_store(pages.clone()) } else { None };
         let store = leave.is_some();
-        let may_be_dirty = store || self.hideable().is_some();
+        let may_be_dirty = store || self.deactivatable().is_some();
         let epoch = may_be_dirty.then(|| {
             self.announce_dirty(first);
             self.announce_dirty(pages.end - 1)

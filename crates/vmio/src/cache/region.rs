@@ -16,7 +16,7 @@ use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
-use crate::engine::{Frames, HideableFrames};
+use crate::engine::{DeactivatableFrames, Frames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
@@ -51,7 +51,7 @@ pub(crate) struct Region {
     pub(crate) on_read_error: OnReadError,
     pub(crate) unit: Unit,
     range: Reservation,
-    hideable: Option<Box<dyn HideableFrames>>,
+    deactivatable: Option<Box<dyn DeactivatableFrames>>,
     /// If it has a floor or a ceiling.
     pub(crate) tenant: Option<Arc<Tenant>>,
     pub(super) views: Views,
@@ -155,8 +155,8 @@ fn installs_spans(shared: &Shared) -> bool {
 }
 
 /// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
-fn reserve_hideable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn HideableFrames>)> {
-    match shared.engine.hideable(len, GRANULE_BYTES) {
+fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
+    match shared.engine.deactivatable(len, GRANULE_BYTES) {
         Ok(range_and_frames) => Some(range_and_frames),
         Err(error) => {
             tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
@@ -204,7 +204,7 @@ impl Region {
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
             let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
-            let (mut range, hideable) = match tracked.then(|| reserve_hideable(&shared, reserved)).flatten() {
+            let (mut range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
                 Some((range, frames)) => (range, Some(frames)),
                 None => {
                     let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
@@ -219,14 +219,14 @@ impl Region {
             )?;
             let of_spans = || DirtySpans::new(spans as u64);
             let open_spans = journaled.is_some().then(of_spans).transpose()?;
-            Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, of_spans()?, open_spans))
+            Ok((range, deactivatable, SparseArray::new(pages)?, SparseArray::new(spans)?, of_spans()?, open_spans))
         };
-        let (range, hideable, words, spans, dirty_spans, open_spans) =
+        let (range, deactivatable, words, spans, dirty_spans, open_spans) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
             first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64, len)),
-            shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
+            shares_addresses: hint == FrameHint::SharedAddresses && deactivatable.is_some(),
             shared,
             backing,
             journaled,
@@ -237,7 +237,7 @@ impl Region {
             on_read_error: options.on_read_error,
             unit,
             range,
-            hideable,
+            deactivatable,
             tenant,
             huge_pages,
             read_ahead_until: AtomicU64::new(0),
@@ -387,14 +387,14 @@ impl Region {
         self.read_ahead_until.store(span, Ordering::Relaxed);
     }
 
-    /// Its frames, if they can be hidden and the kernel notes their stores.
-    pub(crate) fn hideable(&self) -> Option<&dyn HideableFrames> {
-        self.hideable.as_deref()
+    /// Its frames, if they can be deactivated and the kernel notes their stores.
+    pub(crate) fn deactivatable(&self) -> Option<&dyn DeactivatableFrames> {
+        self.deactivatable.as_deref()
     }
 
     /// Its frames.
     pub(crate) fn frames(&self) -> &dyn Frames {
-        match &self.hideable {
+        match &self.deactivatable {
             Some(frames) => &**frames,
             None => &*self.shared.frames,
         }
@@ -405,7 +405,7 @@ impl Region {
         self.shared.engine.detach(&self.range);
     }
 
-    /// Whether pages may be in memory and not in sight at an address that a view of the region has.
+    /// Whether a page may be in memory and not mapped at one of the region's views.
     pub(crate) fn shares_addresses(&self) -> bool {
         self.shares_addresses
     }
@@ -511,7 +511,7 @@ impl Region {
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
         let (word, order) = (self.word(page), self.order());
         let before = word.load();
-        if before.is_hidden() {
+        if before.is_inactive() {
             order.eviction_queue.add_pages(-1);
         }
         order.note_queue(cpu::current(), before.frequency(), -1);

@@ -37,7 +37,7 @@ impl Region {
             failures.writes
         };
         // Of a sync that failed, pages of either epoch may be left. Where the kernel notes stores, it does not say when.
-        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.hideable().is_some() {
+        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.deactivatable().is_some() {
             true => Select::All,
             false => Select::Epoch(self.flip_epoch()),
         };
@@ -185,7 +185,7 @@ impl Region {
     pub(super) fn needs_another_look(&self, page: u64) -> bool {
         let word = self.word(page).load();
         let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
-        may_be_dirty || word.in_flight() || self.hideable().is_some() && word.is_resident()
+        may_be_dirty || word.in_flight() || self.deactivatable().is_some() && word.is_resident()
     }
 
     /// A failed flush is for good: what the device lost of the writes before it cannot be told.

@@ -120,7 +120,7 @@ impl Region {
         let len = BLOCK_PAGES as usize * PAGE_BYTES;
         for view in self.views_of(spans[0]).union(self.views_of(spans[1])).iter() {
             let address = self.address_at(Place { view, page: first });
-            if let Some(frames) = self.hideable() {
+            if let Some(frames) = self.deactivatable() {
                 // Should it fail, the page tables stay; nothing else depends on it.
                 let _ = frames.forget_stores(address, len);
             }

@@ -19,8 +19,8 @@ pub(super) struct Source<'a> {
     pub(super) order: &'a EvictionOrder,
     /// Which of its queues gives pages up, if it has two.
     pub(super) queue: Option<Queue>,
-    /// So many pages wait out of sight before the first of them is dropped.
-    pub(super) hidden_pages_max: u32,
+    /// The number of inactive pages above which they are dropped.
+    pub(super) inactive_pages_max: u32,
     /// How many may go.
     pub(super) allowed: usize,
     /// Where to begin in a span of which not all may go, so that it is not always its first pages.
@@ -42,8 +42,8 @@ impl<'a> Source<'a> {
     /// An order that so many pages stand in, as many as the cache has at most.
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.capacity_pages());
-        let hidden_pages_max = pages / order.policy.hidden_share();
-        Source { order, queue: order.queue_in_turn(pages), hidden_pages_max, allowed, hand }
+        let inactive_pages_max = pages / order.policy.inactive_share();
+        Source { order, queue: order.queue_in_turn(pages), inactive_pages_max, allowed, hand }
     }
 
     /// The pages of a span in the order in which they are asked to go.

@@ -14,7 +14,7 @@ use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::views::Place;
-use crate::engine::HideableFrames;
+use crate::engine::DeactivatableFrames;
 use crate::page::span::SpanGuard;
 use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
@@ -197,7 +197,7 @@ impl WriteBatch {
         held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
         let pages = region.pages_left_of(pages, held);
-        if let Some(frames) = region.hideable() {
+        if let Some(frames) = region.deactivatable() {
             return self.collect_tracked(region, frames, pages, select);
         }
         let start = self.pages.len();
@@ -270,17 +270,17 @@ impl WriteBatch {
     fn collect_tracked(
         &mut self,
         region: &Region,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         pages: Range<u64>,
         select: Select,
     ) -> io::Result<usize> {
         let start = self.pages.len();
-        let in_sight = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
-        let asked = if in_sight { self.take_notes(region, frames, &pages) } else { Ok(()) };
+        let takes_active = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
+        let asked = if takes_active { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
             let word = region.word(page);
-            let was_stored = in_sight && self.stored.contains((page - pages.start) as usize);
-            let takes = asked.is_ok() && self.room() > 0 && (in_sight || word.load().is_hidden());
+            let was_stored = takes_active && self.stored.contains((page - pages.start) as usize);
+            let takes = asked.is_ok() && self.room() > 0 && (takes_active || word.load().is_inactive());
             match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
                 Some(pinned) => self.pages.push(BatchPage { region, page, pinned, destination: Destination::Backing }),
                 None if was_stored => word.note_store(),
@@ -293,7 +293,7 @@ impl WriteBatch {
     }
 
     /// Takes the kernel's notes of pages of a span, wherever it can be seen.
-    fn take_notes(&mut self, region: &Region, frames: &dyn HideableFrames, pages: &Range<u64>) -> io::Result<()> {
+    fn take_notes(&mut self, region: &Region, frames: &dyn DeactivatableFrames, pages: &Range<u64>) -> io::Result<()> {
         let len = (pages.end - pages.start) as usize * PAGE_BYTES;
         self.stored.clear();
         for view in region.views_of(span_of(pages.start)).iter() {
@@ -304,8 +304,8 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Copies added pages out of the memory file, in sight or not, neighbours together.
-    fn copy_tracked(&mut self, region: &Region, frames: &dyn HideableFrames, start: usize) -> io::Result<()> {
+    /// Copies added pages out of the memory file, active or inactive, neighbours together.
+    fn copy_tracked(&mut self, region: &Region, frames: &dyn DeactivatableFrames, start: usize) -> io::Result<()> {
         let mut slot = start;
         while slot < self.pages.len() {
             let first = self.pages[slot].page;
@@ -472,7 +472,7 @@ fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: b
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {
-            // Being revealed, or made dirty for a pin: it is ready in an instant.
+            // Being reactivated, or made dirty for a pin: it is ready in an instant.
             word.wait_while(Snapshot::is_busy);
         } else if seen.in_flight() || !(seen.needs_write() && seen.is_pinned_for_writing()) {
             return None;

@@ -75,7 +75,7 @@ impl Reader {
 
     /// Handles one fault; false if there is none.
     fn handle_next(&self, userfaultfd: &Userfaultfd) -> bool {
-        // Begun before the message is taken: no fault is out of sight in between.
+        // Begun before the message is taken: no fault is missed in between.
         let _turn = self.turn.begin();
         let Some(Fault { address, access }) = userfaultfd.next_fault() else { return false };
         if (self.desk.calls.resolve)(address, access) == Resolution::Declined {
@@ -106,7 +106,7 @@ impl Reader {
         true
     }
 
-    /// Makes accesses to a refused page faults again. One that is in memory is refused no longer, once it is in sight
+    /// Makes accesses to a refused page faults again. A page that is in memory is refused no longer, once it is mapped
     /// at this address.
     fn accept(&self, address: usize) {
         let is_absent = (self.desk.calls.while_absent)(address, &mut || {

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::engine::memfd_frames::Tracker;
 use crate::engine::reader::{self, Desk, Turn};
 use crate::engine::refusals::Refusals;
-use crate::engine::{FaultCalls, FaultEngine, HideableFrames, MemfdFrames};
+use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames};
 use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
@@ -66,7 +66,7 @@ impl FaultEngine for ReaderThreadEngine {
         self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }
 
-    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
+    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let tracker = self.tracker.clone().ok_or(io::ErrorKind::Unsupported)?;
         MemfdFrames::reserve(len, align, tracker)
     }

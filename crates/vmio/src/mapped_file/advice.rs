@@ -33,7 +33,7 @@ pub enum Advice {
     /// say it again after the write.
     DontNeed,
     /// The program has done with the range for now: it goes before what is in use, when the cache needs room. Nothing waits, and whoever
-    /// comes back before that finds it in memory. With [`crate::Engine::Managed`] it is out of sight from now on, and its dirty pages begin to be written.
+    /// comes back before that finds it in memory. With [`crate::Engine::Managed`] it is inactive from now on, and its dirty pages begin to be written.
     /// [`crate::Engine::Kernel`] takes no notice.
     Cold,
     /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in

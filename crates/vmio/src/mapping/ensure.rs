@@ -20,19 +20,19 @@ impl Mapping {
     /// ([`crate::Error::OutOfRange`]).
     #[inline]
     pub fn ensure(&self, range: Range<u64>) -> Result<()> {
-        if self.is_in_sight(&range) { Ok(()) } else { self.bring_in(range) }
+        if self.is_active(&range) { Ok(()) } else { self.bring_in(range) }
     }
 
     /// Whether loads of the range would go through; false if that takes more than a look at each page's word.
     #[inline]
-    pub(super) fn is_in_sight(&self, range: &Range<u64>) -> bool {
+    pub(super) fn is_active(&self, range: &Range<u64>) -> bool {
         let Handle::Cached(file) = &self.handle else { return false };
         let region = file.region();
         let page = PAGE_BYTES as u64;
         range.start < range.end
             && range.end <= region.len()
             && region.shared.generation.is_current()
-            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_in_sight(page))
+            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_active(page))
     }
 
     #[cold]

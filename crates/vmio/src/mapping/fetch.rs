@@ -60,7 +60,7 @@ impl Mapping {
     fn absent_pages(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Vec<Range<u64>>> {
         let mut pages = Vec::new();
         for range in ranges {
-            if self.is_in_sight(&range) {
+            if self.is_active(&range) {
                 continue;
             }
             self.check_range(&range)?;

@@ -36,7 +36,7 @@ impl Mapping {
 }
 
 impl CachedFile {
-    /// Pins pages as long as the user holds on to them, in sight at one of the mapping's views.
+    /// Pins pages as long as the user holds on to them, mapped at one of the mapping's views.
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
         let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
@@ -110,7 +110,7 @@ impl CachedFile {
             }
         }
         if region.shares_addresses() {
-            show(region, &held.pages, view, access)?;
+            map_pinned(region, &held.pages, view, access)?;
         }
         // A mapping that is being shortened looks for pins after it has set its new length.
         if held.pages.end > region.pages() {
@@ -150,7 +150,7 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
         let page = pinned.end;
         loop {
             let seen = region.word(page).load();
-            if seen.state() != State::Dirty || seen.is_hidden() {
+            if seen.state() != State::Dirty || seen.is_inactive() {
                 region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
             }
             let _held = region.span(span_of(page)).lock();
@@ -185,11 +185,11 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     }
 }
 
-/// In memory, pinned pages need not be in sight at every address yet; where they are, they stay.
-fn show(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
+/// Pinned pages are in memory, but need not be mapped at every address yet; where they are, they stay.
+fn map_pinned(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
     pinned.clone().try_for_each(|page| {
-        let shown = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
-        shown.map_err(|failure| failure.into_error(region, page))
+        let mapped = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
+        mapped.map_err(|failure| failure.into_error(region, page))
     })
 }
 

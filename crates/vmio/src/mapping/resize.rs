@@ -75,7 +75,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Whether a page is in memory, in sight or not. Who owns it is waited for: a page that is taken out of sight stays in memory, and so
+    /// Whether a page is in memory, active or inactive. Waits for its owner: a page that is being deactivated stays in memory, and so
     /// does one that cannot be unmapped. One look tells both that nobody owns it and where it is.
     fn is_in_memory(&self, page: u64) -> bool {
         let word = self.region().word(page);
@@ -307,23 +307,23 @@ mod tests {
         assert_eq!(bytes.iter().max(), Some(&0), "what was cut off is back");
     }
 
-    /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
+    /// An evictor that deactivates the last page, or tries to, leaves in memory what the program stored behind the
     /// end: growth waits until that can be cleared.
     #[test]
-    fn the_tail_is_cleared_of_a_page_that_is_being_taken_out_of_sight() {
+    fn the_tail_is_cleared_of_a_page_that_is_being_deactivated() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let map = Mapping::open(&cache, MemoryBacking::new(100).unwrap(), MappingOptions::new()).unwrap();
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
         let word = region.word(0);
-        let before = word.begin_hide(crate::page::visit::Visit::LAST).unwrap();
+        let before = word.begin_deactivate(crate::page::visit::Visit::LAST).unwrap();
         thread::scope(|scope| {
             let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());
             while !word.load().is_awaited() && !grower.is_finished() {
                 thread::yield_now();
             }
-            word.fail_hide(Some(before.epoch()));
+            word.fail_deactivate(Some(before.epoch()));
         });
         let mut byte = [1];
         map.read_at(200, &mut byte).unwrap();

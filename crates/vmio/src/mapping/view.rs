@@ -79,7 +79,7 @@ impl View {
     }
 
     /// As [`Mapping::pin`]: system calls may be given pointers into the range at this view. (Pages that are pinned at
-    /// another address stay in memory, but need not be in sight here.)
+    /// another address stay in memory, but need not be mapped here.)
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.mapping.check_range(&range)?;
         let pinned = self.addresses.pin(touched_pages(&range), access)?;

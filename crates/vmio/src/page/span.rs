@@ -45,7 +45,7 @@ pub(crate) struct Span {
     /// Where it can be seen, if its region can be seen at several addresses.
     pub(crate) views: SpanViews,
     /// Link of the eviction queue; it alone uses it.
-    pub(crate) next_hidden: AtomicPtr<Span>,
+    pub(crate) next_inactive: AtomicPtr<Span>,
 }
 
 #[cfg(not(loom))]
@@ -242,7 +242,7 @@ impl Span {
         }
     }
 
-    /// Whether there may be such a page in sight.
+    /// Whether there may be such an active page.
     pub(crate) fn has_new_pages(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }

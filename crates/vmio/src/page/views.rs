@@ -41,8 +41,8 @@ impl ViewSet {
 pub(crate) struct SpanViews(AtomicU32);
 
 impl SpanViews {
-    /// Those at which pages of the span may be in sight. A view is among them before the first page is: who owns a page's
-    /// word and then asks misses none that the page can be seen at.
+    /// Those at which pages of the span may be mapped. A view is among them before the first page is mapped there: the owner
+    /// of a page's word misses none that the page is mapped at.
     pub(crate) fn ready(&self) -> ViewSet {
         ViewSet(self.0.load(Ordering::SeqCst) & ((1 << BEING_PREPARED) - 1))
     }

@@ -7,7 +7,7 @@ use crate::page::word::{PageWord, Snapshot};
 pub(crate) enum Queue {
     /// New, or away for so long that it is as good as new.
     Small,
-    /// It came back soon, or was touched while it waited out of sight.
+    /// It came back soon, or was touched while it was inactive.
     Main,
 }
 

@@ -19,20 +19,20 @@ use crate::page::span::Span;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// What is best for most programs: S3-FIFO, but over frames that can be hidden ([`crate::FrameHint::Mixed`]) all pages of a
-    /// span wait out of sight together, so that they share a TLB shootdown.
+    /// What is best for most programs: S3-FIFO, but over frames that can be deactivated ([`crate::FrameHint::Mixed`]) all pages of a
+    /// span become inactive together, so that they share a TLB shootdown.
     #[default]
     Auto,
     /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. When a page
     /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
     KeepRefaulted,
     /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference. Over frames that can be
-    /// hidden a page that is touched while it waits out of sight has a second chance, as CLOCK gives it.
+    /// deactivated, a page that is touched while it is inactive has a second chance, as CLOCK gives it.
     Fifo,
     /// S3-FIFO (Yang et al., SOSP 2023): pages that are new leave soon, from a small queue. Those that come back before the
-    /// cache has turned over, or are touched while they wait out of sight, stand in the main one, and survive the more
+    /// cache has turned over, or are touched while they are inactive, stand in the main one, and survive the more
     /// visits of the evictor the more often that was. A scan passes through the small queue alone. Over frames that can be
-    /// hidden it misses less than with `Auto`, at more TLB shootdowns: for slow devices.
+    /// deactivated it misses less than `Auto`, at more TLB shootdowns: for slow devices.
     S3Fifo,
 }
 
@@ -93,8 +93,8 @@ pub(crate) trait Policy: Send + Sync {
     /// ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 
-    /// The frequency of a page that was touched while it waited out of sight.
-    fn frequency_of_rescued(&self, before: u8) -> u8;
+    /// The frequency of a page that was touched while it was inactive.
+    fn frequency_of_reactivated(&self, before: u8) -> u8;
 
     /// The frequency of a page that comes in where the program has advised of its reuse.
     fn frequency_by_advice(&self, reuse: Reuse) -> u8;
@@ -102,9 +102,9 @@ pub(crate) trait Policy: Send + Sync {
     /// With two queues, one page in so many stands in the small one.
     fn small_queue_share(&self) -> Option<u32>;
 
-    /// One page in so many waits out of sight before the first of them is dropped.
-    fn hidden_share(&self) -> u32;
+    /// One page in this many may be inactive before the first of them is dropped.
+    fn inactive_share(&self) -> u32;
 
-    /// Whether only those pages of a span go out of sight that would be evicted, not all.
-    fn hides_by_page(&self) -> bool;
+    /// Whether only those pages of a span are deactivated that would be evicted, not all.
+    fn deactivates_by_page(&self) -> bool;
 }

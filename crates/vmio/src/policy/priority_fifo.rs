@@ -20,13 +20,13 @@ const FREQUENCY_MAX: u8 = 3;
 const SOON: u8 = 4;
 /// Who misses a page later than this knows less of it than before.
 const LATE: u8 = 8;
-/// One page in so many waits out of sight: long enough for a page in use to be touched, short enough that few touches are
-/// of hidden pages.
-const HIDDEN_SHARE: u32 = 4;
+/// One page in this many is inactive: long enough for a page in use to be touched, short enough that few touches are
+/// of inactive pages.
+const INACTIVE_SHARE: u32 = 4;
 /// S3-FIFO's small queue, a part of the cache. docs/design/policies.md says how these were found.
 const S3_SMALL_SHARE: u32 = 20;
 /// Pages wait as part of the small queue, nearly all of them.
-const S3_HIDDEN_SHARE: u32 = 32;
+const S3_INACTIVE_SHARE: u32 = 32;
 /// A page that comes back no later than this is not new; in eighths of a turnover.
 const S3_GHOSTS: u8 = 6;
 /// What each such return adds to the frequency.
@@ -233,7 +233,7 @@ impl Policy for PriorityFifo {
         }
     }
 
-    fn frequency_of_rescued(&self, before: u8) -> u8 {
+    fn frequency_of_reactivated(&self, before: u8) -> u8 {
         if self.is_s3_fifo() { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
     }
 
@@ -249,11 +249,11 @@ impl Policy for PriorityFifo {
         self.is_s3_fifo().then_some(S3_SMALL_SHARE)
     }
 
-    fn hidden_share(&self) -> u32 {
-        if self.hides_by_page() { S3_HIDDEN_SHARE } else { HIDDEN_SHARE }
+    fn inactive_share(&self) -> u32 {
+        if self.deactivates_by_page() { S3_INACTIVE_SHARE } else { INACTIVE_SHARE }
     }
 
-    fn hides_by_page(&self) -> bool {
+    fn deactivates_by_page(&self) -> bool {
         self.policy == EvictionPolicy::S3Fifo
     }
 }
@@ -328,7 +328,7 @@ mod tests {
         for policy in [EvictionPolicy::Auto, EvictionPolicy::S3Fifo].map(|policy| PriorityFifo::new(1, policy)) {
             assert_eq!((policy.frequency(0, Some(6)), policy.frequency(4, Some(6))), (2, 5));
             assert_eq!((policy.frequency(4, Some(7)), policy.frequency(0, None)), (0, 0));
-            assert_eq!((policy.frequency_of_rescued(0), policy.frequency_of_rescued(5)), (1, 5));
+            assert_eq!((policy.frequency_of_reactivated(0), policy.frequency_of_reactivated(5)), (1, 5));
         }
     }
 

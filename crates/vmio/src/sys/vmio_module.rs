@@ -147,9 +147,9 @@ pub(crate) struct ModuleCounts {
     pub(crate) stores_missed: u64,
     /// Of both, those that were answered with zeros.
     pub(crate) fresh: u64,
-    /// Touches of a page that was out of sight.
+    /// Minor faults: touches of an inactive page.
     pub(crate) found: u64,
-    /// Stores to a page that was in sight for loads, or was brought in by them.
+    /// Stores to a page that was mapped for loads, or was brought in by them.
     pub(crate) made_writable: u64,
     /// Requests.
     pub(crate) reads: u64,

@@ -1,8 +1,8 @@
 //! Reads of single pages that begin in the thread which asks for them, where nothing has to be waited for: one hand-over
-//! less than through a ring, and while one thread shows what has come another asks for more.
+//! less than through a ring, and while one thread installs what has come another asks for more.
 //!
 //! The caller claims the page, with signals blocked until the read is under way: from then on the page is in the hands of a
-//! thread that does nothing but show pages. That one keeps the rule of the thread of a ring, and never has to evict.
+//! thread that does nothing but install pages. That one keeps the rule of the thread of a ring, and never has to evict.
 
 use std::io;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl Reads {
         std::ptr::slice_from_raw_parts_mut(start, PAGE_BYTES)
     }
 
-    /// Shows what has been read, and tells who waits for it. A read that could not begin without waiting goes to the ring.
+    /// Installs what has been read, and tells who waits for it. A read that could not begin without waiting goes to the ring.
     fn end(&self, token: u64, result: i32, queue: &mut Queue<Request>, door: &Door, spent: &HandOver<Request>) {
         let at = token as usize;
         let slot = &self.slots[at];
@@ -222,7 +222,7 @@ mod tests {
                 assert!(queue.is_empty(), "the read would have had to wait");
                 std::thread::yield_now();
             }
-            assert!(region.is_in_sight(5));
+            assert!(region.is_active(5));
         }
         reads.stop();
     }

@@ -31,7 +31,7 @@ impl Region {
     /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
         let seen = self.glance(page);
-        if seen.is_in_sight() {
+        if seen.is_active() {
             if seen.is_poisoned() {
                 return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
             }
@@ -41,7 +41,7 @@ impl Region {
             return Claimed::Busy;
         }
         if seen.is_resident() {
-            return self.show(page);
+            return self.claim_inactive(page);
         }
         match self.claim_absent(core, page, urgency, true) {
             Claimed::Absent(_) => {}
@@ -52,12 +52,12 @@ impl Region {
         Claimed::Absent(1 + claimed.count() as u64)
     }
 
-    /// A page in memory, out of sight.
-    fn show(&self, page: u64) -> Claimed {
-        let (Some(frames), Ok(before)) = (self.hideable(), self.word(page).begin_reveal()) else {
+    /// Claims an inactive page.
+    fn claim_inactive(&self, page: u64) -> Claimed {
+        let (Some(frames), Ok(before)) = (self.deactivatable(), self.word(page).begin_reactivate()) else {
             return Claimed::Busy; // It has changed under our eyes.
         };
-        match self.reveal(frames, Place { view: 0, page }, before, false) {
+        match self.reactivate(frames, Place { view: 0, page }, before, false) {
             Ok(()) => Claimed::Present(1),
             Err(error) => Claimed::Failed(error),
         }
@@ -146,12 +146,12 @@ impl Region {
         failed
     }
 
-    /// Shows pages that were read, but for those that do not verify.
+    /// Installs pages that were read, but for those that do not verify.
     fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
         let pages = data.len() / PAGE_BYTES;
         self.shared.count(cpu::current(), Counter::FetchedPages, pages as u64);
         let mut failed = None;
-        let mut shown = 0;
+        let mut next = 0;
         for at in 0..=pages {
             let verified = match data.get(at * PAGE_BYTES..(at + 1) * PAGE_BYTES) {
                 Some(page) => self.verify(first + at as u64, page),
@@ -160,16 +160,16 @@ impl Region {
             if at < pages && verified.is_ok() {
                 continue;
             }
-            if shown < at {
-                let run = first + shown as u64;
-                let installed = self.show_wanted(cpu::current(), run, &data[shown * PAGE_BYTES..at * PAGE_BYTES]);
+            if next < at {
+                let run = first + next as u64;
+                let installed = self.install_wanted(cpu::current(), run, &data[next * PAGE_BYTES..at * PAGE_BYTES]);
                 failed = failed.or(installed.err().map(|error| (run, error)));
             }
             if let Err(failure) = verified {
                 let refused = self.refuse(first + at as u64, failure);
                 failed = failed.or(Some(refused));
             }
-            shown = at + 1;
+            next = at + 1;
         }
         failed
     }

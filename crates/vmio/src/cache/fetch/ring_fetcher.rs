@@ -1,4 +1,4 @@
-//! A thread that fetches pages through a ring of its own: it claims them, reads them, shows them, and tells who waits.
+//! A thread that fetches pages through a ring of its own: it claims them, reads them, installs them, and tells who waits.
 //!
 //! While it owns page words, and it hardly ever owns none, it allocates and frees nothing, takes no lock that the program
 //! may hold, touches no mapped memory, and waits for finite work only. What it has done with goes back to those who
@@ -35,9 +35,9 @@ const SHORT: Duration = Duration::from_millis(1);
 
 /// The thread sleeps until one in so many of the reads under way has ended: a wake-up for each of many is most of the work.
 const WAKE_UP_SHARE: u32 = 8;
-/// Of many reads that have ended together, so many are shown before those who wait for them are told, and what they ask for
-/// next is begun: devices answer in bursts, and should not lie idle until all of one has been shown.
-const SHOWN_AT_A_TIME: u32 = 4;
+/// Of many reads that have ended together, so many are installed before those who wait for them are told, and what they ask for
+/// next is begun: devices answer in bursts, and should not lie idle until all of one has been installed.
+const INSTALLED_AT_A_TIME: u32 = 4;
 
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
@@ -215,13 +215,13 @@ impl Fetching {
         }
     }
 
-    /// Shows all that has been read.
+    /// Installs all that has been read.
     fn end_reads(&mut self) {
-        let mut shown = 0;
+        let mut installed = 0;
         while let Some((token, result)) = self.ring.completed() {
             self.end_read(token as usize, result);
-            shown += 1;
-            if shown % SHOWN_AT_A_TIME == 0 {
+            installed += 1;
+            if installed % INSTALLED_AT_A_TIME == 0 {
                 self.tell();
                 self.begin_reads();
                 self.ring.submit();
@@ -344,7 +344,7 @@ impl Fetching {
         }
     }
 
-    /// Shows what has been read.
+    /// Installs what has been read.
     fn end_read(&mut self, first: usize, result: i32) {
         let Some(Read { request: at, page, run }) = self.reads[first].take() else { return };
         self.under_way -= 1;
