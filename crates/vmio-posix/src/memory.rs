@@ -418,7 +418,7 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         && let Some(Ok(Part { file, bytes, .. })) = &part
         && file.uses_page_cache()
     {
-        // Linux only takes them out of sight, and says itself if it may not.
+        // Linux only unmaps them, and says itself if it may not.
         let _ = file.mapping.advise(file.within(bytes.clone()), Advice::Cold);
         return None;
     }

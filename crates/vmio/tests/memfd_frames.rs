@@ -78,8 +78,8 @@ fn a_touch_reactivates_a_page_that_waits_to_be_dropped() {
     }
     let stats = cache.stats();
     let reads: u64 = (0..64).map(|page| u64::from(device.reads_of(page))).sum();
-    assert!(stats.soft_misses > 1000, "{stats:?}");
-    assert!(reads * 4 < stats.soft_misses, "{reads} reads of 64 pages in use, {stats:?}");
+    assert!(stats.minor_faults > 1000, "{stats:?}");
+    assert!(reads * 4 < stats.minor_faults, "{reads} reads of 64 pages in use, {stats:?}");
 }
 
 /// A page that was dropped comes from the device again: a hole in the memory file is not a page of zeros.

@@ -83,7 +83,7 @@ fn a_page_is_in_memory_once_and_read_once() {
         let stats = cache.stats();
         // A page of page tables at each address, and one of page words.
         assert_eq!((stats.table_pages, stats.resident_pages), (2 + which as u64, SPAN), "{stats:?}");
-        assert_eq!((stats.load_misses, stats.soft_misses), (SPAN, which as u64 * SPAN), "{stats:?}");
+        assert_eq!((stats.load_misses, stats.minor_faults), (SPAN, which as u64 * SPAN), "{stats:?}");
     }
     (0..SPAN).for_each(|page| assert_eq!(device.reads_of(page), 1));
     file.map.advise(0..file.map.len(), Advice::DontNeed).unwrap();

@@ -107,8 +107,8 @@ pub struct vmio_stats {
     pub load_misses: u64,
     /// Stores that found their page absent.
     pub store_misses: u64,
-    /// Touches of pages that were in memory, but out of sight.
-    pub soft_misses: u64,
+    /// Minor faults: touches of pages that were inactive (in memory, but unmapped), or mapped at another address only.
+    pub minor_faults: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
     /// Misses filled with zeros because the range was advised fresh.
@@ -255,7 +255,7 @@ impl vmio_stats {
             pinned_pages: stats.pinned_pages,
             load_misses: stats.load_misses,
             store_misses: stats.store_misses,
-            soft_misses: stats.soft_misses,
+            minor_faults: stats.minor_faults,
             write_protect_faults: stats.write_protect_faults,
             fresh_fills: stats.fresh_fills,
             read_ahead_pages: stats.read_ahead_pages,

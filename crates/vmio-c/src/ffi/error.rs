@@ -11,7 +11,7 @@ use crate::status::vmio_status;
 /// another meaning, which the changelog says.
 pub const VMIO_ABI_MAJOR: u32 = 0;
 /// See VMIO_ABI_MAJOR.
-pub const VMIO_ABI_MINOR: u32 = 5;
+pub const VMIO_ABI_MINOR: u32 = 6;
 
 /// The binary interface of the library that the program runs with: the major version times 65536 plus the minor one.
 #[unsafe(no_mangle)]

@@ -209,7 +209,7 @@ impl Region {
             self.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
         if before.is_inactive() || self.shares_addresses && newly_mapped {
-            shared.count(cpu::current(), Counter::SoftMisses, 1);
+            shared.count(cpu::current(), Counter::MinorFaults, 1);
         }
         if store && !was_dirty {
             self.count_dirty(page);

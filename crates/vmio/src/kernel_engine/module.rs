@@ -91,7 +91,7 @@ impl Module {
             load_misses: counts.loads_missed,
             store_misses: counts.stores_missed,
             fresh_fills: counts.fresh,
-            soft_misses: counts.found,
+            minor_faults: counts.found,
             // A store that misses makes its page writable as well.
             write_protect_faults: counts.made_writable.saturating_sub(counts.stores_missed),
             reads: counts.reads,

@@ -25,7 +25,7 @@ macro_rules! counters {
 counters! {
     LoadMisses "load_misses",
     StoreMisses "store_misses",
-    SoftMisses "soft_misses",
+    MinorFaults "minor_faults",
     WriteProtectFaults "write_protect_faults",
     FreshFills "fresh_fills",
     ReadAheadPages "read_ahead_pages",
@@ -147,9 +147,9 @@ pub struct Stats {
     pub store_misses: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
-    /// Touches of a page that was out of the program's sight but still in memory ([`crate::FrameHint::Mixed`]), or in
-    /// sight at another address only ([`crate::FrameHint::SharedAddresses`]).
-    pub soft_misses: u64,
+    /// Minor faults: touches of a page that was inactive, which is in memory but unmapped ([`crate::FrameHint::Mixed`]), or
+    /// mapped at another address only ([`crate::FrameHint::SharedAddresses`]).
+    pub minor_faults: u64,
     /// Misses filled with zeros because the range was advised fresh.
     pub fresh_fills: u64,
     /// Pages brought in beside a missed one.
@@ -230,7 +230,7 @@ impl Stats {
             pinned_pages: pages.pinned,
             load_misses: total(Counter::LoadMisses),
             store_misses: total(Counter::StoreMisses),
-            soft_misses: total(Counter::SoftMisses),
+            minor_faults: total(Counter::MinorFaults),
             write_protect_faults: total(Counter::WriteProtectFaults),
             fresh_fills: total(Counter::FreshFills),
             read_ahead_pages: total(Counter::ReadAheadPages),
