@@ -85,7 +85,7 @@ impl AddAssign for Pass {
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Give back clean pages; write only where it pays. Each visit counts as so many; as more than one after a pass that
+    /// Give back clean pages; write only where it is worth it. The visit counts as this many; as more than one after a pass that
     /// brought little.
     Evict { visits: u8 },
     /// Give back pages whatever it takes.
@@ -332,10 +332,14 @@ impl Evictor {
             return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let pays = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        let worth_writing =
+            goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
-        let visit =
-            if dirty > 0 && pays { Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) } } else { visit };
+        let visit = if dirty > 0 && worth_writing {
+            Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
+        } else {
+            visit
+        };
         if goal != Goal::Clean {
             let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
@@ -349,7 +353,7 @@ impl Evictor {
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
-                if goal.is_hard() || region.can_go_together(unit.clone(), pays) {
+                if goal.is_hard() || region.can_go_together(unit.clone(), worth_writing) {
                     let goes = |page: &u64| {
                         let word = region.word(*page);
                         let goes = word.begin_evict(visit);
@@ -366,7 +370,7 @@ impl Evictor {
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
-        if dirty > 0 && pays && !self.is_enough(source, pass) {
+        if dirty > 0 && worth_writing && !self.is_enough(source, pass) {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
             let _ = self.batch.collect(region, pages, select, &locked);
         }

@@ -128,9 +128,9 @@ impl Region {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
-                        let is_paid = inside.as_mut().map(InSpan::take_page).is_some();
+                        let is_charged = inside.as_mut().map(InSpan::take_page).is_some();
                         probes::miss_begin(self.address_at(place), store);
-                        let loaded = self.load(place, wanted, before, store, is_paid);
+                        let loaded = self.load(place, wanted, before, store, is_charged);
                         probes::miss_end(self.address_at(place), loaded.is_ok());
                         return loaded;
                     }

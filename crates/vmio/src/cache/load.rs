@@ -24,7 +24,7 @@ use crate::telemetry::layout::Latency;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// Neighbouring pages whose words we have made Loading, paid for, and that one read brings in.
+/// Neighbouring pages whose words we have made Loading, which are charged, and which one read brings in.
 struct Run {
     pages: Range<u64>,
     missed: u64,
@@ -86,7 +86,7 @@ impl Region {
         wanted: u64,
         before: Snapshot,
         store: bool,
-        is_paid: bool,
+        is_charged: bool,
     ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let page = place.page;
@@ -99,7 +99,7 @@ impl Region {
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.measures_misses.then(Instant::now);
-        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_paid);
+        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
@@ -136,22 +136,22 @@ impl Region {
 
     /// Takes a missed page's budget, unless it has it, and that of so many neighbours; returns for how many it got it. In
     /// a cache that is full of pages that stay, the missed one has to do.
-    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_paid: bool) -> Result<u32, &'static str> {
-        if is_paid {
+    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_charged: bool) -> Result<u32, &'static str> {
+        if is_charged {
             // Who holds a page does not wait for more.
             let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
             let taken = fits && self.shared.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
         }
-        let price = self.price(page);
+        let charge = self.charge_of(page);
         // The page itself is counted.
-        self.make_room(core, price - 1 + neighbours);
+        self.make_room(core, charge - 1 + neighbours);
         // Not for ever: who waits is counted in its span and keeps its tables from being given back.
-        let all = neighbours > 0 && self.shared.take_some(core, price + neighbours);
+        let all = neighbours > 0 && self.shared.take_some(core, charge + neighbours);
         if !all {
-            self.shared.take_pages(core, price)?;
+            self.shared.take_pages(core, charge)?;
         }
-        self.pay(page, price);
+        self.charge(page, charge);
         Ok(if all { neighbours } else { 0 })
     }
 
@@ -240,10 +240,10 @@ impl Region {
         if !self.claim_neighbour(page) {
             return false;
         }
-        let price = self.price(page);
-        let taken = self.at_ceiling(price - 1).is_none() && self.shared.budget.take(core, price).is_some();
+        let charge = self.charge_of(page);
+        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.budget.take(core, charge).is_some();
         if taken {
-            self.pay(page, price)
+            self.charge(page, charge)
         } else {
             self.forget_load(page)
         }

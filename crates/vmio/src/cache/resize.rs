@@ -81,7 +81,7 @@ impl Shared {
             }
             let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
             self.set_capacity(step);
-            if let Err(why) = self.pay_owed(&mut evictor) {
+            if let Err(why) = self.repay_owed(&mut evictor) {
                 self.set_capacity(fallback);
                 return Ok(Err(why));
             }
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Evicts until nothing is owed.
-    fn pay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
+    fn repay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);
         loop {

@@ -279,7 +279,7 @@ impl Shared {
         Watermarks::of(self.capacity_pages(), self.dirty_ratio)
     }
 
-    /// Whether pages are owed: then a thread that finds none may yet get one, since who shrinks the cache either pays or
+    /// Whether pages are owed: then a thread that finds none may yet get one, since a thread that shrinks the cache either repays or
     /// gives up.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.budget.limit().owed > 0
@@ -380,7 +380,7 @@ impl Shared {
         self.note_freed();
     }
 
-    /// Wakes those that wait for a free page, or for what is owed to be paid.
+    /// Wakes the threads that wait for a free page, or for what is owed to be repaid.
     fn note_freed(&self) {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if self.freed_waiters.load(Ordering::SeqCst) > 0 {

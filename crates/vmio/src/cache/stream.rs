@@ -203,9 +203,9 @@ impl Region {
         }
         let Some((pages, present)) = self.claim_span(number, missed) else { return false };
         let first = pages.start;
-        let price = self.price(first);
-        // What is in small pages stays until all is read, and is paid for twice as long.
-        let due = SPAN_PAGES as u32 + price - 1;
+        let charge = self.charge_of(first);
+        // What is in small pages stays until all is read, and is charged twice until then.
+        let due = SPAN_PAGES as u32 + charge - 1;
         let has = if frame.is_full { SPAN_PAGES as u32 } else { 0 };
         let taken = due.saturating_sub(has);
         if taken > 0 && !take(taken) {
@@ -227,7 +227,7 @@ impl Region {
             return false;
         }
         frame.is_full = false;
-        self.pay(first, price);
+        self.charge(first, charge);
         shared.release(has.saturating_sub(due) + present, false);
         if present > 0 {
             shared.count(core, Counter::ShootdownsEvict, 1);

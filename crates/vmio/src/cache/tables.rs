@@ -30,15 +30,16 @@ const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
 const KEPT_SHARE: u32 = 16;
 
 impl Region {
-    /// What it takes of the budget to bring a page in. The caller is counted in the page's span, which keeps this true
-    /// but for a neighbour that comes in at the same time.
-    pub(crate) fn price(&self, page: u64) -> u32 {
+    /// Pages of the budget that bringing a page in is charged with. The caller is counted in the page's span: only a neighbour that
+    /// comes in at the same time can change this.
+    pub(crate) fn charge_of(&self, page: u64) -> u32 {
         if self.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
     }
 
-    /// Spends what [`Self::price`] said and the budget gave: on a page, and on the tables of its span.
-    pub(crate) fn pay(&self, page: u64, price: u32) {
-        if price == 1 {
+    /// Charges a page, and the tables of its span, with the pages that [`Self::charge_of`] named. The caller has taken them from
+    /// the budget.
+    pub(crate) fn charge(&self, page: u64, charge: u32) {
+        if charge == 1 {
             return;
         }
         let number = span_of(page);

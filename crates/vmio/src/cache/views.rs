@@ -122,22 +122,22 @@ impl Region {
     pub(crate) fn enter(&self, place: Place) -> Result<InSpan<'_>, FaultError> {
         let number = span_of(place.page);
         let mut inside = loop {
-            let price = self.price_at(place);
-            if price > 0 {
-                self.make_room(cpu::current(), price);
-                self.shared.take_pages(cpu::current(), price).map_err(FaultError::Exhausted)?;
+            let charge = self.charge_at(place);
+            if charge > 0 {
+                self.make_room(cpu::current(), charge);
+                self.shared.take_pages(cpu::current(), charge).map_err(FaultError::Exhausted)?;
             }
             let mut inside = InSpan::of(self, number);
-            inside.pages = price;
+            inside.pages = charge;
             // From here on it does not rise, but by eviction of the page.
-            if self.price_at(place) <= price {
+            if self.charge_at(place) <= charge {
                 break inside;
             }
         };
         let span = self.span(number);
         if !span.is_charged() {
             inside.pages -= TABLE_PAGES;
-            self.pay(place.page, 1 + TABLE_PAGES);
+            self.charge(place.page, 1 + TABLE_PAGES);
         }
         if !span.views.ready().contains(place.view) && span.views.begin(place.view) {
             // The first view's page tables are part of what the span is charged.
@@ -154,8 +154,8 @@ impl Region {
         Ok(inside)
     }
 
-    /// What it takes of the budget to map a page at a view, as things stand.
-    fn price_at(&self, place: Place) -> u32 {
+    /// Pages of the budget that mapping a page at a view is charged with, as things stand.
+    fn charge_at(&self, place: Place) -> u32 {
         let span = self.span(span_of(place.page));
         let is_ready = place.view == 0 || span.views.ready().contains(place.view);
         let tables = if span.is_charged() { 0 } else { TABLE_PAGES };

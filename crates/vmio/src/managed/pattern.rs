@@ -19,8 +19,8 @@ const COURSE: u64 = 32;
 /// Stretches side by side that are a stream for sure, at first; and at most, where what was taken for one has been none again and again.
 const LENGTH_SURE: u32 = 3;
 const LENGTH_SURE_MAX: u32 = 96;
-/// Looks at a stream that find that whole stretches pay, at least.
-const PAID_SURE: u32 = 2;
+/// Looks at a stream that must have found whole stretches worthwhile.
+const WORTHWHILE_SURE: u32 = 2;
 /// Stretches that came in whole and beside no other until a miss reads one page again.
 const SCATTERED_MAX: u32 = 8;
 /// Ranges of a file in which a miss reads a whole stretch: each may cost the kernel two areas, of which a process has 65,530.
@@ -61,8 +61,8 @@ struct Stream {
     last: u64,
     /// Stretches that it went through.
     length: u32,
-    /// How often so much of a stretch was seen to come in that reading all of it pays.
-    paid: u32,
+    /// How often enough of a stretch was seen to come in to make reading all of it worthwhile.
+    worthwhile: u32,
     is_downward: bool,
     window: u64,
     /// Stretches up to this one (or down to it) have been asked for.
@@ -108,8 +108,8 @@ pub(super) struct Pattern {
     scattered: u32,
     /// Stretches side by side before which misses read whole ones.
     sure: u32,
-    /// Pages of a stretch that a program has to need, that reading all of it pays.
-    pages_that_pay: u64,
+    /// Pages of a stretch that a program must need to make reading all of it worthwhile.
+    break_even_pages: u64,
 }
 
 impl Default for Pattern {
@@ -123,17 +123,17 @@ impl Default for Pattern {
             whole: Vec::new(),
             scattered: 0,
             sure: LENGTH_SURE,
-            pages_that_pay: 0,
+            break_even_pages: 0,
         }
     }
 }
 
 impl Pattern {
     /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
-    /// A program that needs `pages_that_pay` of a stretch is served best by all of it.
-    pub(super) fn new(whole_until: Option<u64>, pages_that_pay: u64) -> Self {
+    /// A program that needs `break_even_pages` of a stretch is served best by all of it.
+    pub(super) fn new(whole_until: Option<u64>, break_even_pages: u64) -> Self {
         let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
-        Pattern { may_be_whole: whole_until.is_some(), whole, pages_that_pay, ..Pattern::default() }
+        Pattern { may_be_whole: whole_until.is_some(), whole, break_even_pages, ..Pattern::default() }
     }
 
     /// Takes in what has come in since the last look; `period_pages` in all since the period began. A store to a huge page makes all of it dirty:
@@ -180,14 +180,14 @@ impl Pattern {
                 stream.turn(at);
             }
             // Of one that came in by itself because a miss reads all, nothing is known.
-            stream.paid += u32::from(is_whole || grown.pages.max(grown.run) >= self.pages_that_pay);
+            stream.worthwhile += u32::from(is_whole || grown.pages.max(grown.run) >= self.break_even_pages);
             if at == stream.last {
                 return;
             }
             (stream.last, stream.length) = (at, stream.length + 1);
             stream.window = (stream.window * 2).min(around.window_max).max(1);
             plan.read.extend(stream.ask(around.stretches));
-            let (length, pays) = (stream.length, stream.paid >= PAID_SURE);
+            let (length, is_worthwhile) = (stream.length, stream.worthwhile >= WORTHWHILE_SURE);
             let ahead = stream.course(around.stretches);
             if length >= 2 * self.sure {
                 self.sure = (self.sure / 2).max(LENGTH_SURE);
@@ -195,14 +195,15 @@ impl Pattern {
             if length >= self.sure {
                 // Two side by side may be chance.
                 self.scattered = self.scattered.saturating_sub(1);
-                if pays && self.may_be_whole && !is_stored(at) {
+                if is_worthwhile && self.may_be_whole && !is_stored(at) {
                     self.read_whole(ahead, plan);
                 }
             }
             return;
         }
         let window = if grown.is_sequential { around.window_max.max(1) } else { 1 };
-        let mut stream = Stream { last: at, length: 1, paid: 0, is_downward: false, window, asked: at, used: looks };
+        let mut stream =
+            Stream { last: at, length: 1, worthwhile: 0, is_downward: false, window, asked: at, used: looks };
         if grown.is_sequential || (!is_whole && grown.run >= least_dense(around.stretch_pages)) {
             // The rest of its first stretch, too.
             plan.read.push(at..stream.ask(around.stretches).map_or(at + 1, |ahead| ahead.end));
@@ -291,7 +292,7 @@ impl Stream {
     fn turn(&mut self, at: u64) {
         let is_downward = at < self.last;
         if is_downward != self.is_downward {
-            (self.is_downward, self.window, self.asked, self.length, self.paid) = (is_downward, 1, at, 1, 0);
+            (self.is_downward, self.window, self.asked, self.length, self.worthwhile) = (is_downward, 1, at, 1, 0);
         }
     }
 

@@ -92,7 +92,7 @@ impl ManagedRegion {
             map.no_read_ahead(&(0..reserved as u64))?;
             let everything = 0..reserved as u64;
             let is_never_whole = stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages();
-            let pages_that_pay = if is_never_whole { 0 } else { page_cost::pages_that_pay(&*backing) };
+            let break_even_pages = if is_never_whole { 0 } else { page_cost::break_even_pages(&*backing) };
             let whole_until = match is_never_whole {
                 true => {
                     // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
@@ -100,7 +100,7 @@ impl ManagedRegion {
                     None
                 }
                 // A store to a huge page would make all of it dirty.
-                false if access == Access::ReadWrite || pages_that_pay > 0 => {
+                false if access == Access::ReadWrite || break_even_pages > 0 => {
                     // What a parent has said of them.
                     map.read_by_pages(&everything)?;
                     Some(0)
@@ -110,7 +110,7 @@ impl ManagedRegion {
             let stretches = stretches_of(reserved, stretch_pages);
             Ok((
                 map,
-                Pattern::new(whole_until, pages_that_pay),
+                Pattern::new(whole_until, break_even_pages),
                 SparseArray::new(reserved.div_ceil(SPAN_BYTES))?,
                 SparseArray::new(stretches)?,
                 Arrivals::new(stretches)?,

@@ -1,5 +1,5 @@
 //! Misses that are a constant distance apart, such as those of a column of a matrix. Kept in a few cache lines of the region,
-//! each for the threads that hash to it: a thread that misses at random pays for a look at a line that it has mostly to itself.
+//! each for the threads that hash to it: a thread that misses at random looks at a line that it has mostly to itself.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};

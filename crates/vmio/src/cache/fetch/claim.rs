@@ -98,11 +98,11 @@ impl Region {
             shared.wake_worker(false);
             return false;
         }
-        let price = self.price(page);
-        if urgency != Urgency::Overdue && self.at_ceiling(price - 1).is_some() {
+        let charge = self.charge_of(page);
+        if urgency != Urgency::Overdue && self.at_ceiling(charge - 1).is_some() {
             return false;
         }
-        match shared.budget.take(core, price) {
+        match shared.budget.take(core, charge) {
             None => return false,
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
@@ -112,7 +112,7 @@ impl Region {
                 }
             }
         }
-        self.pay(page, price);
+        self.charge(page, charge);
         true
     }
 
