@@ -132,7 +132,7 @@ impl CacheBuilder {
 
     /// Pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth of the cache at
     /// most; 256 by default. Half is for reads that begin in the thread which asks for a page, half for the rest; what is
-    /// asked for beyond it waits its turn. From the first fetch on each takes a buffer of 4 KiB, and each core
+    /// asked for beyond it waits. From the first fetch on each takes a buffer of 4 KiB, and each core
     /// two threads with some 0.5 MiB of lists and buffers, outside the capacity. A cache that grows later does not get more of them.
     pub fn pages_in_flight(mut self, pages: usize) -> Self {
         self.pages_in_flight = pages;

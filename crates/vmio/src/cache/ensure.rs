@@ -15,7 +15,7 @@ impl Region {
     /// Whether a load of the page would go through, and not to poison.
     #[inline]
     pub(crate) fn is_active(&self, page: u64) -> bool {
-        let word = self.glance(page);
+        let word = self.peek(page);
         word.is_active() && !word.is_poisoned()
     }
 
@@ -42,7 +42,7 @@ impl Region {
 
     fn ensure_page(&self, page: u64, wanted: u64) -> Result<(), FaultError> {
         loop {
-            let word = self.glance(page);
+            let word = self.peek(page);
             if word.is_active() {
                 // It holds poison for those who load: here it is an error, as for a pin.
                 return if word.is_poisoned() { Err(FaultError::Unreadable(self.why_poisoned(page))) } else { Ok(()) };

@@ -11,7 +11,7 @@ use crate::cache::shared::{Gate, Shared};
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
-use crate::cache::turns::{Source, is_full};
+use crate::cache::victim_selection::{Source, is_full};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
 use crate::page::unit::Unit;
@@ -294,7 +294,7 @@ impl Evictor {
         }
     }
 
-    /// Takes what a span has to give, when its turn has come in the policy's order.
+    /// Takes what a span has to give, once the policy has selected it.
     fn visit(
         &mut self,
         shared: &Shared,
@@ -343,7 +343,7 @@ impl Evictor {
         if goal != Goal::Clean {
             let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
-            for page in source.in_turn(pages.clone()) {
+            for page in source.victim_order(pages.clone()) {
                 let unit = region.unit.around(page);
                 if unit.start != page {
                     continue;
@@ -423,7 +423,7 @@ impl Evictor {
             self.batch.clear();
         }
         let left = source.allowed.saturating_sub(pass.freed as usize);
-        let unmapped = region.evict_together(span_of(pages.start), source.in_turn(pages), left, &mut self.unmap);
+        let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
         shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
@@ -520,7 +520,7 @@ impl Evictor {
         freed
     }
 
-    /// A span that this pass has emptied is put back as well, and leaves if its next turn finds it empty still; at once
+    /// A span that this pass has emptied is put back as well, and leaves if it is empty still when it is selected next; at once
     /// if the tables of such spans have become too many.
     fn put_spans_back(&mut self, source: &Source<'_>) {
         for (span, may_have_new) in self.held.drain(..) {

@@ -111,9 +111,9 @@ impl Region {
         let _verifier_may_panic = AbortOnUnwind::new();
         let mut inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
         let word = self.word(page);
-        let mut glanced = Some(self.glance(page));
+        let mut peeked = Some(self.peek(page));
         loop {
-            let seen = glanced.take().unwrap_or_else(|| word.load());
+            let seen = peeked.take().unwrap_or_else(|| word.load());
             match seen.state() {
                 State::Absent => {
                     if inside.as_ref().is_some_and(|inside| !inside.has_page()) {

@@ -28,7 +28,7 @@ pub(crate) mod strided;
 mod sync;
 pub(crate) mod tables;
 pub(crate) mod tenant;
-mod turns;
+mod victim_selection;
 pub(crate) mod views;
 mod whole_spans;
 mod worker;

@@ -83,19 +83,19 @@ pub(crate) struct Region {
     /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
     pub(crate) sync_is_incomplete: AtomicBool,
     /// One sync, or change of length, at a time: there are two epochs only.
-    sync_turn: FutexLock,
+    sync_lock: FutexLock,
     failures: Mutex<Failures>,
     pub(crate) read_failures: ReadFailures,
 }
 
-/// The right to sync the region or to change its length.
-pub(crate) struct Turn<'a> {
+/// Holds the sync lock of a region: a sync or a change of its length is under way.
+pub(crate) struct SyncGuard<'a> {
     region: &'a Region,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SyncGuard<'_> {
     fn drop(&mut self) {
-        self.region.sync_turn.release();
+        self.region.sync_lock.release();
     }
 }
 
@@ -256,7 +256,7 @@ impl Region {
             reuse: AtomicU8::new(0),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
-            sync_turn: FutexLock::default(),
+            sync_lock: FutexLock::default(),
             failures: Mutex::new(Failures::default()),
             read_failures: ReadFailures::default(),
         })
@@ -528,22 +528,22 @@ impl Region {
         self.order().remove_pages(words.filter(|word| word.is_resident()));
     }
 
-    // ---- taking turns
+    // ---- the sync lock
 
     /// Waits until no sync and no change of length is under way. The caller has signals blocked.
-    pub(crate) fn take_turn(&self) -> Turn<'_> {
-        self.sync_turn.acquire();
-        Turn { region: self }
+    pub(crate) fn lock_sync(&self) -> SyncGuard<'_> {
+        self.sync_lock.acquire();
+        SyncGuard { region: self }
     }
 
-    /// As [`Self::take_turn`], if it is free.
-    pub(crate) fn try_take_turn(&self) -> Option<Turn<'_>> {
-        self.sync_turn.try_acquire().then(|| Turn { region: self })
+    /// As [`Self::lock_sync`], if it is free.
+    pub(crate) fn try_lock_sync(&self) -> Option<SyncGuard<'_>> {
+        self.sync_lock.try_acquire().then(|| SyncGuard { region: self })
     }
 
-    /// Continues a turn that another thread has begun and forgotten.
-    pub(crate) fn resume_turn(&self) -> Turn<'_> {
-        Turn { region: self }
+    /// Takes the lock over from a thread that has it, and has forgotten its guard.
+    pub(crate) fn resume_sync(&self) -> SyncGuard<'_> {
+        SyncGuard { region: self }
     }
 
     // ---- failures

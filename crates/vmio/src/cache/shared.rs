@@ -107,8 +107,8 @@ pub(crate) struct Shared {
     pub(crate) order: EvictionOrder,
     policy: EvictionPolicy,
     cores: usize,
-    /// Counts whose turn it is to give pages up.
-    pub(super) eviction_turn: AtomicU64,
+    /// Counts selections of a mapping that gives pages up.
+    pub(super) selections: AtomicU64,
     pub(crate) engine: Box<dyn FaultEngine>,
     /// Frames whose first store traps; regions may have others of their own.
     pub(crate) frames: Box<dyn Frames>,
@@ -210,7 +210,7 @@ impl Shared {
             order: EvictionOrder::new(parts.cores, parts.policy),
             policy: parts.policy,
             cores: parts.cores,
-            eviction_turn: AtomicU64::new(0),
+            selections: AtomicU64::new(0),
             engine: parts.engine,
             frames: parts.frames,
             unmapper: Unmapper::probe(parts.kernel_features),

@@ -121,7 +121,7 @@ impl Shared {
         region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
     }
 
-    /// Has a span whose turn it is give up its huge page for a region, once the reserve is all that is free; one of the
+    /// Takes the huge page of the next span in the policy's order for a region, once the reserve is all that is free; one of the
     /// region's own, once it is at its ceiling.
     fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);

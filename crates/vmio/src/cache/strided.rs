@@ -86,7 +86,7 @@ impl Region {
         for steps in 1..=stride.window.min(WINDOW_PAGES_MAX as u64 - 1) as u32 {
             let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.pages()) else { break };
             // Pages that are there, or are on their way, are passed over.
-            if self.glance(ahead).state() == State::Absent {
+            if self.peek(ahead).state() == State::Absent {
                 if !self.claim_ahead(core, ahead) {
                     break;
                 }

@@ -77,18 +77,18 @@ impl Region {
         self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
     }
 
-    /// A page's state, as its word has it. Of a span without a page in memory the words are not looked at: most likely they have
+    /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
     /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
     /// replace, with a TLB shootdown.
     #[inline]
-    pub(crate) fn glance(&self, page: u64) -> Snapshot {
+    pub(crate) fn peek(&self, page: u64) -> Snapshot {
         if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
     }
 
     /// Whether a page is in memory, and not on its way out.
     #[inline]
     pub(crate) fn has_page(&self, page: u64) -> bool {
-        let word = self.glance(page);
+        let word = self.peek(page);
         word.is_resident() && !word.is_leaving()
     }
 
@@ -181,7 +181,7 @@ impl Shared {
     }
 }
 
-/// Whose turn it is to put a span back into the policy's queues.
+/// Who puts a span back into the policy's queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// We have taken it out.

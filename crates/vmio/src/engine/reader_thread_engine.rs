@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::memfd_frames::Tracker;
-use crate::engine::reader::{self, Desk, Turn};
+use crate::engine::reader::{self, BusyCount, Desk};
 use crate::engine::refusals::Refusals;
 use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames};
 use crate::sys::fault_messages::accept;
@@ -27,7 +27,7 @@ pub(crate) struct ReaderThreadEngine {
 }
 
 struct Reader {
-    turn: Arc<Turn>,
+    busy: Arc<BusyCount>,
     thread: OwnThread,
 }
 
@@ -53,9 +53,9 @@ impl ReaderThreadEngine {
         };
         for number in 0..readers {
             // Those that run already end when the engine is dropped.
-            let turn = Arc::new(Turn::default());
-            let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&turn))?;
-            engine.readers.push(Reader { turn, thread });
+            let busy = Arc::new(BusyCount::default());
+            let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&busy))?;
+            engine.readers.push(Reader { busy, thread });
         }
         Ok(engine)
     }
@@ -78,7 +78,7 @@ impl FaultEngine for ReaderThreadEngine {
     fn detach(&self, range: &Reservation) {
         // A thread whose fault another reader has resolved goes on, and may close the mapping, while its own message
         // is still being handled.
-        self.readers.iter().for_each(|reader| reader.turn.wait_for_end());
+        self.readers.iter().for_each(|reader| reader.busy.wait_for_end());
         let start = range.base() as usize;
         self.desk.refusals.forget(start..start + range.len());
     }

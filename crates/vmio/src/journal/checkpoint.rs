@@ -18,7 +18,7 @@ use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
 
-/// After so many pages of the log whoever waits for the core has a turn: a store that has been woken would else wait for the end of
+/// After so many pages of the log a thread that waits for the core gets it: a store that has been woken would else wait for the end of
 /// the time slice, milliseconds.
 const YIELD_PAGES: u64 = 16;
 

@@ -293,7 +293,7 @@ impl MappedFile for KernelFile {
         if len > reserved {
             return Err(Error::BeyondReservation { requested: len, reserved });
         }
-        let _one_at_a_time = region.take_turn();
+        let _one_at_a_time = region.lock_len();
         let old = region.len();
         if len < old { self.shrink(old, len) } else { self.grow(old, len) }
     }

@@ -34,7 +34,7 @@ pub(crate) struct KernelRegion {
     pub(super) generation: Generation,
     len: AtomicU64,
     /// One change of length at a time.
-    turn: Mutex<()>,
+    len_lock: Mutex<()>,
     /// Pages that are pinned; held while they are being cut off.
     pinned: Mutex<Pinned>,
     /// What threads of the cache fetch.
@@ -65,7 +65,7 @@ impl KernelRegion {
             access,
             generation: module.generation(),
             len: AtomicU64::new(len),
-            turn: Mutex::new(()),
+            len_lock: Mutex::new(()),
             pinned: Mutex::default(),
             fetches: Fetches::default(),
             vetting,
@@ -93,8 +93,8 @@ impl KernelRegion {
     }
 
     /// Waits until no change of length is under way.
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_len(&self) -> MutexGuard<'_, ()> {
+        self.len_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pinned(&self) -> MutexGuard<'_, Pinned> {

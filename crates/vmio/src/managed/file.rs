@@ -260,7 +260,7 @@ impl MappedFile for ManagedFile {
         if len > region.map.len() as u64 {
             return Err(Error::BeyondReservation { requested: len, reserved: region.map.len() as u64 });
         }
-        let _one_at_a_time = region.take_turn();
+        let _one_at_a_time = region.lock_len();
         let old = region.len();
         let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
         if len < old {

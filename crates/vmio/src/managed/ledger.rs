@@ -1,7 +1,7 @@
 //! What of the managed files is in memory, and in which order it goes.
 //!
 //! A page leaves in two steps. A stretch of neighbouring pages is *unmapped*, with one TLB shootdown, and the writes of
-//! its dirty pages begin; it then waits in line. When its turn comes, those of its pages are dropped from the
+//! its dirty pages begin; it then waits in line. When it is the first, those of its pages are dropped from the
 //! page cache that nobody has touched meanwhile: the others have been mapped again by a minor fault.
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ pub(super) struct Totals {
 
 impl Totals {
     /// Resident pages, about: ours that are mapped, those in line, and those read ahead. (Pages in line that were touched again
-    /// count twice until their turn, and those read ahead until the next count.)
+    /// count twice until they are dropped, and those read ahead until the next count.)
     pub(super) fn resident(&self, mapped: u64) -> u64 {
         let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
         ours.max(0) as u64 + self.in_line() + self.unmapped.load(Ordering::Relaxed)

@@ -65,7 +65,7 @@ impl ManagedCore {
         let (begun, has_begun) = mpsc::channel();
         let thread = thread::spawn("vmio-reclaimer", move || {
             // Between two looks the program takes what it can get.
-            if let Err(error) = thread::take_short_turns() {
+            if let Err(error) = thread::shorten_time_slice() {
                 tracing::debug!(%error, "on busy cores the reclaimer may come late");
             }
             // A child may have been forked while its parent held threads back.
@@ -73,7 +73,7 @@ impl ManagedCore {
             let _ = begun.send(());
             its.run();
         })?;
-        // On busy cores a new thread waits long for its first turn, and until then nobody keeps the budget.
+        // On busy cores a new thread waits long until it runs first, and until then nobody keeps the budget.
         let _ = has_begun.recv();
         Ok(ManagedCore {
             reclaimer,

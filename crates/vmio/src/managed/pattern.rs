@@ -177,7 +177,7 @@ impl Pattern {
         if let Some(stream) = self.streams.iter_mut().find(|stream| at.abs_diff(stream.last) <= 1) {
             stream.used = looks;
             if at != stream.last {
-                stream.turn(at);
+                stream.set_direction(at);
             }
             // Of one that came in by itself because a miss reads all, nothing is known.
             stream.worthwhile += u32::from(is_whole || grown.pages.max(grown.run) >= self.break_even_pages);
@@ -288,8 +288,8 @@ impl Pattern {
 }
 
 impl Stream {
-    /// It goes to `at` next.
-    fn turn(&mut self, at: u64) {
+    /// The stream goes to `at` next: up, or down.
+    fn set_direction(&mut self, at: u64) {
         let is_downward = at < self.last;
         if is_downward != self.is_downward {
             (self.is_downward, self.window, self.asked, self.length, self.worthwhile) = (is_downward, 1, at, 1, 0);
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(pattern.whole, []);
     }
 
-    /// On a fast device whole stretches came in by turns with single pages: Annoy's searches read eight times as much as plain.
+    /// On a fast device whole stretches and single pages came in alternately: Annoy's searches read eight times as much as plain.
     #[test]
     fn chance_neighbours_bring_whole_stretches_ever_more_seldom() {
         let mut pattern = Pattern::new(Some(1000), 0);

@@ -43,7 +43,7 @@ pub(crate) struct ManagedRegion {
     /// By stretch: whether the kernel reads ahead.
     pub(super) read_ahead: ReadAhead,
     /// One change of length at a time.
-    turn: Mutex<()>,
+    len_lock: Mutex<()>,
     has_failed: AtomicBool,
     failure: Mutex<Option<io::ErrorKind>>,
 }
@@ -133,7 +133,7 @@ impl ManagedRegion {
             arrivals,
             pattern: Mutex::new(pattern),
             read_ahead,
-            turn: Mutex::new(()),
+            len_lock: Mutex::new(()),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         })
@@ -183,8 +183,8 @@ impl ManagedRegion {
     }
 
     /// Waits until no change of length is under way.
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_len(&self) -> MutexGuard<'_, ()> {
+        self.len_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // ---- priorities

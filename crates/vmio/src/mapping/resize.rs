@@ -39,7 +39,7 @@ impl CachedFile {
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.
-        let _no_sync = region.take_turn();
+        let _no_sync = region.lock_sync();
         let old = region.len();
         if len < old {
             return self.shrink(old, len);

@@ -38,27 +38,27 @@ impl CachedFile {
     pub(super) fn sync_in_background(&self) -> Result<SyncHandle> {
         let begun = {
             let _signals = SignalsBlocked::new();
-            let turn = self.region().try_take_turn();
-            turn.map(|turn| {
-                let begun = self.region().begin_sync(&turn);
-                // The thread below goes on with it.
-                std::mem::forget(turn);
+            let lock = self.region().try_lock_sync();
+            lock.map(|lock| {
+                let begun = self.region().begin_sync(&lock);
+                // The thread below takes the lock over.
+                std::mem::forget(lock);
                 begun
             })
         };
-        let has_turn = begun.is_some();
+        let holds_lock = begun.is_some();
         let file = self.clone();
         let thread = SyncHandle::spawn(move || match begun {
             Some(begun) => {
                 let _signals = SignalsBlocked::new();
                 let region = file.region();
-                region.finish_sync(begun, region.resume_turn())
+                region.finish_sync(begun, region.resume_sync())
             }
             None => file.region().sync_pages(None),
         });
         thread.inspect_err(|_| {
-            if has_turn {
-                drop(self.region().resume_turn());
+            if holds_lock {
+                drop(self.region().resume_sync());
             }
         })
     }

@@ -35,8 +35,8 @@ impl Sequence {
     /// What a miss makes of it, at the page with this number within the span; behind its last page is the next span's first.
     pub(crate) fn missed_at(self, place: u64) -> Self {
         // Of a single miss nobody knows where it goes.
-        let turns = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
-        if turns || self.goes_down() && self.end() == place + 1 {
+        let reverses = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
+        if reverses || self.goes_down() && self.end() == place + 1 {
             Sequence(self.once_more().0 | DOWN)
         } else if self.has_passed(place) {
             self.once_more()

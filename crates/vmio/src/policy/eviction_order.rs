@@ -35,7 +35,7 @@ impl EvictionOrder {
     }
 
     /// Which of the policy's two queues gives pages up next, of so many pages that stand in both; `None` if there is one.
-    pub(crate) fn queue_in_turn(&self, pages: u32) -> Option<Queue> {
+    pub(crate) fn victim_queue(&self, pages: u32) -> Option<Queue> {
         let share = self.policy.small_queue_share()?;
         let small_max = (pages / share).max(SMALL_QUEUE_MIN.min(pages / 2));
         Some(if self.small.sum() > small_max { Queue::Small } else { Queue::Main })
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn the_small_queue_gives_pages_up_while_it_is_larger_than_its_share() {
         let order = EvictionOrder::new(1, EvictionPolicy::S3Fifo);
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
         (0..501).for_each(|_| assert_eq!(order.note_queue(0, 0, 1), Queue::Small));
         (0..5000).for_each(|_| assert_eq!(order.note_queue(0, 1, 1), Queue::Main));
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Small));
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Small));
         order.move_reactivated(0, 0, 1);
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));
-        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).queue_in_turn(10_000), None);
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
+        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).victim_queue(10_000), None);
     }
 }

@@ -39,7 +39,7 @@ const IN_NO_QUEUE: u16 = 0;
 /// FIFO queues of spans by priority, sharded so that cores rarely meet.
 pub(crate) struct PriorityFifo {
     shards: Box<[CachePadded<Shard>]>,
-    turn: AtomicUsize,
+    next_shard: AtomicUsize,
     policy: EvictionPolicy,
 }
 
@@ -87,7 +87,7 @@ impl Shard {
     /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
     fn lock(&self) -> MutexGuard<'_, Queues> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // The stack has the youngest on top: turn it round, so that the first in is the first out.
+        // The stack has the youngest on top: reverse it, so that the first in is the first out.
         let mut reversed = ptr::null_mut();
         let mut next = SpanRef::from_raw(self.incoming.swap(ptr::null_mut(), Ordering::Acquire));
         while let Some(span) = next {
@@ -114,7 +114,7 @@ impl PriorityFifo {
         let shards = cores.next_power_of_two().min(64);
         PriorityFifo {
             shards: (0..shards).map(|_| CachePadded::new(Shard::new())).collect(),
-            turn: AtomicUsize::new(0),
+            next_shard: AtomicUsize::new(0),
             policy,
         }
     }
@@ -156,8 +156,8 @@ impl Policy for PriorityFifo {
     fn next(&self, core: usize) -> Option<SpanRef> {
         self.sort_incoming();
         for _ in 0..2 * self.shards.len() {
-            // Among equals, take turns.
-            let start = core.wrapping_add(self.turn.fetch_add(1, Ordering::Relaxed));
+            // Among equals, the next shard each time.
+            let start = core.wrapping_add(self.next_shard.fetch_add(1, Ordering::Relaxed));
             let shards = self.shards.len();
             let best = (0..shards).map(|step| &self.shards[(start + step) % shards]).reduce(|best, shard| {
                 if shard.top.load(Ordering::Relaxed) > best.top.load(Ordering::Relaxed) { shard } else { best }

@@ -30,7 +30,7 @@ pub(crate) enum Claimed {
 impl Region {
     /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
-        let seen = self.glance(page);
+        let seen = self.peek(page);
         if seen.is_active() {
             if seen.is_poisoned() {
                 return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));

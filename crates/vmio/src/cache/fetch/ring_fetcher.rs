@@ -164,8 +164,8 @@ struct Fetching {
     table: Vec<Option<Node<Request>>>,
     /// Its empty places.
     places: Vec<usize>,
-    /// Places of requests that have pages left to look at, the one whose turn it is first.
-    turns: VecDeque<usize>,
+    /// Places of requests that have pages left to look at, the next one first.
+    round_robin: VecDeque<usize>,
     finished: Queue<Request>,
     evictor: Evictor,
     idle_rounds: u32,
@@ -192,7 +192,7 @@ impl Fetching {
             pending: Queue::default(),
             table: std::iter::repeat_with(|| None).take(requests).collect(),
             places: (0..requests).rev().collect(),
-            turns: VecDeque::with_capacity(requests),
+            round_robin: VecDeque::with_capacity(requests),
             finished: Queue::default(),
             evictor,
             idle_rounds: 0,
@@ -230,14 +230,14 @@ impl Fetching {
         self.tell();
     }
 
-    /// Begins what can begin, one read of each request in turn. Returns how long the ring may sleep, if not for ever.
+    /// Begins what can begin, one read of each request, round-robin. Returns how long the ring may sleep, if not for ever.
     fn begin_reads(&mut self) -> Option<Duration> {
         self.door.requests.take_all(&mut self.pending);
         let mut limit = None;
         let mut idle = 0;
         self.admit();
-        while idle < self.turns.len()
-            && let Some(at) = self.turns.front().copied()
+        while idle < self.round_robin.len()
+            && let Some(at) = self.round_robin.front().copied()
         {
             match self.work_on(at) {
                 Progress::Made => idle = 0,
@@ -257,9 +257,9 @@ impl Fetching {
                     Room::None => return Some(SHORT),
                 },
             }
-            self.turns.pop_front();
+            self.round_robin.pop_front();
             if self.table[at].as_mut().is_some_and(|request| request.next_pages().is_some()) {
-                self.turns.push_back(at);
+                self.round_robin.push_back(at);
             }
             self.admit();
         }
@@ -273,7 +273,7 @@ impl Fetching {
         {
             self.places.pop();
             self.table[at] = Some(request);
-            self.turns.push_back(at);
+            self.round_robin.push_back(at);
         }
     }
 
