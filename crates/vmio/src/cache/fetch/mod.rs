@@ -28,7 +28,7 @@ use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
-use crate::sys::hand_over::{HandOver, Queue};
+use crate::sys::mpsc_queue::{LocalQueue, MpscQueue};
 
 /// At most so many rings, however many cores there are.
 const RINGS_MAX: usize = 16;
@@ -41,7 +41,7 @@ pub(crate) struct Fetchers {
     pool: OnceLock<Pool>,
     starting: Mutex<()>,
     /// Requests that are through, for those to free who make new ones: the fetchers must not.
-    spent: Arc<HandOver<Request>>,
+    spent: Arc<MpscQueue<Request>>,
 }
 
 impl Fetchers {
@@ -69,8 +69,8 @@ impl Fetchers {
         }))
     }
 
-    fn take_spent(&self) -> Queue<Request> {
-        let mut spent = Queue::default();
+    fn take_spent(&self) -> LocalQueue<Request> {
+        let mut spent = LocalQueue::default();
         self.spent.take_all(&mut spent);
         spent
     }

@@ -22,7 +22,7 @@ use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::hand_over::{HandOver, Node, Queue};
+use crate::sys::mpsc_queue::{LocalQueue, MpscQueue, Node};
 use crate::sys::ring::{Ring, Wake};
 use crate::sys::thread::{self, OwnThread};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -49,26 +49,26 @@ pub(super) struct RingFetcher {
 
 /// Where requests come in.
 pub(super) struct Door {
-    pub(super) requests: HandOver<Request>,
+    pub(super) requests: MpscQueue<Request>,
     wake: Arc<Wake>,
     stopping: AtomicBool,
 }
 
 impl Door {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Door { requests: HandOver::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
+        Ok(Door { requests: MpscQueue::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
     }
 
     /// Has the thread work on a request.
     pub(super) fn submit(&self, request: Node<Request>) {
-        self.requests.put(request);
+        self.requests.push(request);
         self.wake.wake();
     }
 }
 
 impl RingFetcher {
     /// Starts one that has up to so many pages under way; what it has done with goes to `spent`.
-    pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<HandOver<Request>>) -> io::Result<Self> {
+    pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<MpscQueue<Request>>) -> io::Result<Self> {
         let door = Arc::new(Door::new()?);
         let (made, is_made) = mpsc::sync_channel(1);
         let (of_callers, of_ring) = shares(pages);
@@ -152,21 +152,21 @@ enum Room {
 struct Fetching {
     shared: Arc<Shared>,
     door: Arc<Door>,
-    spent: Arc<HandOver<Request>>,
+    spent: Arc<MpscQueue<Request>>,
     ring: Ring,
     buffers: ReadBuffers,
     /// By the first page of their buffers.
     reads: Vec<Option<Read>>,
     under_way: u32,
     /// Requests that are not looked at yet.
-    pending: Queue<Request>,
+    pending: LocalQueue<Request>,
     /// Those that are; a place is empty or not yet finished.
     table: Vec<Option<Node<Request>>>,
     /// Its empty places.
     places: Vec<usize>,
     /// Places of requests that have pages left to look at, the next one first.
     round_robin: VecDeque<usize>,
-    finished: Queue<Request>,
+    finished: LocalQueue<Request>,
     evictor: Evictor,
     idle_rounds: u32,
     /// When evicting brought something last, or was not called for.
@@ -175,7 +175,7 @@ struct Fetching {
 }
 
 impl Fetching {
-    fn new(shared: Arc<Shared>, door: Arc<Door>, spent: Arc<HandOver<Request>>, pages: u32) -> io::Result<Self> {
+    fn new(shared: Arc<Shared>, door: Arc<Door>, spent: Arc<MpscQueue<Request>>, pages: u32) -> io::Result<Self> {
         let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
@@ -189,11 +189,11 @@ impl Fetching {
             buffers,
             reads: vec![None; pages as usize],
             under_way: 0,
-            pending: Queue::default(),
+            pending: LocalQueue::default(),
             table: std::iter::repeat_with(|| None).take(requests).collect(),
             places: (0..requests).rev().collect(),
             round_robin: VecDeque::with_capacity(requests),
-            finished: Queue::default(),
+            finished: LocalQueue::default(),
             evictor,
             idle_rounds: 0,
             gained: Instant::now(),
@@ -378,7 +378,7 @@ impl Fetching {
     fn tell(&mut self) {
         while let Some(mut request) = self.finished.pop_front() {
             request.finish();
-            self.spent.put(request);
+            self.spent.push(request);
         }
     }
 
