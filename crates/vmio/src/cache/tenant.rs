@@ -142,16 +142,16 @@ impl Tenant {
         u64::from(self.bounds.ceiling / 4 * 3)
     }
 
-    /// Counts pinned pages, if they are not too many.
-    pub(crate) fn admit_pins(&self, pages: u64) -> bool {
-        let admitted = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+    /// Charges pinned pages, if they are not too many.
+    pub(crate) fn charge_pins(&self, pages: u64) -> bool {
+        let taken = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
         });
-        admitted.is_ok()
+        taken.is_ok()
     }
 
-    /// The opposite of [`Self::admit_pins`].
-    pub(crate) fn remove_pins(&self, pages: u64) {
+    /// The opposite of [`Self::charge_pins`].
+    pub(crate) fn uncharge_pins(&self, pages: u64) {
         self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
     }
 }
@@ -222,8 +222,8 @@ impl Shared {
         }
     }
 
-    /// Keeps a tenant's floor from now on, if it leaves what a cache needs beside those of the others.
-    pub(crate) fn admit(&self, tenant: &Arc<Tenant>) -> Result<()> {
+    /// Adds a tenant, whose floor is kept from now on, if the floors of all leave what a cache needs.
+    pub(crate) fn add_tenant(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
         // Only who holds it adds to the list, so that the list below is long enough.

@@ -10,7 +10,7 @@ use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::kernel_engine::Module;
 use crate::kernel_engine::pinned::Pinned;
-use crate::kernel_engine::vetting::Vetting;
+use crate::kernel_engine::verify_before_map::VerifyBeforeMap;
 use crate::mapped_file::bytes_of;
 use crate::mapped_file::file_end;
 use crate::options::MappingOptions;
@@ -39,8 +39,8 @@ pub(crate) struct KernelRegion {
     pinned: Mutex<Pinned>,
     /// What threads of the cache fetch.
     pub(super) fetches: Fetches,
-    /// If nobody shall see pages as they come from the file.
-    pub(super) vetting: Option<Vetting>,
+    /// If pages are verified before they are mapped.
+    pub(super) verification: Option<VerifyBeforeMap>,
 }
 
 impl KernelRegion {
@@ -54,8 +54,8 @@ impl KernelRegion {
         };
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
-        let vetting = Vetting::of(options, module)?;
-        let attachment = module.attach(direct, vetting.is_some()).map_err(attach_error)?;
+        let verification = VerifyBeforeMap::of(options, module)?;
+        let attachment = module.attach(direct, verification.is_some()).map_err(attach_error)?;
         let map = FileMap::in_granules(attachment.as_fd(), reserved, access == Access::ReadWrite)
             .map_err(Error::system("mapping the file through the kernel module"))?;
         let region = KernelRegion {
@@ -68,7 +68,7 @@ impl KernelRegion {
             len_lock: Mutex::new(()),
             pinned: Mutex::default(),
             fetches: Fetches::default(),
-            vetting,
+            verification,
         };
         region.read_ahead(READ_AHEAD_PAGES_MAX)?;
         if options.priority != MappingOptions::DEFAULT_PRIORITY {
@@ -125,32 +125,32 @@ impl KernelRegion {
         if bytes.is_empty() {
             return Ok(());
         }
-        match &self.vetting {
-            Some(vetting) => vetting.populate(self, pages),
+        match &self.verification {
+            Some(verification) => verification.populate(self, pages),
             None => self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error)),
         }
     }
 
     /// Copies bytes out.
     pub(super) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        match &self.vetting {
-            Some(vetting) => vetting.load(self, offset, buffer),
+        match &self.verification {
+            Some(verification) => verification.load(self, offset, buffer),
             None => self.map.load(offset, buffer).map_err(|stopped| self.copy_error(offset, stopped)),
         }
     }
 
     /// Copies bytes in.
     pub(super) fn store(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match &self.vetting {
-            Some(vetting) => vetting.store(self, offset, data),
+        match &self.verification {
+            Some(verification) => verification.store(self, offset, data),
             None => self.map.store(offset, data).map_err(|stopped| self.copy_error(offset, stopped)),
         }
     }
 
     /// Has pages come into memory, and keeps them there until the descriptor is closed.
     pub(super) fn pin(&self, pages: &Range<u64>, for_stores: bool) -> Result<io::Result<OwnedFd>> {
-        match &self.vetting {
-            Some(vetting) => vetting.pin(self, pages, for_stores),
+        match &self.verification {
+            Some(verification) => verification.pin(self, pages, for_stores),
             None => Ok(self.attachment.pin(&self.map.addresses(&bytes_of(pages)), for_stores)),
         }
     }

@@ -18,7 +18,7 @@ pub(super) struct KernelView {
 impl KernelView {
     pub(super) fn open(file: &KernelFile) -> Result<Self> {
         let region = file.region();
-        if region.vetting.is_some() {
+        if region.verification.is_some() {
             return Err(Error::NotInKernel {
                 what: "a second range of addresses for a mapping with a page verifier or poison",
                 why: "what arrives there would not be looked at: use Engine::Sigbus with FrameHint::SharedAddresses",

@@ -179,16 +179,16 @@ impl MappedFile for ManagedFile {
         let count = pages.end - pages.start;
         let reclaimer = &self.opened.core.reclaimer;
         let limit = reclaimer.pinned_pages_max();
-        let admitted = reclaimer.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let taken = reclaimer.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(count).filter(|after| *after <= limit)
         });
-        if admitted.is_err() {
+        if taken.is_err() {
             return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit });
         }
         self.region().pins.hold(pages.clone());
         // From here on, dropping it gives everything back.
         let held = PinnedPages { opened: Arc::clone(&self.opened), pages };
-        // Who shrinks the cache looks for pins after he has set the capacity.
+        // A thread that shrinks the cache looks for pins after it has set the capacity.
         if reclaimer.pinned_pages.load(Ordering::SeqCst) > reclaimer.pinned_pages_max() {
             return Err(Error::TooManyPins { wanted_pages: count, limit_pages: reclaimer.pinned_pages_max() });
         }

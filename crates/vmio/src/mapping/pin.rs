@@ -39,40 +39,40 @@ impl CachedFile {
     /// Pins pages as long as the user holds on to them, mapped at one of the mapping's views.
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
-        let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
-        self.pin_pages(pages, access, view, admitted, Held::ByTheProgram)
+        let charge = self.charge_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
+        self.pin_pages(pages, access, view, charge, Held::ByTheProgram)
     }
 
-    /// Counts a pin of the user's, with the page tables that it needs, against the limit.
-    fn admit_pins(&self, pages: u64) -> Result<Admitted> {
+    /// Charges a pin of the user's, with the page tables that it needs, against the limit.
+    fn charge_pins(&self, pages: u64) -> Result<PinCharge> {
         let region = self.region();
         let shared = &region.shared;
         let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
         let limit = shared.pinned_pages_max();
-        let admitted = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let taken = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= limit)
         });
-        if admitted.is_err() {
+        if taken.is_err() {
             return refused(limit);
         }
         if let Some(tenant) = region.tenant.as_deref()
-            && !tenant.admit_pins(pages)
+            && !tenant.charge_pins(pages)
         {
             shared.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
             return refused(tenant.pinned_pages_max());
         }
-        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 };
-        // Who shrinks the cache looks for pins after he has set the capacity.
+        let charge = PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 };
+        // A thread that shrinks the cache looks for pins after it has set the capacity.
         match shared.has_too_many_pins_for(shared.capacity_pages()) {
             true => refused(shared.pinned_pages_max()),
-            false => Ok(admitted),
+            false => Ok(charge),
         }
     }
 
     /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
     pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
-        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: 0 };
-        self.pin_pages(page..page + 1, access, 0, admitted, Held::ForAnInstant)
+        let charge = PinCharge { opened: Arc::clone(&self.opened), pages: 0 };
+        self.pin_pages(page..page + 1, access, 0, charge, Held::ForAnInstant)
     }
 
     /// Pins whole pages.
@@ -81,7 +81,7 @@ impl CachedFile {
         pages: Range<u64>,
         access: Access,
         view: usize,
-        admitted: Admitted,
+        charge: PinCharge,
         held: Held,
     ) -> Result<PinnedPages> {
         let region = self.region();
@@ -100,7 +100,7 @@ impl CachedFile {
         if let Some(pages) = &noted {
             self.opened.pinned.add(pages.clone());
         }
-        let mut held = PinnedPages { admitted, pages: first..first, noted };
+        let mut held = PinnedPages { charge, pages: first..first, noted };
         while held.pages.end < pages.end {
             let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
             let end = pages.end.min(span_end);
@@ -197,19 +197,19 @@ fn too_many(region: &Region) -> Error {
     Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.pinned_pages_max() }
 }
 
-/// A share of the pages that pins may hold; keeps the mapping open.
-struct Admitted {
+/// A charge against the pages that pins may hold; keeps the mapping open.
+struct PinCharge {
     opened: Arc<Opened<CachedRegion>>,
     pages: u32,
 }
 
-impl Drop for Admitted {
+impl Drop for PinCharge {
     fn drop(&mut self) {
         let shared = &self.opened.region.shared;
         if shared.generation.is_current() {
             shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
             if let Some(tenant) = &self.opened.region.tenant {
-                tenant.remove_pins(self.pages.into());
+                tenant.uncharge_pins(self.pages.into());
             }
         }
     }
@@ -226,7 +226,7 @@ enum Held {
 
 /// Pages that hold a pin each.
 pub(super) struct PinnedPages {
-    admitted: Admitted,
+    charge: PinCharge,
     pages: Range<u64>,
     /// What it has noted among the program's pins.
     noted: Option<Range<u64>>,
@@ -234,12 +234,12 @@ pub(super) struct PinnedPages {
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
-        let region = &*self.admitted.opened.region;
+        let region = &*self.charge.opened.region;
         if region.shared.generation.is_current() {
             // A handler of the program's may wait for somebody who wants the list of pins.
             let _signals = self.noted.is_some().then(SignalsBlocked::new);
             // Before: whoever is woken counts as the program's only what is pinned still.
-            self.noted.iter().for_each(|pages| self.admitted.opened.pinned.remove(pages));
+            self.noted.iter().for_each(|pages| self.charge.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.word(page).unpin());
         }
     }

@@ -41,7 +41,7 @@ pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolu
 pub(crate) enum FaultSource {
     /// Pages that a userfaultfd has been told to look after.
     Userfaultfd,
-    /// Pages of the kernel module's that nobody has vetted.
+    /// Pages of the kernel module's that were not verified yet.
     Module,
 }
 

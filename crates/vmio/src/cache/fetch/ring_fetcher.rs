@@ -235,7 +235,7 @@ impl Fetching {
         self.door.requests.take_all(&mut self.pending);
         let mut limit = None;
         let mut idle = 0;
-        self.admit();
+        self.fill_table();
         while idle < self.round_robin.len()
             && let Some(at) = self.round_robin.front().copied()
         {
@@ -261,13 +261,13 @@ impl Fetching {
             if self.table[at].as_mut().is_some_and(|request| request.next_pages().is_some()) {
                 self.round_robin.push_back(at);
             }
-            self.admit();
+            self.fill_table();
         }
         limit
     }
 
-    /// Gives requests that are not looked at yet the empty places of the table.
-    fn admit(&mut self) {
+    /// Moves requests that are not begun yet to the empty places of the table.
+    fn fill_table(&mut self) {
         while let Some(at) = self.places.last().copied()
             && let Some(request) = self.pending.pop_front()
         {
