@@ -360,7 +360,9 @@ impl Options {
         // Engine::Auto becomes it where no other can be had.
         if cache.engine() == Engine::Managed {
             let why = "it shows pages before they are verified: use another engine (`vmio doctor` says what there is)";
-            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
+            return Err(
+                vmio::Error::Unsupported { by: vmio::UnsupportedBy::ManagedEngine, what: "a store", why }.into()
+            );
         }
         Ok(cache)
     }

@@ -184,7 +184,9 @@ impl Candidate<'_> {
             (number @ Errno::AGAIN, _) => self.refused(number, error),
             _ => {
                 // What the engine will never map need not be opened again.
-                if self.request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
+                if self.request.is_shared()
+                    || matches!(error, vmio::Error::Unsupported { by: vmio::UnsupportedBy::KernelEngine, .. })
+                {
                     left_to_linux::insert(self.identity);
                 }
                 self.left(error)

@@ -1,5 +1,6 @@
 //! What can go wrong, with the value that was wrong and what to do about it.
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 
@@ -89,25 +90,11 @@ pub enum Error {
         /// In which way the present mapping differs.
         how: &'static str,
     },
-    /// The engine of the cache cannot do what was asked for.
-    #[error("{what} cannot be had with the managed engine: {why}")]
-    NotManaged {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// [`crate::Engine::Kernel`] cannot do what was asked for.
-    #[error("{what} cannot be had with the kernel module: {why}")]
-    NotInKernel {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// A mapping without a cache ([`crate::Mapping::open_direct`]) cannot do what was asked for.
-    #[error("{what} cannot be had of a direct mapping: {why}")]
-    NotDirect {
+    /// The engine, or the kind of mapping, does not support what was asked for.
+    #[error("{by} does not support {what}: {why}")]
+    Unsupported {
+        /// Which engine or kind of mapping.
+        by: UnsupportedBy,
         /// What was asked for.
         what: &'static str,
         /// Why not, and what to do instead.
@@ -118,14 +105,6 @@ pub enum Error {
     NotAtomic {
         /// What is mapped.
         backing: String,
-    },
-    /// An atomic mapping cannot do what was asked for.
-    #[error("{what} cannot be had of an atomic mapping: {why}")]
-    Atomic {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
     },
     /// Another range of addresses was asked for of a mapping that has frames for one only.
     #[error(
@@ -345,6 +324,31 @@ pub enum Error {
     /// A forked child used a mapping of its parent.
     #[error("this mapping belongs to the parent process: open the file anew in the child")]
     Forked,
+}
+
+/// What does not support something: see [`Error::Unsupported`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnsupportedBy {
+    /// A cache with [`crate::Engine::Managed`].
+    ManagedEngine,
+    /// A cache with [`crate::Engine::Kernel`].
+    KernelEngine,
+    /// A mapping without a cache ([`crate::Mapping::open_direct`]).
+    DirectMapping,
+    /// A mapping with a journal ([`crate::MappingOptions::atomic`]).
+    AtomicMapping,
+}
+
+impl fmt::Display for UnsupportedBy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            UnsupportedBy::ManagedEngine => "the managed engine",
+            UnsupportedBy::KernelEngine => "the kernel module's engine",
+            UnsupportedBy::DirectMapping => "a direct mapping",
+            UnsupportedBy::AtomicMapping => "an atomic mapping",
+        })
+    }
 }
 
 impl Error {

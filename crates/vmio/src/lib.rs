@@ -67,7 +67,7 @@ pub use cache::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
 pub use elastic::AvailableMemory;
 #[cfg(not(loom))]
-pub use error::{Error, Result};
+pub use error::{Error, Result, UnsupportedBy};
 #[cfg(not(loom))]
 pub use mapped_file::{Advice, SyncHandle, Usage};
 #[cfg(not(loom))]

@@ -95,7 +95,7 @@ pub enum Engine {
     /// - **A page that the kernel failed to write is lost to it**: it may take the page for clean. So after a failed
     ///   sync every later one fails too ([`crate::Error::Flush`]) and the file must be reopened.
     /// - A load of a page that cannot be read is a SIGBUS. [`crate::MappingOptions::verifier`] and
-    ///   [`crate::OnReadError::Poison`] are refused ([`crate::Error::NotManaged`]), as are backings that are neither a
+    ///   [`crate::OnReadError::Poison`] are refused ([`crate::Error::Unsupported`]), as are backings that are neither a
     ///   file nor a block device, [`crate::LockMemory::Require`], [`crate::MappingOptions::floor`] and
     ///   [`crate::MappingOptions::ceiling`].
     /// - [`crate::Mapping::pin`] locks pages (mlock), for which RLIMIT_MEMLOCK must suffice.
@@ -115,7 +115,7 @@ pub enum Engine {
     ///
     /// - Only files and block devices with direct I/O can be mapped. [`crate::MappingOptions::atomic`],
     ///   [`crate::MappingOptions::floor`] and [`crate::MappingOptions::ceiling`] are refused, and so is a
-    ///   [`crate::MappingOptions::verifier`] that seals, unless the mapping is read-only ([`crate::Error::NotInKernel`]).
+    ///   [`crate::MappingOptions::verifier`] that seals, unless the mapping is read-only ([`crate::Error::Unsupported`]).
     /// - With a verifier or [`crate::OnReadError::Poison`] there is a signal handler, and a system call that is given pointers to pages
     ///   that are not in memory fails with EFAULT: [`crate::Mapping::ensure`] or pin them. [`crate::Mapping::view`] is refused then.
     /// - A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
@@ -250,7 +250,7 @@ impl MappingOptions {
     /// is a SIGBUS in the end.
     ///
     /// Not with [`FrameHint::Mixed`], [`FrameHint::SharedAddresses`] and [`FrameHint::Stream`] ([`Error::BadOption`]), nor
-    /// with [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`] ([`Error::NotInKernel`]).
+    /// with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`] ([`Error::Unsupported`]).
     pub fn atomic(mut self, journal: &Journal) -> Self {
         self.journal = Some(journal.clone());
         self
@@ -261,8 +261,8 @@ impl MappingOptions {
     ///
     /// The floors of the open mappings must leave a thirty-second of the cache and 1.2 MiB ([`Error::FloorsTooHigh`]), also
     /// when it shrinks ([`crate::Cache::resize`]). A floor gives way only where all other pages are pinned or cannot be
-    /// written. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`]
-    /// ([`Error::NotInKernel`]).
+    /// written. Not with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`]
+    /// ([`Error::Unsupported`]).
     pub fn floor(mut self, bytes: u64) -> Self {
         self.floor_bytes = bytes;
         self
@@ -275,7 +275,7 @@ impl MappingOptions {
     /// sixteenth of the ceiling, whichever is less. Pins may hold three quarters of the ceiling. Misses at the same time may
     /// exceed it for a moment, each by what it brings along: 2 pages for page tables, and the rest of its unit or huge page.
     /// Where none of the mapping's pages can go, a page comes in over the ceiling: it never makes an access fail. Not with
-    /// [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`] ([`Error::NotInKernel`]).
+    /// [`crate::Engine::Managed`] and [`crate::Engine::Kernel`] ([`Error::Unsupported`]).
     pub fn ceiling(mut self, bytes: u64) -> Self {
         self.ceiling_bytes = Some(bytes);
         self

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use vmio::backing::{FileBacking, MemoryBacking};
-use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier};
+use vmio::{
+    Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier, UnsupportedBy,
+};
 
 use support::child::{command, is_child, isolated};
 use support::denial::{deny, limit_locked_memory};
@@ -376,14 +378,15 @@ fn what_it_cannot_promise_is_refused() {
     }
     let file = file_of(4);
     let cache = managed(512);
-    let refused =
-        |result: vmio::Result<Mapping>| assert!(matches!(result, Err(Error::NotManaged { .. })), "{result:?}");
+    let refused = |result: vmio::Result<Mapping>| {
+        assert!(matches!(result, Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })), "{result:?}")
+    };
     let backing = || FileBacking::open(file.path(), Access::ReadWrite).unwrap();
     refused(Mapping::open(&cache, backing(), MappingOptions::new().verifier(Verifier)));
     refused(Mapping::open(&cache, backing(), MappingOptions::new().on_read_error(OnReadError::Poison([1; 8]))));
     refused(Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), MappingOptions::new()));
     let locked = cache_of(512).engine(Engine::Managed).lock_memory(LockMemory::Require).build();
-    assert!(matches!(locked, Err(Error::NotManaged { .. })));
+    assert!(matches!(locked, Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })));
     // And nothing stays behind of a refusal: neither the lock nor the name.
     open(&cache, file.path(), Access::ReadWrite).unwrap().close().unwrap();
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, View};
+use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, UnsupportedBy, View};
 
 use support::child::{Ended, fork, install_handler, isolated};
 use support::device::{Device, READ_EIO};
@@ -495,7 +495,11 @@ fn without_the_hint_the_error_says_what_to_do() {
     let refusal = |cache: &Cache, options| Mapping::open(cache, file(), options).unwrap().view().map(drop).unwrap_err();
     if is_managed("") {
         let error = refusal(&cache, options());
-        assert!(matches!(error, Error::NotManaged { .. }) && error.to_string().contains("SharedAddresses"), "{error}");
+        assert!(
+            matches!(error, Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })
+                && error.to_string().contains("SharedAddresses"),
+            "{error}"
+        );
         return;
     }
     for hint in [FrameHint::Auto, FrameHint::ReadMostly, FrameHint::Mixed] {

@@ -10,7 +10,7 @@ use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
 use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::engine::{AnonymousFrames, FaultCalls};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
 use crate::options::{Engine, FrameHint};
@@ -281,7 +281,7 @@ impl CacheBuilder {
     fn build_managed(&self, limits: Limits) -> Result<Cache> {
         if self.lock_memory == LockMemory::Require {
             let why = "file pages are never swapped, and the kernel may drop clean ones: use pins, or Engine::Sigbus";
-            return Err(Error::NotManaged { what: "LockMemory::Require", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", why });
         }
         let core = ManagedCore::start(limits).map_err(Error::system("starting the reclaimer of the cache"))?;
         Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })

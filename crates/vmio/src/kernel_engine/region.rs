@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::Module;
 use crate::kernel_engine::pinned::Pinned;
 use crate::kernel_engine::verify_before_map::VerifyBeforeMap;
@@ -50,7 +50,7 @@ impl KernelRegion {
         check_options(options, access)?;
         let (Some(_), Some(direct)) = (backing.file(), backing.direct_reads()) else {
             let why = "the module maps files and block devices: use Engine::Sigbus, or a FileBacking";
-            return Err(Error::NotInKernel { what: "a backing that is no file", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what: "a backing that is no file", why });
         };
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
@@ -206,17 +206,17 @@ struct AlignedPage([u8; PAGE_BYTES]);
 
 /// What the module cannot do, and never will be asked for.
 fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
-    let refused = |what, why| Err(Error::NotInKernel { what, why });
+    let refused = |what, why| Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what, why });
     if access == Access::ReadWrite && options.verifier.as_ref().is_some_and(|verifier| verifier.seals()) {
         return refused(
-            "a page verifier that seals, of a mapping for stores,",
+            "a page verifier that seals on a writable mapping",
             "the module writes pages as they are: use Engine::Sigbus, or let PageVerifier::seals say that it changes nothing",
         );
     }
     if options.journal.is_some() {
         return refused(
             "an atomic mapping",
-            "the module writes dirty pages whenever it needs room: use Engine::Sigbus",
+            "the module writes dirty pages whenever it needs memory: use Engine::Sigbus",
         );
     }
     if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
@@ -228,15 +228,18 @@ fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
 
 fn attach_error(error: io::Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::EINVAL) => Error::NotInKernel {
-            what: "a file without direct I/O, or with blocks larger than a page,",
+        Some(libc::EINVAL) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
+            what: "a file without direct I/O, or with blocks larger than a page",
             why: "the module reads and writes past the page cache: use Engine::Sigbus",
         },
-        Some(libc::EBUSY) => Error::NotInKernel {
-            what: "a file that is mapped already, with a page verifier or without, by another cache or a forked child,",
-            why: "wait until it has gone, or map it by the same cache and alike",
+        Some(libc::EBUSY) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
+            what: "a file that is mapped otherwise already (another cache or a forked child has it with a verifier, or without one)",
+            why: "wait until that mapping is closed, or map it by the same cache and alike",
         },
-        Some(libc::EOPNOTSUPP) => Error::NotInKernel {
+        Some(libc::EOPNOTSUPP) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
             what: "a file of a stacked file system",
             why: "it could not be frozen: map the file of the file system below, or use Engine::Sigbus",
         },

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::backing::{Access, Backing};
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
@@ -208,9 +208,10 @@ impl MappedFile for ManagedFile {
     }
 
     fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
-        Err(Error::NotManaged {
+        Err(Error::Unsupported {
+            by: UnsupportedBy::ManagedEngine,
             what: "a second range of addresses for a mapping",
-            why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",
+            why: "its reclaimer would not see what is mapped there: use Engine::Sigbus with FrameHint::SharedAddresses",
         })
     }
 

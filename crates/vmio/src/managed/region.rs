@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::arrivals::Arrivals;
 use crate::managed::page_cost;
 use crate::managed::pattern::Pattern;
@@ -58,24 +58,32 @@ impl ManagedRegion {
     ) -> Result<Self> {
         if options.verifier.is_some() {
             let why = "pages reach the program and the device without passing vmio: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "a page verifier", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "a page verifier", why });
         }
         if options.journal.is_some() {
             let why = "Linux writes dirty pages to the file whenever it likes: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "an atomic mapping", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "an atomic mapping", why });
         }
         if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
             let why =
                 "the managed engine keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
-            return Err(Error::NotManaged { what: "a floor or a ceiling of a mapping", why });
+            return Err(Error::Unsupported {
+                by: UnsupportedBy::ManagedEngine,
+                what: "a floor or a ceiling of a mapping",
+                why,
+            });
         }
         if options.on_read_error != OnReadError::Sigbus {
             let why = "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "OnReadError::Poison", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "OnReadError::Poison", why });
         }
         let Some(file) = backing.file() else {
             let why = "the kernel can only map files and block devices: use Engine::Sigbus, or a FileBacking";
-            return Err(Error::NotManaged { what: "a backing that is no file", why });
+            return Err(Error::Unsupported {
+                by: UnsupportedBy::ManagedEngine,
+                what: "a backing that is no file",
+                why,
+            });
         };
         let file = file.try_clone_to_owned().map_err(Error::system("duplicating a descriptor")).map(File::from)?;
         let access = options.access_to(&*backing)?;

@@ -40,12 +40,12 @@ pub enum Advice {
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.
     Fresh,
     /// The program needs the contents no more: drop them without writing, and treat the range as fresh. What a load
-    /// sees before the next store is undefined. An atomic mapping refuses ([`crate::Error::Atomic`]).
+    /// sees before the next store is undefined. An atomic mapping refuses ([`crate::Error::Unsupported`]).
     Free,
     /// What the device holds counts, and nothing else: drop what is in memory without writing it, wait for writes that are on
     /// their way, and forget what was [`Advice::Fresh`]. For programs that write the file past the mapping, also where they had
     /// stored to it before; what was stored since the last sync is lost. Pinned pages stay. An atomic mapping refuses
-    /// ([`crate::Error::Atomic`]); [`crate::Engine::Managed`] does the same as for [`Advice::DontNeed`].
+    /// ([`crate::Error::Unsupported`]); [`crate::Engine::Managed`] does the same as for [`Advice::DontNeed`].
     Invalidate,
     /// The order of eviction, 0 (keep) to 255 (evict first), as in kmmap.
     Priority(u8),

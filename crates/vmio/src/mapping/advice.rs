@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::engine::DeactivatableFrames;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::{Advice, MappedFile, touched_pages, whole_pages};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
@@ -81,7 +81,11 @@ impl CachedFile {
 
     fn check_droppable(&self, what: &'static str) -> Result<()> {
         let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
-        if self.journaled().is_some() { Err(Error::Atomic { what, why }) } else { Ok(()) }
+        if self.journaled().is_some() {
+            Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what, why })
+        } else {
+            Ok(())
+        }
     }
 
     fn is_all(&self, range: &Range<u64>) -> bool {

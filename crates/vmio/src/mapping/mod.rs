@@ -115,7 +115,7 @@ impl Mapping {
     ///
     /// Other processes may map the file too, as with [`crate::Engine::Managed`]; a load or store that the device refuses is a SIGBUS.
     /// Priorities and other advice have no effect but [`crate::Advice::WillNeed`], which fills page tables; options that need a cache are
-    /// refused ([`Error::NotDirect`]).
+    /// refused ([`Error::Unsupported`]).
     pub fn open_direct(backing: DaxBacking, options: MappingOptions) -> Result<Mapping> {
         Ok(Mapping { handle: Handle::Direct(DirectFile::open(backing, options)?) })
     }

@@ -8,7 +8,7 @@ use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::tables::TABLE_PAGES;
 use crate::cache::views::Place;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::opened::Opened;
 use crate::mapped_file::{HeldPages, touched_pages};
 use crate::mapping::Mapping;
@@ -26,7 +26,7 @@ impl Mapping {
     ///
     /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
     /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches
-    /// counts as two pages more; a pin for writing of an atomic mapping ([`Error::Atomic`]).
+    /// counts as two pages more; a pin for writing of an atomic mapping ([`Error::Unsupported`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
@@ -90,7 +90,7 @@ impl CachedFile {
         }
         if access == Access::ReadWrite && region.journaled.is_some() {
             let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
-            return Err(Error::Atomic { what: "a pin for writing", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a pin for writing", why });
         }
         // Until pins that are refused have been given back: who shortens the mapping waits for them.
         let _signals = SignalsBlocked::new();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::Access;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapping::Mapping;
 use crate::mapping::advice::{Pinned, kept_by_the_kernel};
 use crate::mapping::cached_file::CachedFile;
@@ -15,7 +15,7 @@ use crate::sys::signal::SignalsBlocked;
 impl Mapping {
     /// Changes the length of the file and of the mapping. Growth stays within [`crate::MappingOptions::reserve`]; new
     /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
-    /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Atomic`]); its growth is part of
+    /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Unsupported`]); its growth is part of
     /// the next commit. After [`Error::Flush`], of a direct mapping, the length has changed; like what was stored it may not be
     /// durable, and every later sync says so too.
     pub fn set_len(&self, len: u64) -> Result<()> {
@@ -35,7 +35,7 @@ impl CachedFile {
         }
         if len < region.len() && region.journaled.is_some() {
             let why = "the journal cannot undo it: close it, cut the file, and open it again";
-            return Err(Error::Atomic { what: "a shorter length", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a shorter length", why });
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.

@@ -16,12 +16,12 @@ impl Mapping {
     /// page at another address costs a trap, but no I/O.
     ///
     /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
-    /// [`Error::OneAddress`](crate::Error::OneAddress), with the managed engine an
-    /// [`Error::NotManaged`](crate::Error::NotManaged), without a cache an [`Error::NotDirect`](crate::Error::NotDirect). A
+    /// [`Error::OneAddress`](crate::Error::OneAddress), with the managed engine or without a cache an
+    /// [`Error::Unsupported`](crate::Error::Unsupported). A
     /// mapping may have 15 views at a time ([`Error::TooManyViews`](crate::Error::TooManyViews)).
     ///
     /// With the kernel module any mapping may have views, as many as there are addresses for, but one with a page verifier, or
-    /// with [`OnReadError::Poison`](crate::OnReadError::Poison) ([`Error::NotInKernel`](crate::Error::NotInKernel)).
+    /// with [`OnReadError::Poison`](crate::OnReadError::Poison) ([`Error::Unsupported`](crate::Error::Unsupported)).
     pub fn view(&self) -> Result<View> {
         self.file().check_not_forked()?;
         Ok(View { mapping: self.clone(), addresses: self.file().open_view()? })
