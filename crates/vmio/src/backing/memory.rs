@@ -17,7 +17,11 @@ pub struct MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    /// Makes `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::System`] if the address space cannot be reserved.
     pub fn new(len: u64) -> crate::Result<Self> {
         if len > MAX_LEN {
             return Err(crate::Error::BadOption { option: "len", value: len.to_string(), expected: "at most 1 TiB" });

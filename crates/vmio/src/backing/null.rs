@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::{Access, Backing};
 
-/// Discards writes; the 8-byte word at offset `o` reads as `o`, little-endian.
+/// A backing that discards writes. The 8-byte word at offset `o` reads as `o`, little-endian.
 pub struct NullBacking {
     len: AtomicU64,
 }
 
 impl NullBacking {
-    /// Pretends to hold `len` bytes.
+    /// Makes a backing that pretends to hold `len` bytes.
     pub fn new(len: u64) -> Self {
         NullBacking { len: AtomicU64::new(len) }
     }

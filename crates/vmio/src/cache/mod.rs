@@ -53,10 +53,20 @@ use crate::sys::fork::Generation;
 use crate::sys::thread::OwnThread;
 use crate::telemetry::counters::{PageCounts, Stats};
 
-/// A budget of memory that any number of mappings share. A handle: cloning it gives another one.
+/// A budget of memory that any number of mappings share. A handle: a clone is the same cache.
 ///
 /// The budget covers resident pages, the page tables and page words of the spans that they lie in, and the buffers of the
 /// workers. It is used up only as pages are touched.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> vmio::Result<()> {
+/// let cache = vmio::Cache::builder().capacity(64 << 20).build()?;
+/// println!("{:?} of {} bytes: {:?}", cache.engine(), cache.capacity_bytes(), cache.stats());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Cache {
     backend: FaultBackend,
@@ -75,7 +85,7 @@ pub(crate) enum FaultBackend {
 }
 
 impl Cache {
-    /// Options for a new cache.
+    /// Returns the options of a new cache, with their defaults.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::new()
     }
@@ -108,9 +118,11 @@ impl Cache {
         matches!(&self.backend, FaultBackend::Module(core) if Arc::ptr_eq(core, other))
     }
 
-    /// A cache for a forked child of the process that built this one: the two keep one budget together, and so do further children. What
-    /// one of them does not use the others may; if all want more, each has an equal share. What a process leaves in memory when it ends is
-    /// given up by the others as far as they have the same files mapped.
+    /// Makes a cache for a forked child of the process that built this one. The two keep one budget together, and so do further
+    /// children. What one of them does not use the others may; if all want more, each has an equal share. What a process leaves in
+    /// memory when it ends is given up by the others as far as they have the same files mapped.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> vmio::Result<()> {
@@ -123,6 +135,7 @@ impl Cache {
     /// ```
     ///
     /// # Errors
+    ///
     /// [`Error::BadOption`] with another engine than [`Engine::Managed`]; [`Error::System`] if its thread cannot be started.
     pub fn in_child(&self) -> Result<Cache> {
         let FaultBackend::Reclaimer(parent) = &self.backend else {
@@ -135,7 +148,7 @@ impl Cache {
         Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
-    /// The engine that serves its mappings; what [`Engine::Auto`] has become.
+    /// Returns the engine of the cache; never [`Engine::Auto`], but the one that stands for it here.
     pub fn engine(&self) -> Engine {
         match &self.backend {
             FaultBackend::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => {
@@ -147,9 +160,9 @@ impl Cache {
         }
     }
 
-    /// The descriptors by which the kernel module knows the cache, with [`Engine::Kernel`], by which vmio looks at the process's memory, with
-    /// [`Engine::Managed`], or by which it puts pages there: for programs that close whatever they find open, and must not close
-    /// these. Another is that of each mapping ([`crate::Mapping::descriptor`]). Those of memory files are not among them.
+    /// Returns the descriptors that the cache needs, for programs that close whatever they find open, and must not close these: of the
+    /// kernel module ([`Engine::Kernel`]), of the process's memory ([`Engine::Managed`]), or those by which pages are mapped and
+    /// unmapped. Each mapping has another one ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.backend {
             FaultBackend::Module(core) => vec![core.module.descriptor()],
@@ -161,7 +174,7 @@ impl Cache {
         }
     }
 
-    /// Bytes that its pages may take.
+    /// Returns the bytes that the pages of the cache may take.
     pub fn capacity_bytes(&self) -> u64 {
         let pages = match &self.backend {
             FaultBackend::Workers(core) => core.shared.capacity_pages(),
@@ -187,7 +200,7 @@ impl Cache {
         }
     }
 
-    /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.
+    /// Returns what the cache holds and what it has done so far; zeros in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
         match &self.backend {
             FaultBackend::Workers(core) => core.stats(),

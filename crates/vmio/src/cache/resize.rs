@@ -29,19 +29,34 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: drop some";
 
 impl Cache {
-    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. Nobody is
-    /// stopped meanwhile, and never is more in memory than the larger of the two capacities allows.
+    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread is
+    /// stopped meanwhile, and there is never more in memory than the larger of the two capacities allows.
     ///
-    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: this returns when the new
-    /// capacity is met (with [`crate::Engine::Managed`] as closely as that keeps it). Threads that miss wait longer for
-    /// their pages while that takes place. One change goes on at a time; others wait for it.
+    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: the call returns when the new
+    /// capacity is met (with [`crate::Engine::Managed`] as closely as that engine keeps it). Threads that miss wait longer for
+    /// their pages meanwhile. One change is made at a time; others wait for it.
     ///
-    /// A journal of atomic mappings keeps what it reserves for commits; in a larger cache more may be dirty than that has room
+    /// A journal of atomic mappings keeps what it reserves for commits. In a larger cache more may be dirty than the journal has room
     /// for, and the commit fails ([`crate::journal::JournalOptions`]).
     ///
-    /// Fails with [`Error::BadOption`] for less than 6 MiB, of which a cache with many workers takes more for their merge buffers; and with [`Error::NotShrunk`] if pins hold more than three
-    /// quarters of the new capacity, pages cannot be written, or the new capacity has no room for the floors of the open
-    /// mappings ([`crate::MappingOptions::floor`]): then the capacity is what it was.
+    /// # Errors
+    ///
+    /// After an error the capacity is what it was.
+    ///
+    /// - [`Error::BadOption`] for less than 6 MiB; a cache with many workers needs more, for their merge buffers.
+    /// - [`Error::NotShrunk`] if pins hold more than three quarters of the new capacity, pages cannot be written, or the new capacity
+    ///   has no room for the floors of the open mappings ([`crate::MappingOptions::floor`]).
+    /// - [`Error::Forked`] in a forked child.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// let cache = vmio::Cache::builder().capacity(64 << 20).build()?;
+    /// cache.resize(32 << 20)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
         self.resize_or(capacity_bytes, Unmet::Restored)
     }

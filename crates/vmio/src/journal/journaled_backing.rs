@@ -28,12 +28,12 @@ pub struct JournaledBacking {
     opened: Arc<Opened>,
 }
 
-/// The right to write pages that belong to a certain commit, which waits for it. Drawn when the pages are copied, since
-/// the line between two commits may fall between the copy and the write.
+/// The right to write pages that belong to a certain commit, which waits for the ticket. It is drawn when the pages are copied,
+/// since the line between two commits may fall between the copy and the write.
 pub struct CommitTicket<'a>(Inside<'a>);
 
 impl CommitTicket<'_> {
-    /// The number of the commit.
+    /// Returns the number of the commit.
     pub fn commit(&self) -> u64 {
         self.0.epoch()
     }
@@ -48,12 +48,12 @@ impl JournaledBacking {
         &self.joined
     }
 
-    /// Draws a ticket for the present commit. Who draws it must not commit before it is dropped.
+    /// Draws a ticket for the present commit. The caller must not commit before the ticket is dropped.
     pub fn ticket(&self) -> CommitTicket<'_> {
         CommitTicket(self.opened.core.tickets.enter())
     }
 
-    /// The journal is the parent's, in a forked child.
+    /// In a forked child the journal is the parent's.
     fn check_not_forked(&self) -> io::Result<()> {
         self.opened.check_not_forked().map_err(io::Error::other)
     }

@@ -1,4 +1,4 @@
-//! What the program knows about its accesses, and tells.
+//! Takes advice about how a program accesses a mapping.
 
 use std::io;
 use std::ops::Range;
@@ -25,6 +25,28 @@ const EVICT_ROUNDS_MAX: u32 = 8;
 
 impl Mapping {
     /// Tells the cache how a range will be used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], and what each kind of [`Advice`] says of itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// use vmio::Advice;
+    ///
+    /// map.advise(0..4096, Advice::Priority(0))?; // keep the first page
+    /// map.advise(64 << 10..1 << 20, Advice::Random)?;
+    /// map.advise(64 << 10..128 << 10, Advice::DontNeed)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         self.check_range(&range)?;
         self.file().advise(range, advice)

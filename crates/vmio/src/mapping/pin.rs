@@ -1,4 +1,4 @@
-//! Ranges that stay in memory, for system calls and for code that must not miss.
+//! Pins: ranges that stay in memory, for system calls and for code that must not miss.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,13 +20,41 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into it,
-    /// to write there as well if it is pinned for [`Access::ReadWrite`]; then its pages are dirty until unpinned, and
-    /// a sync meanwhile writes what is there and writes them again later.
+    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into the range,
+    /// to write there as well if it is pinned for [`Access::ReadWrite`]. Its pages are then dirty until they are unpinned: a sync
+    /// meanwhile writes what is there, and a later one writes them again.
     ///
-    /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches
-    /// counts as two pages more; a pin for writing of an atomic mapping ([`Error::Unsupported`]).
+    /// [`crate::Engine::Managed`] locks the pages (mlock), for which RLIMIT_MEMLOCK must suffice. With [`crate::Engine::Kernel`] each pin
+    /// takes a file descriptor, and a pinned page may take a fault without I/O.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Read`] or [`Error::Corrupt`] for a page that cannot be read.
+    /// - [`Error::TooManyPins`] if pins would hold more than three quarters of the cache, or of the mapping's ceiling; half of the cache
+    ///   with [`crate::Engine::Kernel`]. Every span of 2 MiB that a pin touches counts as two pages more.
+    /// - [`Error::Unsupported`] for a pin for writing of an atomic mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// use std::fs::File;
+    /// use std::io::Read;
+    /// use vmio::Access;
+    ///
+    /// let pin = map.pin(0..4096, Access::ReadWrite)?;
+    /// let place = pin.as_mut_ptr().unwrap();
+    /// // SAFETY: the range is pinned for writing, and no other thread accesses it.
+    /// let bytes = unsafe { std::slice::from_raw_parts_mut(place, pin.len()) };
+    /// File::open("/dev/zero").unwrap().read_exact(bytes).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
@@ -245,7 +273,7 @@ impl Drop for PinnedPages {
     }
 }
 
-/// A range that stays in memory until this is dropped; keeps the mapping open.
+/// A range that stays in memory until this is dropped: see [`Mapping::pin`]. It keeps the mapping open.
 pub struct Pin {
     _held: HeldPages,
     pages: u64,
@@ -263,27 +291,27 @@ impl Pin {
         Pin { _held: held, pages: pages.end - pages.start, address, len, access }
     }
 
-    /// The first byte of the range.
+    /// Returns the address of the range's first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.address as *const u8
     }
 
-    /// The first byte of the range, for stores; `None` if it is pinned for reading only.
+    /// Returns the address of the range's first byte, for stores; `None` if the range is pinned for reading only.
     pub fn as_mut_ptr(&self) -> Option<*mut u8> {
         (self.access == Access::ReadWrite).then_some(self.address as *mut u8)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range is empty.
+    /// Returns whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pages held, the first and the last possibly in part.
+    /// Returns the number of pages held; of the first and the last perhaps a part is in the range.
     pub fn pages(&self) -> u64 {
         self.pages
     }

@@ -1,4 +1,4 @@
-//! Growing and shrinking the file under a mapping.
+//! Grows and shrinks the file under a mapping.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,11 +13,31 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Changes the length of the file and of the mapping. Growth stays within [`crate::MappingOptions::reserve`]; new
-    /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
-    /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Unsupported`]); its growth is part of
-    /// the next commit. After [`Error::Flush`], of a direct mapping, the length has changed; like what was stored it may not be
-    /// durable, and every later sync says so too.
+    /// Changes the length of the file and of the mapping. New bytes are zeros. Bytes that are cut off must not be in use: accesses
+    /// to them are a SIGBUS from now on. The growth of an atomic mapping is part of the next commit.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::BeyondReservation`] for more than [`crate::MappingOptions::reserve`], and [`Error::ReadOnly`].
+    /// - [`Error::Resize`] if the backing refuses, or pages that would be cut off are pinned.
+    /// - [`Error::Unsupported`] for an atomic mapping that would shrink.
+    /// - [`Error::Flush`] of a direct mapping: the length has changed, but like what was stored it may not be durable, and every later
+    ///   sync fails too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.set_len(2 << 20)?;
+    /// assert_eq!(map.len(), 2 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file().check_not_forked()?;
         self.file().set_len(len)

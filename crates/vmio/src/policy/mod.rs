@@ -16,6 +16,10 @@ use crate::page::reuse::Reuse;
 use crate::page::span::Span;
 
 /// Which pages are given up first, within a priority.
+///
+/// # Default
+///
+/// [`EvictionPolicy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
@@ -23,15 +27,15 @@ pub enum EvictionPolicy {
     /// span become inactive together, so that they share a TLB shootdown.
     #[default]
     Auto,
-    /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. When a page
-    /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
+    /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. A page's word remembers
+    /// when the page was evicted: a ghost list, as in S3-FIFO, but without memory of its own.
     KeepRefaulted,
-    /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference. Over frames that can be
+    /// First in, first out, as in kmmap (Kreon §3.3.1): a page's past makes no difference. Over frames that can be
     /// deactivated, a page that is touched while it is inactive has a second chance, as CLOCK gives it.
     Fifo,
-    /// S3-FIFO (Yang et al., SOSP 2023): pages that are new leave soon, from a small queue. Those that come back before the
-    /// cache has turned over, or are touched while they are inactive, stand in the main one, and survive the more
-    /// visits of the evictor the more often that was. A scan passes through the small queue alone. Over frames that can be
+    /// S3-FIFO (Yang et al., SOSP 2023): new pages leave soon, from a small queue. Pages that come back before the
+    /// cache has turned over, or are touched while they are inactive, stand in the main queue; the more often that was, the more
+    /// visits of the evictor they survive. A scan passes through the small queue alone. Over frames that can be
     /// deactivated it misses less than `Auto`, at more TLB shootdowns: for slow devices.
     S3Fifo,
 }
@@ -42,7 +46,7 @@ pub(crate) struct SpanRef(NonNull<Span>);
 
 // SAFETY: a Span is shared between threads through atomics only.
 unsafe impl Send for SpanRef {}
-// SAFETY: as above.
+// SAFETY: a Span is shared between threads through atomics only.
 unsafe impl Sync for SpanRef {}
 
 impl SpanRef {
@@ -67,8 +71,8 @@ impl SpanRef {
     }
 }
 
-/// Orders spans for eviction. Pages are chosen within the span by the evictor, who skips what is pinned, in flight,
-/// or has visits left to survive.
+/// Orders spans for eviction. The evictor chooses pages within the span, and skips those that are pinned, in flight,
+/// or have visits left to survive.
 pub(crate) trait Policy: Send + Sync {
     /// The span has a resident page and stands in no queue. Called in the trap path: no lock, no allocation.
     fn admit(&self, span: SpanRef);

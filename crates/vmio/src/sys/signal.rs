@@ -58,14 +58,18 @@ pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler)
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Has `look` called for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action: with the address,
-/// and whether it was a store (so it is taken for where the architecture does not tell). Memory that is bad, and pages that
-/// reader threads refuse, are such faults, too. If it returns true, the instruction runs again. The first call decides. For libraries on top of this one, that know why Linux could not serve an address.
+/// Calls `look` for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action. `look` gets the
+/// address, and whether the access was a store (true where the architecture does not tell). If it returns true, the instruction runs
+/// again. The first call of this function decides. For libraries on top of this one, which know why Linux could not serve an address.
+///
+/// Bad memory, and pages that reader threads refuse, are such faults too.
 ///
 /// # Errors
+///
 /// Those of sigaction(2).
 ///
 /// # Safety
+///
 /// `look` is called in a handler of the signal, in any thread: it must be async-signal-safe.
 pub unsafe fn on_unresolved_sigbus(look: fn(address: usize, is_store: bool) -> bool) -> io::Result<()> {
     UNRESOLVED.get_or_init(|| look);
@@ -78,11 +82,12 @@ pub(crate) fn recover_copies() -> io::Result<()> {
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Has SIGBUS, where it is none of vmio's, done with as `action` says, and returns what would have been done so far; without an action
-/// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
-/// stand before sigaction(2). Async-signal-safe, as that is.
+/// Sets what happens at a SIGBUS that is not vmio's, and returns what happened so far; without an action only returns it. `None` if vmio
+/// has no handler of SIGBUS in this process: the C library is to be called then. For libraries that replace sigaction(2).
+/// Async-signal-safe, as that is.
 ///
 /// # Safety
+///
 /// The action's handler must be what sigaction(2) takes: `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags say, which may be
 /// called in any thread from now on.
 pub unsafe fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
@@ -274,9 +279,9 @@ fn do_by_default(signal: libc::c_int) {
     }
 }
 
-/// Blocks every asynchronous signal of the thread until dropped: held wherever vmio owns a lock or a page word outside
-/// the trap path, since a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
-/// started meanwhile has them blocked for good: libraries on top of this one start theirs so.
+/// Blocks every asynchronous signal of the thread until dropped. Held wherever vmio owns a lock or a page word outside
+/// the trap path: a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
+/// started meanwhile has the signals blocked for good: libraries on top of this one start theirs so.
 pub struct SignalsBlocked {
     previous: libc::sigset_t,
     /// Only the thread whose mask it was can put it back.
@@ -284,7 +289,7 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Blocks them.
+    /// Blocks the signals.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();

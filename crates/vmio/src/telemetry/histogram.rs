@@ -1,4 +1,4 @@
-//! How long things took: counts in buckets that grow with the duration.
+//! Histograms of durations: counts in buckets that grow with the duration.
 
 use crate::telemetry::layout::{BUCKETS, bucket_end_ns};
 
@@ -25,29 +25,29 @@ impl Histogram {
         self.max_ns = self.max_ns.max(max_ns);
     }
 
-    /// Durations in it.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Their sum.
+    /// Returns their sum.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The longest since the cache was built.
+    /// Returns the longest since the cache was built.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// How many durations are in each bucket, in rising order, after what all of them are shorter than, in nanoseconds:
-    /// `None` for the last bucket, which has no end.
+    /// Returns for each bucket, in rising order, the bound in nanoseconds that all its durations are shorter than, and their number. The
+    /// bound is `None` for the last bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let end_ns = |bucket| (bucket + 1 < BUCKETS).then(|| bucket_end_ns(bucket));
         self.buckets.iter().enumerate().map(move |(bucket, count)| (end_ns(bucket), *count))
     }
 
-    /// A duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` if it is empty.
+    /// Returns a duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` without durations.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
@@ -62,7 +62,7 @@ impl Histogram {
         Some(bucket_end_ns(bucket.unwrap_or(BUCKETS - 1)).min(self.max_ns))
     }
 
-    /// What was added since an earlier state of the same histogram; its longest remains that of the whole.
+    /// Returns what was added since an earlier state of the same histogram; the longest remains that of the whole.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut recent = self.clone();
         recent.buckets.iter_mut().zip(&earlier.buckets).for_each(|(now, then)| *now = now.saturating_sub(*then));
@@ -70,7 +70,7 @@ impl Histogram {
         recent
     }
 
-    /// What both hold together.
+    /// Returns what both hold together.
     pub fn merged(mut self, other: &Histogram) -> Histogram {
         self.add(other.buckets.iter().copied(), other.sum_ns, other.max_ns);
         self

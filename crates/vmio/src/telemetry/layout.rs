@@ -89,7 +89,7 @@ pub(crate) const GAUGES_MAX: usize = (BLOCK_WORDS - GAUGES_START) / GAUGE_WORDS;
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Latency {
-    /// A miss, from the claim of its page until it is visible.
+    /// A miss, from the claim of its page until it is mapped.
     Miss,
     /// A read request to a backing.
     Read,

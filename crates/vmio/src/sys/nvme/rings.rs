@@ -26,12 +26,12 @@ const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 /// Commands that a ring has under way at most.
 const COMMANDS_MAX: usize = 16;
 
-/// Commands that rings have had done, those that went by ioctl left out.
+/// Numbers of commands that rings have completed; those that were submitted by ioctl are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
-    /// In memory that was registered with the ring: a cache's own buffers, while a mapping uses the device.
+    /// Commands on memory that was registered with the ring: a cache's own buffers, while a mapping uses the device.
     pub registered: u64,
-    /// In other memory, whose pages the kernel looked up and held for each.
+    /// Commands on other memory, whose pages the kernel looked up and held for each.
     pub unregistered: u64,
 }
 
