@@ -380,7 +380,8 @@ impl Evictor {
     fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
         let Some(frame) = frame else { return };
         self.held.push((span, true));
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         let taken = region.take_huge_page(number, frame);
         if !frame.is_full() {
@@ -405,7 +406,8 @@ impl Evictor {
         locked: SpanGuard<'_>,
         pass: &mut Pass,
     ) {
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         let mut pages = region.pages_of_span(number);
         let mut written = 0;
@@ -450,7 +452,8 @@ impl Evictor {
     /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
     fn prepare_drop(&mut self, span: SpanRef) -> usize {
         self.dropping.push(span);
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the eviction queue, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         // Where somebody else is at work, the clean pages will do.
         let pages = region.pages_of_span(number);
@@ -472,7 +475,8 @@ impl Evictor {
     ) -> u32 {
         let mut dropped = 0;
         for span in self.dropping.drain(..) {
-            // SAFETY: as in `visit`.
+            // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
             let left = wanted.saturating_sub(dropped);
@@ -494,7 +498,8 @@ impl Evictor {
         }
         self.unmap.clear();
         for (span, page) in &self.victims {
-            // SAFETY: as in `gather`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, _) = unsafe { Region::of_span(*span) };
             self.unmap.push_page(region.address(*page));
         }
@@ -504,7 +509,8 @@ impl Evictor {
         let now = shared.eviction_time();
         let mut freed = 0;
         for (span, page) in self.victims.drain(..) {
-            // SAFETY: as in `gather`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, _) = unsafe { Region::of_span(span) };
             if self.unmap.has_failed(region.address(page)) {
                 region.word(page).fail_evict(State::Clean);
@@ -524,7 +530,8 @@ impl Evictor {
     /// if the tables of such spans have become too many.
     fn put_spans_back(&mut self, source: &Source<'_>) {
         for (span, may_have_new) in self.held.drain(..) {
-            // SAFETY: as in `visit`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, number) = unsafe { Region::of_span(span) };
             if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByUs);

@@ -111,7 +111,8 @@ impl Shared {
 
     fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let Some(request) = self.streams.requests.pop() else { return };
-        // SAFETY: see `Request`.
+        // SAFETY: the eviction gate is held, and a region that is closed forgets its requests under that gate first: it is
+        // there.
         let region = unsafe { &*request.region };
         if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
@@ -215,11 +216,12 @@ impl Region {
         let read = self.read_span(core, first, frame.memory());
         // SAFETY: all pages of the span are ours, their words say so; the range is attached, and read-only to all.
         let gone = read && (present == 0 || unsafe { shared.unmapper.zap(self.address(first), SPAN_BYTES) }.is_ok());
-        // SAFETY: as above, and the span holds nothing.
+        // SAFETY: all pages of the span are ours, their words say so, and the span holds nothing; the range is attached.
         let installed = gone && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
         if !installed {
             if !frame.is_full {
-                // SAFETY: as in `put_frame_back`: what the read has allocated is in nobody's budget.
+                // SAFETY: the frame's memory is ours alone, nobody reads it before the next read fills it, and no budget counts
+                // what the read has allocated.
                 let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
             }
             self.unclaim(pages, missed, gone);
@@ -301,7 +303,8 @@ impl Region {
                 Ok(()) => frame.is_full = true,
                 Err(_) => {
                     self.span(number).set_huge(false);
-                    // SAFETY: as in `put_frame_back`: some of its pages may have arrived.
+                    // SAFETY: the frame's memory is ours alone, and nobody reads it before something is moved there again; some
+                    // pages of the span may have arrived.
                     let _ = unsafe { self.shared.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
                 }
             }

@@ -220,7 +220,7 @@ impl EmptySpan {
     }
 
     fn region(&self) -> (&Region, u64) {
-        // SAFETY: the span was queued once, and its region lives: see `EmptySpans::push`.
+        // SAFETY: the span was queued once, and `push` takes only spans whose region stays until `give_back` has returned.
         unsafe { Region::of_span(self.span) }
     }
 }

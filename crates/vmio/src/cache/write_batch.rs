@@ -125,14 +125,16 @@ struct Ticket {
     commit: u64,
 }
 
-// SAFETY: the pointer is dereferenced only while the region lives, as that of a BatchPage.
+// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive.
 unsafe impl Send for Ticket {}
-// SAFETY: as above; a Ticket is never changed in place.
+// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive; a
+// Ticket is never changed in place.
 unsafe impl Sync for Ticket {}
 
-// SAFETY: the pointer is dereferenced only while the region lives: see `region`.
+// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive.
 unsafe impl Send for BatchPage {}
-// SAFETY: as above; a BatchPage is never changed in place.
+// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive; a
+// BatchPage is never changed in place.
 unsafe impl Sync for BatchPage {}
 
 impl BatchPage {
@@ -181,7 +183,7 @@ impl WriteBatch {
     pub(crate) fn clear(&mut self) {
         self.pages.clear();
         for ticket in self.tickets.drain(..) {
-            // SAFETY: as in `BatchPage::region`.
+            // SAFETY: a batch is filled and emptied by one call, whose caller keeps the region alive.
             unsafe { &*ticket.region }.hand_back(ticket.commit);
         }
     }
@@ -344,7 +346,7 @@ impl WriteBatch {
     /// Makes the copy what the device is to get, and lets the page go.
     fn finish_copy(&mut self, region: &Region, slot: usize) {
         let added = self.pages[slot];
-        // SAFETY: as in `copy`.
+        // SAFETY: the slot is ours alone until a run made of it is queued, and a page long.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
         region.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));

@@ -113,7 +113,7 @@ impl DeactivatableFrames for MemfdFrames {
         if first == len {
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
         unsafe { self.tracker.unmapper.zap(address + first, len - first) }
     }
 

@@ -85,7 +85,7 @@ impl FaultEngine for ReaderThreadEngine {
 
     unsafe fn accept(&self, address: usize, len: usize) {
         // Should it fail, the refusals end by themselves a little later.
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the range is attached, and that none of its pages is in memory or can come there.
         let _ = unsafe { accept(address, len) };
     }
 }

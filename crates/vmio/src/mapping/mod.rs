@@ -130,7 +130,7 @@ impl Mapping {
             let expected = "Managed: with the others a child has none of its parent's mappings";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", cache.engine()), expected });
         };
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the addresses are a mapping that the parent had, which nobody else unmaps.
         let present =
             unsafe { FileMap::adopted(addresses) }.map_err(Error::system("advising the kernel of a mapping"))?;
         Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(cache, core, Box::new(backing), options, present)?) })

@@ -52,7 +52,7 @@ impl FileMap {
     /// # Safety
     /// It is such a mapping, shared, of whole spans, and nobody else unmaps it after that.
     pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the addresses are such a mapping, which nobody else unmaps.
         let map = FileMap { range: unsafe { Reservation::adopted(addresses)? } };
         // Fails where the parent left a part out of its children.
         map.no_read_ahead(&(0..map.len() as u64))?;
@@ -152,7 +152,7 @@ impl FileMap {
     /// The opposite of [`Self::lock`].
     pub(crate) fn unlock(&self, range: &Range<u64>) -> io::Result<()> {
         let addresses = self.addresses(range);
-        // SAFETY: as in `lock`.
+        // SAFETY: the range is ours; unlocking changes no contents.
         unsafe { rustix::mm::munlock(addresses.start as *mut _, addresses.len())? };
         Ok(())
     }

@@ -87,7 +87,7 @@ impl<T> OfProcess<T> {
     /// Returns the value to change it; `None` in a forked child.
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        // SAFETY: as above.
+        // SAFETY: there is a value whenever the generation is current.
         self.generation.is_current().then(|| unsafe { self.value.assume_init_mut() })
     }
 
@@ -156,7 +156,7 @@ impl<T: Default> PerProcess<T> {
                 faster
             }
         };
-        // SAFETY: as above, and it is not null.
+        // SAFETY: it is not null, and what was put there is never freed.
         Ok(unsafe { &(*present).1 })
     }
 }
@@ -186,7 +186,7 @@ mod tests {
             let is_found = made.get().is_some() || dropped.get().is_some() || dropped.get_mut().is_some();
             drop((made, dropped));
             let is_found = taken.into_inner().is_some() || is_found;
-            // SAFETY: as above.
+            // SAFETY: ends the process at once.
             unsafe { libc::_exit(3 * i32::from(is_found)) };
         }
         let mut status = 0;

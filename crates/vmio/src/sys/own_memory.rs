@@ -93,7 +93,7 @@ mod tests {
         let stopped = load(base + 10, &mut read).unwrap_err();
         assert_eq!((stopped.done, stopped.why.raw_os_error()), (2 * PAGE_BYTES - 10, Some(libc::EFAULT)));
         assert_eq!(read[..stopped.done], written[10..]);
-        // SAFETY: as above.
+        // SAFETY: nobody refers to the map.
         let stopped = unsafe { store(base + PAGE_BYTES, &read[..PAGE_BYTES + 1]) }.unwrap_err();
         assert_eq!((stopped.done, stopped.why.raw_os_error()), (PAGE_BYTES, Some(libc::EFAULT)));
     }

@@ -24,7 +24,7 @@ pub(crate) struct Reservation {
 
 // SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
 unsafe impl Send for Reservation {}
-// SAFETY: as above: no method reads or writes the bytes.
+// SAFETY: a Reservation is an address and a length: no method reads or writes the bytes.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {

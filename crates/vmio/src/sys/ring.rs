@@ -94,14 +94,14 @@ impl Ring {
         } else {
             opcode::Read::new(file, start, bytes).offset(offset).build()
         };
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the buffer and the file stay until the completion of the read has been seen.
         unsafe { self.push(&read.user_data(token)) };
     }
 
     /// # Safety
     /// What the entry points to is the kernel's until its completion has been seen.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that what the entry points to is the kernel's until its completion has been seen.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
             // More at a time than the ring was made for: make room.
             let _ = self.uring.submit();

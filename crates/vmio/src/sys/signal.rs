@@ -138,7 +138,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     }
     // BUS_MCEERR_AR is a bad cell of memory that was touched, or a page that a reader thread refuses.
     let is_fault = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
-    // SAFETY: as above.
+    // SAFETY: the context is the one that the kernel has passed to this handler.
     if is_fault && unsafe { end_copy(context) } {
         return;
     }
@@ -154,7 +154,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// `context` must be the ucontext that the kernel gave to a signal handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn end_copy(context: *mut libc::c_void) -> bool {
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let instruction = &mut registers[libc::REG_RIP as usize];
     let landing = persistent_memory::landing_of(*instruction as usize);
@@ -176,7 +176,7 @@ unsafe fn end_copy(_context: *mut libc::c_void) -> bool {
 #[cfg(target_arch = "x86_64")]
 unsafe fn access_of(context: *mut libc::c_void) -> FaultAccess {
     const WRITE: i64 = 1 << 1;
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
     let error_code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     if error_code & WRITE != 0 { FaultAccess::Store } else { FaultAccess::Load }
 }
@@ -209,7 +209,8 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
             if action.sa_flags & libc::SA_RESETHAND != 0 {
                 chained_action::reset(previous);
             }
-            // SAFETY: by the caller. What is interrupted has a mask, and it is put back when our handler returns.
+            // SAFETY: the caller vouches for the context. What is interrupted has a mask, which is restored when our handler
+            // returns.
             unsafe { mask_for(action, signal, context) };
             // SAFETY: the program installed this address as a handler of this kind.
             unsafe {
@@ -231,7 +232,8 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
 /// # Safety
 /// `context` must be the ucontext that the kernel gave to a signal handler.
 unsafe fn mask_for(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
-    // SAFETY: by the caller. The kernel's set ends with its first word.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler. The kernel's set ends with
+    // its first word.
     let interrupted = unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() };
     let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     let mask = chained_action::set_of(interrupted | chained_action::signals_of(&action.sa_mask) | itself);
@@ -260,7 +262,7 @@ fn do_by_default(signal: libc::c_int) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: likewise.
+    // SAFETY: the system call reads the action. Its instruction changes this register alone.
     unsafe {
         std::arch::asm!(
             "svc 0",

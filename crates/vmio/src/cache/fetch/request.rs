@@ -13,7 +13,7 @@ use crate::sys::futex;
 /// A region that stays open while somebody works on it who holds no handle: see [`Region::end_fetches`].
 pub(crate) struct FetchedRegion(NonNull<Region>);
 
-// SAFETY: a Region is shared between threads; it lives as long as this: see `end_fetches`.
+// SAFETY: a Region is shared between threads through atomics and locks; a thread that closes it waits until this is dropped.
 unsafe impl Send for FetchedRegion {}
 
 /// How many requests are out for a region.

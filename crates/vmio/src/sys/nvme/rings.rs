@@ -71,7 +71,8 @@ impl CommandRing {
             let vector =
                 |buffer: &Range<usize>| libc::iovec { iov_base: buffer.start as *mut _, iov_len: buffer.len() };
             let vectors: Vec<_> = buffers.0.iter().map(vector).collect();
-            // SAFETY: by the caller; commands are under way only while a transfer waits for them.
+            // SAFETY: the caller vouches that the memory stays what it is; commands are under way only while a transfer waits
+            // for them.
             unsafe { uring.submitter().register_buffers(&vectors)? };
             self.registered = buffers;
         }
@@ -158,7 +159,8 @@ unsafe fn push(uring: &mut IoUring<Entry128, Entry32>, registered: &Buffers, com
     let command = unsafe { slice::from_raw_parts(std::ptr::from_ref(command).cast::<u8>(), size_of::<Command>()) };
     bytes[..command.len()].copy_from_slice(command);
     let entry = opcode::UringCmd80::new(Fixed(0), NVME_URING_CMD_IO).cmd(bytes).buf_index(index).build();
-    // SAFETY: by the caller. There is room: no more are under way than the ring was made for.
+    // SAFETY: the caller vouches that what the command points to is the device's until its end. There is a free entry: no more
+    // commands are under way than the ring was made for.
     let pushed = unsafe { uring.submission().push(&entry) };
     debug_assert!(pushed.is_ok());
     index.is_some()
