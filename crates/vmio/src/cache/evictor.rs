@@ -189,6 +189,7 @@ impl Evictor {
         goal: Goal,
         frame: &mut Option<&mut HugeFrame>,
     ) -> Pass {
+        debug_assert!(self.is_empty(), "a pass ends with nothing in hand");
         let core = cpu::current();
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES).min(source.allowed);
@@ -220,7 +221,14 @@ impl Evictor {
         pass.freed += self.drop_inactive(shared, source, core, left, goal, pass.written_inactive);
         self.put_spans_back(source);
         pass.freed += self.empty.give_back(shared);
+        debug_assert!(self.is_empty(), "a span or a page is left that nobody evicts any more");
         pass
+    }
+
+    /// Whether it holds no span and no page: so it is between two passes.
+    fn is_empty(&self) -> bool {
+        let has_spans = !self.held.is_empty() || !self.dropping.is_empty() || self.empty.len() > 0;
+        !has_spans && self.victims.is_empty() && self.batch.pages().is_empty()
     }
 
     /// Whether no page may go beside those that are gone, or about to be.
@@ -501,6 +509,7 @@ impl Evictor {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, _) = unsafe { Region::of_span(*span) };
+            debug_assert_eq!(region.word(*page).load().state(), State::Evicting);
             self.unmap.push_page(region.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.

@@ -181,6 +181,8 @@ impl Region {
         before: Snapshot,
         store: bool,
     ) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(place.page).load().state(), State::Upgrading);
+        debug_assert!(before.is_settled_resident());
         let shared = &*self.shared;
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
@@ -219,6 +221,8 @@ impl Region {
 
     /// A store to a resident page that is protected: because it is clean, or because its span was protected.
     fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(page).load().state(), State::Upgrading);
+        debug_assert!(before.is_settled_resident() && !before.is_poisoned());
         let shared = &*self.shared;
         let core = cpu::current();
         shared.count(core, Counter::WriteProtectFaults, 1);

@@ -98,6 +98,7 @@ impl Region {
         for page in first..=last {
             let word = self.word(page);
             if ours.contains(page) {
+                debug_assert_eq!(word.load().state(), State::Evicting);
                 let is_dirty = dirty.contains(page) || can_be_stored_to && stored.contains((page - first) as usize);
                 if refused.contains(page) {
                     word.fail_deactivate(is_dirty.then_some(epoch));
@@ -125,6 +126,7 @@ impl Region {
                 break;
             }
             if self.word(page).begin_drop(visit) {
+                debug_assert_eq!(self.word(page).load().state(), State::Evicting);
                 ours.insert(page);
                 left = left.saturating_sub(1);
             }

@@ -16,7 +16,7 @@ use crate::options::OnReadError;
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::visit::Queue;
-use crate::page::word::{Loaded, Snapshot};
+use crate::page::word::{Loaded, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::{Counter, Timed};
@@ -88,6 +88,7 @@ impl Region {
         store: bool,
         is_charged: bool,
     ) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(place.page).load().state(), State::Loading);
         let shared = &*self.shared;
         let page = place.page;
         let _timed = Timed::since(Instant::now(), &shared.counters, Latency::Miss);

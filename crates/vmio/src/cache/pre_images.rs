@@ -54,6 +54,7 @@ impl PreImages {
     fn set(&self, page: u64, slot: Slot) {
         debug_assert!(!self.has(page), "page {page} has a pre-image");
         self.of_page.get(page as usize).store(slot.number() + 1, Ordering::SeqCst);
+        debug_assert!(self.has(page));
     }
 
     /// Whether a page has a pre-image. Of a page that is not ours that may have changed by now.
@@ -67,6 +68,7 @@ impl PreImages {
         // Most pages have none: that costs no more than a look.
         let slot = number.load(Ordering::SeqCst).checked_sub(1)?;
         number.store(0, Ordering::SeqCst);
+        debug_assert!(!self.has(page), "the page is not ours");
         Some(Slot::of_number(slot))
     }
 

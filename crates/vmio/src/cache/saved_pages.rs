@@ -33,7 +33,8 @@ impl SavedPages {
 
     /// Queues a copy for the commit.
     pub(crate) fn push(&self, saved: SavedPage) {
-        let _ = self.filled.push(saved);
+        let queued = self.filled.push(saved);
+        debug_assert!(queued.is_ok(), "there are as many places as slots");
     }
 
     /// The next copy.

@@ -138,7 +138,9 @@ impl Shared {
             frame.is_full = false;
             self.release(SPAN_PAGES as u32, false);
         }
-        let _ = self.streams.frames.push(frame);
+        debug_assert!(!frame.is_full, "a frame in the pool is in nobody's budget");
+        let pooled = self.streams.frames.push(frame);
+        debug_assert!(pooled.is_ok());
     }
 }
 
@@ -294,6 +296,7 @@ impl Region {
     /// Evicting. Returns which; and moves their memory into the frame, which is full then, if they are all of a huge
     /// page. Where that fails they are to be unmapped as others are.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
+        debug_assert!(!frame.is_full, "it holds another span's memory");
         let pages = self.pages_of_span(number);
         let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(Visit::ORDINARY)).count();
         if taken == SPAN_PAGES {

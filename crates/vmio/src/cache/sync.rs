@@ -71,6 +71,7 @@ impl Region {
         self.flush_device()?;
         let failure = {
             let failures = self.failures();
+            debug_assert!(failures.writes >= begun.failures_before);
             let count = failures.writes - begun.failures_before;
             failures.first_write.as_ref().filter(|_| count > 0).map(|(page, source)| (count, *page, copy_of(source)))
         };

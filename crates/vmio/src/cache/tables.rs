@@ -39,6 +39,7 @@ impl Region {
     /// Charges a page, and the tables of its span, with the pages that [`Self::charge_of`] named. The caller has taken them from
     /// the budget.
     pub(crate) fn charge(&self, page: u64, charge: u32) {
+        debug_assert!(charge == 1 || charge == 1 + TABLE_PAGES, "{charge} pages");
         if charge == 1 {
             return;
         }
@@ -50,6 +51,7 @@ impl Region {
         } else {
             self.shared.release(TABLE_PAGES, false);
         }
+        debug_assert!(self.span(number).is_charged(), "the caller is counted in the span");
     }
 
     /// Counts pages of the budget that tables take from now on.
@@ -63,8 +65,10 @@ impl Region {
 
     /// The opposite of [`Self::count_tables`].
     pub(super) fn discount_tables(&self, pages: u32) {
-        self.table_pages.fetch_sub(pages, Ordering::Relaxed);
-        self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        let before = self.table_pages.fetch_sub(pages, Ordering::Relaxed);
+        debug_assert!(before >= pages, "{pages} of {before} pages of tables");
+        let before = self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        debug_assert!(before >= u64::from(pages), "{pages} of {before} pages of tables of all");
         if let Some(tenant) = &self.tenant {
             tenant.remove(pages);
         }

@@ -86,7 +86,8 @@ impl Tenant {
     /// So many are gone, or did not come.
     #[inline]
     pub(crate) fn remove(&self, pages: u32) {
-        self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+        let before = self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+        debug_assert!(before >> 32 >= u64::from(pages), "{pages} of {} pages", before >> 32);
     }
 
     /// Pages that it holds.
@@ -119,7 +120,8 @@ impl Tenant {
 
     /// Ends what [`Self::claim`] began.
     pub(crate) fn end_claim(&self, claimed: u32) {
-        self.pages.fetch_sub(claimed.into(), Ordering::SeqCst);
+        let before = self.pages.fetch_sub(claimed.into(), Ordering::SeqCst);
+        debug_assert!(before as u32 >= claimed, "{claimed} of {} claimed pages", before as u32);
     }
 
     /// Pages that it gives up at a time when it is at its ceiling.
@@ -147,12 +149,14 @@ impl Tenant {
         let taken = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
         });
+        debug_assert!(taken.is_err() || self.pinned_pages.load(Ordering::SeqCst) <= self.pinned_pages_max());
         taken.is_ok()
     }
 
     /// The opposite of [`Self::charge_pins`].
     pub(crate) fn uncharge_pins(&self, pages: u64) {
-        self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+        let before = self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+        debug_assert!(before >= pages, "{pages} of {before} pinned pages");
     }
 }
 

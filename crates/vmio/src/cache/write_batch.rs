@@ -333,6 +333,7 @@ impl WriteBatch {
     }
 
     fn copy(&mut self, region: &Region, slot: usize) {
+        debug_assert!(region.word(self.pages[slot].page).load().is_resident());
         // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
         // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
         // then torn, and the page is written again after the pin ends, since it stays Dirty.

@@ -157,12 +157,14 @@ fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
         }
     }
     let tail = scan.first_needed();
+    debug_assert!(log.tail() <= tail && tail <= end, "tail {tail} of {} to {end}", log.tail());
     core.change_header(|header| {
         header.tail = tail;
         header.applied = end;
         header.commit = scan.commit;
     })?;
     log.advance_tail(tail);
-    core.checkpoints.applied.store(end, Ordering::SeqCst);
+    let before = core.checkpoints.applied.swap(end, Ordering::SeqCst);
+    debug_assert!(before < end && end <= log.durable());
     Ok(())
 }

@@ -157,6 +157,7 @@ impl CommitQueue {
             if let Some((_, number)) = rounds.succeeded.filter(|(round, _)| *round >= first_of_use) {
                 return Err(number);
             }
+            debug_assert!(rounds.succeeded.is_none_or(|(round, _)| round <= rounds.begun));
             if !rounds.is_under_way {
                 rounds.is_under_way = true;
                 rounds.begun += 1;
@@ -170,6 +171,7 @@ impl CommitQueue {
     pub(crate) fn hold(&self) -> impl Drop {
         let idle = self.ended.wait_while(self.rounds(), |rounds| rounds.is_under_way);
         let mut rounds = idle.unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(!rounds.is_under_way);
         rounds.is_under_way = true;
         Lead { queue: self, round: rounds.begun, outcome: None }
     }
@@ -186,6 +188,7 @@ impl Drop for Lead<'_> {
             return;
         }
         let mut rounds = self.queue.rounds();
+        debug_assert!(rounds.is_under_way && rounds.begun == self.round, "two threads lead");
         rounds.is_under_way = false;
         if let Some(number) = self.outcome {
             rounds.succeeded = Some((self.round, number));
@@ -251,6 +254,7 @@ where
     // Those who had tickets may have failed.
     begun.participants.write(&commit)?;
     let number = seal(&commit)?;
+    debug_assert!(core.log.durable() <= core.log.head() && number < core.tickets.epoch());
     begun.is_durable = true;
     Ok(number)
 }
@@ -339,6 +343,7 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
     };
     // Before it is durable, since then a checkpoint may come.
     deltas.settle(*number, Ok(record.first));
+    debug_assert!(deltas.is_empty());
     drop(deltas);
     let end = core.log.make_durable(record).map_err(failed)?;
     if end - core.log.tail() >= core.checkpoint_at_pages {

@@ -198,6 +198,8 @@ impl Core {
         let mut next = header.clone();
         next.sequence += 1;
         change(&mut next);
+        debug_assert!(header.tail <= next.tail && next.tail <= self.log.durable());
+        debug_assert!(header.applied <= next.applied && header.commit <= next.commit);
         let device = self.log.ring.device();
         self.log.ring.write_header(&next).map_err(failed_at(device, "writing"))?;
         self.log.flush().map_err(|source| Error::JournalFlush { journal: device.describe(), source })?;

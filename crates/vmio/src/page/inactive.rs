@@ -42,9 +42,12 @@ impl PageWord {
 
     /// Evicting → active as before, or Dirty: it could not be deactivated.
     pub(crate) fn fail_deactivate(&self, dirty_in: Option<bool>) {
-        self.settle(|word| match dirty_in {
-            Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH | STORED, false),
-            None => word.with_state(State::Clean),
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Evicting);
+            match dirty_in {
+                Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH | STORED, false),
+                None => word.with_state(State::Clean),
+            }
         });
     }
 
@@ -69,7 +72,10 @@ impl PageWord {
 
     /// Upgrading → what it was: it could not be mapped.
     pub(crate) fn fail_reactivate(&self, before: Snapshot) {
-        self.settle(|word| word.with_state(before.state()));
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Upgrading);
+            word.with_state(before.state())
+        });
     }
 
     /// Inactive and Clean → Evicting, to be dropped, unless its write is in flight, or it survives the visit.
@@ -116,7 +122,10 @@ impl PageWord {
 
     /// The page could not be copied after [`Self::begin_write_tracked`]: Dirty.
     pub(crate) fn fail_copy(&self) {
-        self.settle(|word| word.with_state(State::Dirty));
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Protecting);
+            word.with_state(State::Dirty)
+        });
     }
 }
 

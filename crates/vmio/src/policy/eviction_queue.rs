@@ -23,11 +23,13 @@ struct Spans {
 
 impl Spans {
     fn push(&mut self, span: SpanRef) {
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
         span.get().next_inactive.store(ptr::null_mut(), Ordering::Relaxed);
         match self.tail.replace(span) {
             Some(tail) => tail.get().next_inactive.store(span.as_raw(), Ordering::Relaxed),
             None => self.head = Some(span),
         }
+        debug_assert!(self.head.is_some() && self.tail.is_some());
     }
 
     fn pop(&mut self) -> Option<SpanRef> {
@@ -36,6 +38,7 @@ impl Spans {
         if self.head.is_none() {
             self.tail = None;
         }
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
         Some(span)
     }
 }

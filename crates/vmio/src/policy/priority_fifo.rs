@@ -61,6 +61,7 @@ impl Queues {
     }
 
     fn push(&mut self, span: SpanRef, priority: u8) {
+        debug_assert_eq!(span.get().queue.load(Ordering::Relaxed), IN_NO_QUEUE, "a span stands in one queue");
         span.get().queue.store(u16::from(priority) + 1, Ordering::Relaxed);
         self.lists[usize::from(priority)].push_back(span);
     }
