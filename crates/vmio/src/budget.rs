@@ -56,7 +56,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         Budget { limit: CachePadded::new(AtomicU64::new(limit.word())), pool, cores }
     }
 
-    /// Takes so many pages for the given core, all or none; `None` when not enough are free.
+    /// Takes this many pages for the given core, all or none; `None` when not enough are free.
     pub(crate) fn take(&self, core: usize, pages: u32) -> Option<Taken> {
         let pages = u64::from(pages);
         let local = &self.cores[core % self.cores.len()];
@@ -265,7 +265,7 @@ mod loom_model {
     /// the limit says, and nothing is free while something is owed.
     #[test]
     fn loom_budget_is_conserved_while_it_is_resized() {
-        // Who gives back last shows what is left free, and who takes last what is given out.
+        // The last thread to give back shows what is left free, and the last to take what is given out.
         for (capacities, takes_again) in [([0, 2], true), ([3, 0], false)] {
             loom::model(move || {
                 let budget = Arc::new(budget_of_its_own(2, 1));

@@ -369,7 +369,7 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     assert_eq!(device.word(at(9)), 0);
 }
 
-/// The answer that a page cannot be had stands at one address. It ends there also if the page comes in at another.
+/// The answer that a page is not available stands at one address. It ends there also if the page comes in at another.
 #[test]
 fn a_page_refused_at_a_view_is_had_there_once_it_is_in_memory() {
     if !available() || !reader_thread::available() {

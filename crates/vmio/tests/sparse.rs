@@ -45,7 +45,7 @@ fn sparse_file(cache: &Cache, len: u64, hint: FrameHint) -> (tempfile::NamedTemp
     (file, map)
 }
 
-/// Touches one page in each 2 MiB of a sparse file, at the mapping and then at so many views of it, and looks at the memory
+/// Touches one page in each 2 MiB of a sparse file, at the mapping and then at this many views of it, and looks at the memory
 /// on the way.
 fn sweep(test: &str, hint: FrameHint, stores: bool, views: usize) {
     let output = isolated(test, || {

@@ -79,7 +79,7 @@ pub struct vmio_cache_options {
     pub pages_in_flight: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// If not 0, the capacity is left to vmio, from so many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
+    /// If not 0, the capacity is left to vmio, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
     /// memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
     /// vmio_cache_stats tells what it is at present.
     pub capacity_min_bytes: u64,

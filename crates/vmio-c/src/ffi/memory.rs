@@ -30,7 +30,7 @@ pub(super) unsafe fn read_options<T: FromZeros>(options: *const T, name: &str) -
     if unknown.iter().any(|byte| *byte != 0) {
         return Err(Failure::invalid(format!("{name} has a field set that this version of vmio does not know")));
     }
-    // SAFETY: so many bytes begin at both, and any bytes are a `T`. Copied as they are, pointers stay what they are.
+    // SAFETY: this many bytes begin at both, and any bytes are a `T`. Copied as they are, pointers stay what they are.
     unsafe { (&raw mut known).cast::<u8>().copy_from_nonoverlapping(options.cast(), known_bytes) };
     Ok(known)
 }
@@ -85,7 +85,7 @@ pub(super) unsafe fn read_path<'a>(path: *const c_char) -> Result<&'a Path, Fail
 /// The elements of an array; none of NULL.
 ///
 /// # Safety
-/// `first` is NULL, or so many initialised elements begin there, which nobody changes for `'a`.
+/// `first` is NULL, or this many initialised elements begin there, which nobody changes for `'a`.
 pub(super) unsafe fn read_array<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() {
         return &[];
@@ -97,7 +97,7 @@ pub(super) unsafe fn read_array<'a, T>(first: *const T, count: usize) -> &'a [T]
 /// Room for an array of bytes; none at NULL.
 ///
 /// # Safety
-/// `first` is NULL, or so many bytes begin there, which nobody else uses for `'a`.
+/// `first` is NULL, or this many bytes begin there, which nobody else uses for `'a`.
 pub(super) unsafe fn bytes_at<'a>(first: *mut u8, count: usize) -> &'a mut [MaybeUninit<u8>] {
     if first.is_null() {
         return &mut [];

@@ -48,7 +48,7 @@ pub struct NewFile {
     temporary: Option<PathBuf>,
 }
 
-/// So many names are tried for a file that has one from the start: those of others, or of a process that was killed, are passed over.
+/// This many names are tried for a file that has one from the start: those of others, or of a process that was killed, are passed over.
 const NAMES_MAX: usize = 1000;
 
 impl NewFile {

@@ -130,7 +130,7 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
     }
 }
 
-/// The least capacity, in bytes, at which pins may hold so many pages.
+/// The least capacity, in bytes, at which pins may hold this many pages.
 fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
     u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, |pages| overhead.capacity_bytes(pages))
 }

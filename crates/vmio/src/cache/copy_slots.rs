@@ -31,7 +31,7 @@ impl Slot {
 }
 
 impl CopySlots {
-    /// Room for so many copies, which takes memory as it is used.
+    /// Room for this many copies, which takes memory as it is used.
     pub(crate) fn new(slots: u32) -> io::Result<Self> {
         let mut memory = Reservation::zeroed(slots as usize * PAGE_BYTES, PAGE_BYTES)?;
         memory.leave_out_on_fork()?;

@@ -31,15 +31,15 @@ const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
 const SPANS_MAX: usize = 1024;
 /// Spans that a pass passes over since nothing in them is new.
 const SKIPPED_MAX: usize = 4 * SPANS_MAX;
-/// Fewer dirty pages than this in a span are left to gather while clean pages can be had: protecting a span costs
+/// Fewer dirty pages than this in a span are left to gather while there are clean pages: protecting a span costs
 /// one shootdown however many pages it cleans.
 const WORTH_PROTECTING: u32 = 16;
-/// A visit to a span that is protected for it counts as so many: each page that stays may trap at its next store, and is protected
+/// A visit to a span that is protected for it counts as this many: each page that stays may trap at its next store, and is protected
 /// again at the next visit. docs/design/policies.md has what 1 to 16 cost.
 const DIRTY_WEIGHT: u8 = 16;
 /// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
-/// A visit that counts as so many is survived by no page of the lower frequencies.
+/// A visit that counts as this many is survived by no page of the lower frequencies.
 const VISITS_MAX: u8 = 16;
 /// Without a page gained for so long: the same.
 pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
@@ -117,7 +117,7 @@ impl Goal {
         }
     }
 
-    /// For a thread that has gained no page since then and in so many rounds, of which in so many of the last ones writes failed.
+    /// For a thread that has gained no page since then and in this many rounds, of which in this many of the last ones writes failed.
     pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
         match idle_rounds {
             0 => Goal::EVICT,
@@ -134,7 +134,7 @@ impl Goal {
 }
 
 impl Evictor {
-    /// One that writes up to so many pages at a time, [`BATCH_PAGES`] at most.
+    /// One that writes up to this many pages at a time, [`BATCH_PAGES`] at most.
     pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(Evictor {
             batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,

@@ -26,7 +26,7 @@ const ROUNDS_MAX: u32 = 4;
 /// Whose faults are handled here.
 pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
-/// Why a page could not be had.
+/// Why a page could not be brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultError {
     /// It could not be read, or did not verify.
@@ -123,7 +123,7 @@ impl Region {
                         continue;
                     }
                     if let Ok(before) = self.begin_load(page) {
-                        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+                        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
                         if page >= self.pages() {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
@@ -263,7 +263,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes so many pages for a fault, evicting if it must; false if others are faster.
+    /// Takes this many pages for a fault, evicting if it must; false if others are faster.
     pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
         for _ in 0..ROUNDS_MAX {
             let event = self.freed_event();

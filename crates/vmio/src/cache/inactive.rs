@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
     }
 
-    /// Who shortens a mapping first stores its new length, then waits for the locks of those who write.
+    /// A thread that shortens a mapping first stores its new length, then waits for the locks of those that write.
     #[test]
     fn pages_that_are_being_cut_off_are_neither_deactivated_nor_written() {
         let Some((_map, region)) = two_pages() else { return };

@@ -135,11 +135,11 @@ impl Region {
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Takes a missed page's budget, unless it has it, and that of so many neighbours; returns for how many it got it. In
+    /// Takes a missed page's budget, unless it has it, and that of this many neighbours; returns for how many it got it. In
     /// a cache that is full of pages that stay, the missed one has to do.
     fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_charged: bool) -> Result<u32, &'static str> {
         if is_charged {
-            // Who holds a page does not wait for more.
+            // A thread that holds a page does not wait for more.
             let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
             let taken = fits && self.shared.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
@@ -147,7 +147,7 @@ impl Region {
         let charge = self.charge_of(page);
         // The page itself is counted.
         self.make_room(core, charge - 1 + neighbours);
-        // Not for ever: who waits is counted in its span and keeps its tables from being given back.
+        // Not for ever: a thread that waits is counted in its span and keeps its tables from being given back.
         let all = neighbours > 0 && self.shared.take_some(core, charge + neighbours);
         if !all {
             self.shared.take_pages(core, charge)?;
@@ -174,7 +174,7 @@ impl Region {
         let page = place.page;
         let mut run = Run::alone(place);
         let advised = self.window_to_read(page);
-        // Who wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
+        // A caller that wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
         // to guess.
         let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
         let sequence = guesses.then(|| self.sequence_at(page));
@@ -228,7 +228,7 @@ impl Region {
     /// Makes a page Loading if it is absent and has to be read.
     fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
-        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         let wanted = !self.is_fresh(page, before) && page < self.pages();
         if !wanted {
             self.forget_load(page);
@@ -441,7 +441,7 @@ impl Region {
         self.accept_read(core, (page, len), data, bytes)
     }
 
-    /// Counts a read of whole pages that has brought so many bytes of a file of that length, and makes up for what lies behind
+    /// Counts a read of whole pages that has brought this many bytes of a file of that length, and makes up for what lies behind
     /// the end.
     pub(super) fn accept_read(
         &self,

@@ -24,7 +24,7 @@ pub(crate) struct PreImages {
 }
 
 impl PreImages {
-    /// For a mapping that may grow to so many bytes: none if changes do not go to a journal, or go there sealed by a verifier.
+    /// For a mapping that may grow to this many bytes: none if changes do not go to a journal, or go there sealed by a verifier.
     pub(crate) fn of(options: &MappingOptions, bytes: usize, shared: &Shared) -> io::Result<Option<Self>> {
         if options.journal.is_none() || options.verifier.is_some() {
             return Ok(None);

@@ -310,7 +310,7 @@ impl Region {
         first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
     }
 
-    /// What is left of some pages within the mapping. Who shortens it waits for the span's lock afterwards: with the lock,
+    /// What is left of some pages within the mapping. The thread that shortens it waits for the span's lock afterwards: with the lock,
     /// these are pages that are not being cut off.
     pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
         pages.start..pages.end.min(self.pages()).max(pages.start)
@@ -552,13 +552,13 @@ impl Region {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a page that could not be had.
+    /// Notes a page that could not be brought in.
     pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
         self.shared.count(cpu::current(), Counter::ReadErrors, 1);
         self.read_failures.note(page, failure);
     }
 
-    /// The error for a page that could not be had.
+    /// The error for a page that could not be brought in.
     pub(crate) fn read_error(&self, page: u64, failure: ReadFailure) -> Error {
         failure.into_error(self.backing.describe(), page)
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// The capacity shrinks by so many pages at a time: while they are owed nobody gets one, in between everybody does.
+/// The capacity shrinks by this many pages at a time: while they are owed nobody gets one, in between everybody does.
 const STEP_PAGES: u32 = 2048;
 
 /// What the capacity is where a smaller one cannot be met.
@@ -89,7 +89,7 @@ impl Shared {
         }
         let mut fallback = self.capacity_pages();
         while self.capacity_pages() > pages {
-            // Those that forbid the last step shall not cost what the others would evict.
+            // Those that forbid the last step must not cost what the others would evict.
             if self.has_too_many_pins_for(pages) {
                 self.set_capacity(fallback);
                 return Ok(Err(TOO_MANY_PINS));

@@ -33,15 +33,15 @@ use crate::telemetry::page::{Description, PublishedWord, StatPage};
 
 /// Pages that a faulting thread evicts when it has to do it itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
-/// So many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
+/// This many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
 pub(super) const SHARED_BATCHES_MAX: usize = 16;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
-/// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
+/// Fetches have at most one page in this many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
-/// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
+/// One in this many device reads is timed: every miss is, and that is enough of reading the clock.
 const READ_SAMPLING: u64 = 8;
 /// A device that takes longer than this for a write is worth several threads that wait for it.
 const SLOW_WRITE_NS: u64 = 30_000;
@@ -51,7 +51,7 @@ const SLOW_WRITE_NS: u64 = 30_000;
 pub(crate) struct Watermarks {
     /// Fewer free: the workers start to evict.
     pub(crate) low: u32,
-    /// So many free: they stop.
+    /// This many free: they stop.
     pub(crate) high: u32,
     /// Fewer free: a faulting thread writes one run itself, which slows all of them evenly.
     pub(crate) help: u32,
@@ -87,7 +87,7 @@ pub(crate) fn pinned_pages_max(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages / 4 * 3)
 }
 
-/// The smallest capacity at which pins may hold so many pages.
+/// The smallest capacity at which pins may hold this many pages.
 pub(crate) fn capacity_for_pins(pinned_pages: u64) -> u64 {
     pinned_pages.div_ceil(3) * 4
 }
@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     /// Where misses are published, if they are.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) page_buffers: PageBuffers,
-    /// Those of the workers, of a thread that syncs, and of the spare evictors; who comes beyond them has others.
+    /// Those of the workers, of a thread that syncs, and of the spare evictors; a thread beyond them has others.
     pub(crate) merge_buffers: Arc<MergeBuffers>,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,

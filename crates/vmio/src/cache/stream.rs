@@ -21,7 +21,7 @@ use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::telemetry::counters::Counter;
 
-/// One span is read ahead for so many pages of a cache, or of what a mapping may have of it: they take a quarter.
+/// One span is read ahead for this many pages of a cache, or of what a mapping may have of it: they take a quarter.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
@@ -74,7 +74,7 @@ struct Request {
 unsafe impl Send for Request {}
 
 impl Streams {
-    /// For so many threads that read at the same time, if the engine's frames can take whole spans.
+    /// For this many threads that read at the same time, if the engine's frames can take whole spans.
     pub(crate) fn new(threads: usize, engine: &dyn FaultEngine, frames: &dyn Frames) -> io::Result<Self> {
         let pool = ArrayQueue::new(threads);
         while frames.installs_spans() && !pool.is_full() {
@@ -189,7 +189,7 @@ impl Region {
         loaded
     }
 
-    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets so many
+    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets this many
     /// pages of the budget, or none. What is in small pages so far is replaced.
     fn load_span(
         &self,
@@ -272,7 +272,7 @@ impl Region {
             }
             present += 1;
         }
-        // The mapping may have been shortened meanwhile; who shortens it looks at the words after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the words after.
         if self.pages_of_span(number) != pages {
             self.unclaim(pages, missed, false);
             return None;
@@ -315,7 +315,7 @@ impl Region {
         pages.start..pages.start + taken as u64
     }
 
-    /// Reads a span into memory aside; false if any of it cannot be had.
+    /// Reads a span into memory aside; false if any of it is not available.
     fn read_span(&self, core: usize, first: u64, memory: &Reservation) -> bool {
         // SAFETY: the frame is ours as long as it is out of the pool, and nobody else knows of it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), SPAN_BYTES) };

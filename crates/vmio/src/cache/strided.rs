@@ -13,7 +13,7 @@ use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
 use crate::telemetry::counters::Counter;
 
-/// So many threads read ahead by strides at a time, at most; others read their page alone.
+/// This many threads read ahead by strides at a time, at most; others read their page alone.
 const RINGS_MAX: usize = 8;
 
 /// The rings of a cache. Boxed: whoever takes one may have a stack of 8 KiB.

@@ -96,7 +96,7 @@ impl Region {
         self.finish_sync(begun, lock)
     }
 
-    /// So many pages of a range could not be written. The caller has signals blocked.
+    /// This many pages of a range could not be written. The caller has signals blocked.
     pub(crate) fn write_error(&self, pages: &Range<u64>, failed_pages: u64) -> Error {
         let failures = self.failures();
         // A sync that began since has forgotten why.

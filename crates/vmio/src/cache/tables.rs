@@ -21,7 +21,7 @@ pub(crate) const TABLE_PAGES: u32 = 2;
 const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
 const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
 const _: () = assert!(BLOCK_SPANS == 2);
-/// Spans given back in one step: who touches one meanwhile waits for all of them.
+/// Spans given back in one step: a thread that touches one meanwhile waits for all of them.
 const STEP_SPANS: usize = 64;
 /// A block's page tables at each view, and its words.
 const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
@@ -185,7 +185,7 @@ impl Shared {
     }
 }
 
-/// Who puts a span back into the policy's queues.
+/// The holder of a span, who puts it back into the policy's queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// We have taken it out.
@@ -230,7 +230,7 @@ impl EmptySpan {
 }
 
 impl EmptySpans {
-    /// Room for so many.
+    /// Room for this many.
     pub(crate) fn with_capacity(spans: usize) -> Self {
         EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(RANGES_OF_BLOCK * STEP_SPANS) }
     }
@@ -273,7 +273,7 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
             empty.block = Block::ClosedForNeighbour;
         }
     }
-    // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. Who
+    // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. A thread that
     // reads one gets what it was, or that of an untouched page.
     let shootdowns = unsafe { shared.unmapper.unmap(list) };
     shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);

@@ -19,7 +19,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 use crate::telemetry::counters::Counter;
 
-/// A mapping at its ceiling gives up one page in so many of it at a time, so that a TLB shootdown is not for one page.
+/// A mapping at its ceiling gives up one page in this many of it at a time, so that a TLB shootdown is not for one page.
 const BATCH_SHARE: u32 = 16;
 /// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
 const VISITS_MAX: u32 = 8;
@@ -27,7 +27,7 @@ const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
 const FREE_MIN: u64 = PAGES_MIN + 32;
-/// That reserve is one page in so many, and no more than this: see `Watermarks`.
+/// That reserve is one page in this many, and no more than this: see `Watermarks`.
 const RESERVE_SHARE: u32 = 32;
 const RESERVE_MAX: u64 = 32 * 1024;
 
@@ -77,13 +77,13 @@ impl Tenant {
         Tenant { bounds, pages: AtomicU64::new(0), pinned_pages: AtomicU64::new(0), order }
     }
 
-    /// So many more pages are on their way in.
+    /// This many more pages are on their way in.
     #[inline]
     pub(crate) fn add(&self, pages: u32) {
         self.pages.fetch_add(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
     }
 
-    /// So many are gone, or did not come.
+    /// This many are gone, or did not come.
     #[inline]
     pub(crate) fn remove(&self, pages: u32) {
         let before = self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
@@ -96,7 +96,7 @@ impl Tenant {
         (self.pages.load(Ordering::SeqCst) >> 32) as u32
     }
 
-    /// How many pages would be too many if it got so many more.
+    /// How many pages would be too many if it got this many more.
     #[inline]
     fn over(&self, more: u32) -> u32 {
         self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
@@ -107,7 +107,7 @@ impl Tenant {
         spare_pages(self.pages.load(Ordering::SeqCst), self.bounds.floor)
     }
 
-    /// Takes the right to evict up to so many pages of those above the floor, or, if `all`, of all. To be handed back with
+    /// Takes the right to evict up to this many pages of those above the floor, or, if `all`, of all. To be handed back with
     /// [`Self::end_claim`] when they are gone, or stay.
     pub(crate) fn claim(&self, wanted: u32, all: bool) -> u32 {
         let floor = if all { 0 } else { self.bounds.floor };
@@ -171,13 +171,13 @@ impl Region {
         self.tenant.as_ref().map_or(&self.shared.order, |tenant| &tenant.order)
     }
 
-    /// The tenant, if so many more pages would take it over its ceiling.
+    /// The tenant, if this many more pages would take it over its ceiling.
     #[inline]
     pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
         self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
     }
 
-    /// Before so many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
+    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
     #[inline]
     pub(super) fn make_room(&self, core: usize, more: u32) {
         if let Some(tenant) = self.at_ceiling(more) {
@@ -187,7 +187,7 @@ impl Region {
 }
 
 impl Shared {
-    /// Evicts pages of a tenant until so many more fit below its ceiling, or none of them can go: then they come in over it.
+    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
     #[cold]
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
@@ -244,7 +244,7 @@ impl Shared {
         let count = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner).len();
         let (mut longer, tenant) = (Vec::with_capacity(count + 1), Arc::clone(tenant));
         let mut tenants = self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
-        // Who misses a page may wait for the gate, and hold what allocating would wait for.
+        // A thread that misses a page may wait for the gate, and hold what allocating would wait for.
         longer.append(&mut tenants);
         longer.push(tenant);
         std::mem::swap(&mut *tenants, &mut longer);

@@ -34,12 +34,12 @@ impl<'a> Source<'a> {
         Self::of(shared, &shared.order, pages, usize::MAX, 0)
     }
 
-    /// A tenant, of which so many pages may go.
+    /// A tenant, of which this many pages may go.
     pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
         Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.evicted_pages())
     }
 
-    /// An order that so many pages stand in, as many as the cache has at most.
+    /// An order that this many pages stand in, as many as the cache has at most.
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.capacity_pages());
         let inactive_pages_max = pages / order.policy.inactive_share();

@@ -54,7 +54,7 @@ pub(crate) struct Place {
     pub(crate) page: u64,
 }
 
-/// Who is counted in a span until this is dropped: its page tables stay.
+/// Counts the caller in a span until this is dropped: the span's page tables stay.
 pub(crate) struct InSpan<'a> {
     region: &'a Region,
     span: u64,

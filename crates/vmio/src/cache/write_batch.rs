@@ -157,7 +157,7 @@ pub(crate) struct WriteRun {
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
-    /// Room for so many pages, in one of some buffers.
+    /// Room for this many pages, in one of some buffers.
     pub(crate) fn new(pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(WriteBatch {
             buffer: buffers.take(pages)?,

@@ -85,7 +85,7 @@ impl Reader {
         true
     }
 
-    /// Makes the access to a page that cannot be had fail. If it has become resident meanwhile, its thread finds that
+    /// Makes the access to a page that is not available fail. If it has become resident meanwhile, its thread finds that
     /// out by itself.
     fn refuse(&self, userfaultfd: &Userfaultfd, address: usize) {
         let mut refused = Ok(());

@@ -32,7 +32,7 @@ struct Reader {
 }
 
 impl ReaderThreadEngine {
-    /// Starts so many threads that read the faults of a userfaultfd and have them handled by `calls`.
+    /// Starts this many threads that read the faults of a userfaultfd and have them handled by `calls`.
     pub(crate) fn start(
         userfaultfd: Arc<Userfaultfd>,
         calls: FaultCalls,

@@ -34,7 +34,7 @@ struct Pending {
 }
 
 impl DeltaBatch {
-    /// Room for so many records, or fewer.
+    /// Room for this many records, or fewer.
     pub(crate) fn new(records_max: usize) -> Self {
         let records = records_max.min(RECORDS_MAX);
         DeltaBatch {

@@ -77,7 +77,7 @@ impl Drop for Inside<'_> {
         let inside = self.gate.inside(self.epoch);
         let before = inside.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "more have left than came in");
-        // Who drains sleeps on the count that it saw last, whatever that was.
+        // A thread that drains sleeps on the count that it saw last, whatever that was.
         wake_all(inside);
     }
 }

@@ -382,7 +382,7 @@ impl RecordHead {
         self.seal(uuid, count, count as usize * size_of::<PageRow>(), page);
     }
 
-    /// Makes `page` a record of deltas, which are in it already: so many, of so many bytes.
+    /// Makes `page` a record of deltas, which are in it already: this many, of this many bytes.
     pub(crate) fn encode_deltas(&self, uuid: Uuid, count: u32, bytes: usize, page: &mut Page) {
         self.seal(uuid, count, bytes, page);
     }

@@ -34,7 +34,7 @@ pub(crate) struct KernelCore {
 }
 
 impl KernelCore {
-    /// Has the module reserve memory for so many pages.
+    /// Has the module reserve memory for this many pages.
     pub(crate) fn start(generation: Generation, capacity_pages: u32) -> Result<Self> {
         let module = Arc::new(Module::reserve(generation, capacity_pages)?);
         Ok(KernelCore { module, pool: OnceLock::new(), starting: Mutex::new(()), follower: OnceLock::new() })

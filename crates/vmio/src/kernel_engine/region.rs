@@ -155,7 +155,7 @@ impl KernelRegion {
         }
     }
 
-    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    /// The kernel says only that some page is not available: a read tells which one, and why.
     pub(super) fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = AlignedPage([0; PAGE_BYTES]);
         let mut fails = |offset: u64| Some((offset, self.backing.read_at(offset, &mut page.0).err()?));
@@ -164,7 +164,7 @@ impl KernelRegion {
         Error::Read { backing: self.backing.describe(), offset, source }
     }
 
-    /// The error of a copy that has come to a page which cannot be had.
+    /// The error of a copy that has come to a page which is not available.
     fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
         let page = (offset + stopped.done as u64) / PAGE_BYTES as u64;
         self.read_error(&bytes_of(&(page..page + 1)), stopped.why)

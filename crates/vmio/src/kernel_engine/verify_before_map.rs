@@ -45,7 +45,7 @@ pub(super) struct VerifyBeforeMap {
 /// Why a page cannot be mapped.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// It cannot be had from the file; noted as a failure.
+    /// It is not available from the file; noted as a failure.
     Unreadable(ReadFailure),
     /// There is no memory for it, or it goes as soon as it comes.
     Exhausted(i32),

@@ -31,7 +31,7 @@ impl ManagedRegion {
         self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
     }
 
-    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    /// The kernel says only that some page is not available: a read tells which one, and why.
     fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = [0; PAGE_BYTES];
         let mut fails = |offset: &u64| match self.file.read_at(&mut page, *offset) {

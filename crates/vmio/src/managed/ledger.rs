@@ -79,7 +79,7 @@ pub(super) struct Ledger {
     pub(super) totals: Arc<Totals>,
     counts: Arc<Counts>,
     pub(super) stretch_pages: u64,
-    /// After so many pages are unmapped, others of a class that goes first may have come in.
+    /// After this many pages are unmapped, others of a class that goes first may have come in.
     class_pages: u64,
     pub(super) regions: Vec<Arc<ManagedRegion>>,
     /// What goes next, the first one last.
@@ -208,7 +208,7 @@ impl Ledger {
         Ok(None)
     }
 
-    /// Whether in the last turnover of a cache of so many pages the kernel has read ahead.
+    /// Whether in the last turnover of a cache of this many pages the kernel has read ahead.
     pub(super) fn reads_ahead(&self, capacity_pages: u64) -> bool {
         self.read_ahead > 0 && u64::from(self.time.wrapping_sub(self.read_ahead)) <= capacity_pages / self.stretch_pages
     }
@@ -252,7 +252,7 @@ impl Ledger {
         first..end.max(first)
     }
 
-    /// Finds out from a stay in memory whether the kernel shall read ahead the next time.
+    /// Finds out from a stay in memory whether the kernel is to read ahead the next time.
     fn learn(&mut self, region: &ManagedRegion, stretch: u64, bytes: &Range<u64>, (mapped, dirty): (u64, u64)) {
         // Where a miss brings in all of it, that all of it came in says nothing.
         if region.reads_whole(bytes) {

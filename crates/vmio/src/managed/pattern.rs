@@ -1,6 +1,6 @@
 //! Where a program reads on in a file: found out from how many pages have come in where.
 //!
-//! Where accesses jump about, the kernel shall read one page at a miss. Where many pages of a stretch came in within a short time,
+//! Where accesses jump about, the kernel is to read one page at a miss. Where many pages of a stretch came in within a short time,
 //! the program goes through it: the stretch is read as a whole, and those that follow are read before the program comes to them,
 //! more and more of them. If it is faster than the reader, a miss there reads a whole stretch. So it does at first in files that are mapped for
 //! loads alone, until it shows that accesses jump about.
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Pages of a stretch that came in within a period, at least, if the program goes through it. (A small stretch: a quarter.)
 const DENSE: u64 = 8;
-/// And so many times as many as in an average stretch.
+/// And this many times the number in an average stretch.
 const DENSER: u64 = 4;
 /// Streams of a file that are followed at a time.
 const STREAMS_MAX: usize = 8;
@@ -76,16 +76,16 @@ struct Stream {
 pub(super) struct Plan {
     /// Stretches that are to be read now.
     pub(super) read: Vec<Range<u64>>,
-    /// Stretches of which a miss shall read all.
+    /// Stretches of which a miss is to read all.
     pub(super) whole: Vec<Range<u64>>,
-    /// Whether a miss shall read one page again, wherever it is.
+    /// Whether a miss is to read one page again, wherever it is.
     pub(super) by_page: bool,
-    /// Whether the kernel shall read around misses as usual from now on, or no longer.
+    /// Whether the kernel is to read around misses as usual from now on, or no longer.
     pub(super) usual: Option<bool>,
 }
 
 impl Plan {
-    /// Of a stretch a miss shall not read all.
+    /// Of a stretch a miss is not to read all.
     pub(super) fn keep_from_whole(&mut self, stretch: u64) {
         self.whole = without(self.whole.drain(..), &(stretch..stretch + 1));
     }
@@ -161,7 +161,7 @@ impl Pattern {
         plan
     }
 
-    /// Whether so many pages in a stretch may be a stream's.
+    /// Whether this many pages in a stretch may be a stream's.
     pub(super) fn is_dense(pages: u64, stretch_pages: u64) -> bool {
         pages >= least_dense(stretch_pages)
     }
@@ -259,7 +259,7 @@ impl Pattern {
         plan.whole.push(ahead);
     }
 
-    /// Whether the kernel shall read around misses, if that changes: of a file that fits, what it reads will be used.
+    /// Whether the kernel is to read around misses, if that changes: of a file that fits, what it reads will be used.
     pub(super) fn reads_usually(&mut self, around: Surroundings) -> Option<bool> {
         let is_usual = around.room > if self.is_usual { 0 } else { around.absent };
         (is_usual != self.is_usual).then(|| {

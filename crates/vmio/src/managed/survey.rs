@@ -92,8 +92,8 @@ impl Ledger {
         self.survey.in_vain < STREAMS_LAST
     }
 
-    /// Counts the mapped pages, and puts their stretches into the order in which they shall go: by priority, then
-    /// those first that came in or were looked at longest ago. Finds out what is to be read ahead, if there is room for so many pages.
+    /// Counts the mapped pages, and puts their stretches into the order in which they are to go: by priority, then
+    /// those first that came in or were looked at longest ago. Finds out what is to be read ahead, if there is room for this many pages.
     pub(super) fn count(&mut self, budget: u64) -> io::Result<()> {
         let began = Instant::now();
         self.queue.clear();
@@ -236,7 +236,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the kernel how much a miss shall read.
+    /// Tells the kernel how much a miss is to read.
     fn tell(&self, region: &ManagedRegion, plan: &Plan) -> io::Result<()> {
         let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
         let len = region.map.len() as u64;

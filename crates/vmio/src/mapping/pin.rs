@@ -120,7 +120,7 @@ impl CachedFile {
             let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
             return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a pin for writing", why });
         }
-        // Until pins that are refused have been given back: who shortens the mapping waits for them.
+        // Until pins that are refused have been given back: the thread that shortens the mapping waits for them.
         let _signals = SignalsBlocked::new();
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;

@@ -35,7 +35,7 @@ impl ViewSet {
     }
 }
 
-/// The views at which a span has page tables, or is about to. Who adds or clears one is counted in the span, or has
+/// The views at which a span has page tables, or is about to. A thread that adds or clears one is counted in the span, or has
 /// closed it. All zeros is none.
 #[derive(Default)]
 pub(crate) struct SpanViews(AtomicU32);

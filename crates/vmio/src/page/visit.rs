@@ -23,7 +23,7 @@ impl Queue {
 pub(crate) struct Visit {
     /// Pages of the other queue are passed over.
     pub(crate) queue: Option<Queue>,
-    /// It counts as so many visits, one at least.
+    /// It counts as this many visits, one at least.
     pub(crate) weight: u8,
 }
 

@@ -325,7 +325,7 @@ impl PageWord {
         });
     }
 
-    /// Loading → Absent: the page could not be had. What was known of it stays.
+    /// Loading → Absent: the page could not be read. What was known of it stays.
     pub(crate) fn fail_load(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);

@@ -19,7 +19,7 @@ pub(crate) struct EvictionOrder {
 }
 
 impl EvictionOrder {
-    /// Without spans, for so many cores.
+    /// Without spans, for this many cores.
     pub(crate) fn new(cores: usize, policy: EvictionPolicy) -> Self {
         EvictionOrder {
             policy: Box::new(PriorityFifo::new(cores, policy)),
@@ -34,7 +34,7 @@ impl EvictionOrder {
         self.eviction_queue.forget(of);
     }
 
-    /// Which of the policy's two queues gives pages up next, of so many pages that stand in both; `None` if there is one.
+    /// Which of the policy's two queues gives pages up next, of this many pages that stand in both; `None` if there is one.
     pub(crate) fn victim_queue(&self, pages: u32) -> Option<Queue> {
         let share = self.policy.small_queue_share()?;
         let small_max = (pages / share).max(SMALL_QUEUE_MIN.min(pages / 2));

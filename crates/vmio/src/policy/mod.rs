@@ -93,7 +93,7 @@ pub(crate) trait Policy: Send + Sync {
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
     /// The frequency of a page that comes in now: how often it has come back soon, 7 at most. Each time doubles the visits
-    /// of the evictor that it survives. It had `before` the last time, and was evicted so many eighths of a cache turnover
+    /// of the evictor that it survives. It had `before` the last time, and was evicted this many eighths of a cache turnover
     /// ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 
@@ -103,7 +103,7 @@ pub(crate) trait Policy: Send + Sync {
     /// The frequency of a page that comes in where the program has advised of its reuse.
     fn frequency_by_advice(&self, reuse: Reuse) -> u8;
 
-    /// With two queues, one page in so many stands in the small one.
+    /// With two queues, one page in this many stands in the small one.
     fn small_queue_share(&self) -> Option<u32>;
 
     /// One page in this many may be inactive before the first of them is dropped.

@@ -14,11 +14,11 @@ use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
-/// A page survives 7 visits at most: when it is wanted no more, it leaves after so many rounds.
+/// A page survives 7 visits at most: when it is wanted no more, it leaves after this many rounds.
 const FREQUENCY_MAX: u8 = 3;
 /// A page missed while half the cache turned over should have stayed twice as long; in eighths of a turnover.
 const SOON: u8 = 4;
-/// Who misses a page later than this knows less of it than before.
+/// A page that is missed later than this is less known than before.
 const LATE: u8 = 8;
 /// One page in this many is inactive: long enough for a page in use to be touched, short enough that few touches are
 /// of inactive pages.

@@ -38,14 +38,14 @@ const _: () = assert!(size_of::<Event>() == 32 && size_of::<libc::iocb>() == 64)
 pub(crate) struct Ended(Box<[Event]>);
 
 impl Ended {
-    /// For so many reads.
+    /// For this many reads.
     pub(crate) fn of(reads: u32) -> Self {
         Ended(vec![Event::default(); reads as usize].into())
     }
 }
 
 impl Aio {
-    /// For so many reads at a time.
+    /// For this many reads at a time.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let readable = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;

@@ -18,7 +18,7 @@ pub(crate) struct BatchRing {
 }
 
 impl BatchRing {
-    /// A ring for batches of so many reads.
+    /// A ring for batches of this many reads.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let uring = IoUring::builder().dontfork().build(reads)?;
         Ok(BatchRing { uring: OfProcess::new(uring)?, asked: 0, begun: 0 })

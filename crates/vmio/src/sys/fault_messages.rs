@@ -36,7 +36,7 @@ pub(crate) struct Fault {
     pub(crate) access: FaultAccess,
 }
 
-/// Why faults cannot be had as messages.
+/// Why faults are not available as messages.
 #[derive(Debug)]
 pub(crate) enum NoMessages {
     /// Neither way to a descriptor that also handles the kernel's own accesses is allowed: the answers of

@@ -125,7 +125,7 @@ impl FileMap {
         self.range.small_pages_only()
     }
 
-    /// Makes pages resident as by loads; a page that cannot be had is an error.
+    /// Makes pages resident as by loads; a page that is not available is an error.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxPopulateRead)
     }
@@ -181,7 +181,7 @@ impl FileMap {
         }
     }
 
-    /// Copies bytes out by the kernel, which says of a page that cannot be had how far it came. Needs no whole pages.
+    /// Copies bytes out by the kernel, which says of a page that is not available how far it came. Needs no whole pages.
     pub(crate) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Stopped> {
         let addresses = self.addresses(&(offset..offset + buffer.len() as u64));
         own_memory::load(addresses.start, buffer)
@@ -195,7 +195,7 @@ impl FileMap {
     }
 
     /// Copies bytes out by loads, which [`signal::recover_copies`](crate::sys::signal::recover_copies) keeps from dying of a page
-    /// that cannot be had. Needs no whole pages.
+    /// that is not available. Needs no whole pages.
     #[inline]
     pub(crate) fn copy_out(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refused> {
         let from = self.addresses(&(offset..offset + buffer.len() as u64)).start as *const u8;

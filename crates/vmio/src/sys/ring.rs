@@ -51,7 +51,7 @@ impl Wake {
 }
 
 impl Ring {
-    /// A ring for so many reads at a time. To be used by the calling thread alone.
+    /// A ring for this many reads at a time. To be used by the calling thread alone.
     pub(crate) fn new(reads: u32, wake: Arc<Wake>) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.dontfork();
@@ -116,7 +116,7 @@ impl Ring {
     }
 
     /// Begins what has been asked for, and sleeps until a read has ended, somebody calls [`Wake::wake`], or `limit` is
-    /// over. With `enough` above 1 it sleeps a little longer for so many of them (Linux 6.12). Does not sleep if `has_work`,
+    /// over. With `enough` above 1 it sleeps a little longer for this many of them (Linux 6.12). Does not sleep if `has_work`,
     /// which is asked after a wake would be noticed.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>, enough: u32, has_work: impl FnOnce() -> bool) {
         if !self.waits_for_wake {

@@ -29,7 +29,7 @@ pub(crate) enum FaultAccess {
 pub(crate) enum Resolution {
     /// The access will succeed now: run the instruction again.
     Resolved,
-    /// Not an address of ours, or a page that cannot be had: the previous handler decides.
+    /// Not an address of ours, or a page that is not available: the previous handler decides.
     Declined,
 }
 

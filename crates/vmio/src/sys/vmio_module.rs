@@ -190,7 +190,7 @@ impl ModulePool {
         Ok(version)
     }
 
-    /// Takes memory for so many pages, once.
+    /// Takes memory for this many pages, once.
     pub(crate) fn reserve(&self, pages: u64) -> io::Result<()> {
         let mut reserve = Reserve { pages };
         // SAFETY: the request reads this structure.
@@ -284,7 +284,7 @@ impl Attachment {
 
     /// Calls `each` with the numbers of the pages of a range that are in memory, upwards.
     pub(crate) fn for_each_resident(&self, bytes: &Range<u64>, each: &mut dyn FnMut(u64)) -> io::Result<()> {
-        // Not cleared: who asks about one page asks often.
+        // Not cleared: a caller that asks about one page asks often.
         let mut numbers = [MaybeUninit::<u64>::uninit(); NUMBERS];
         let mut offset = bytes.start;
         while offset < bytes.end {
@@ -294,7 +294,7 @@ impl Attachment {
             // SAFETY: the request reads this structure, and writes no more numbers than there is room for.
             let listed = unsafe { ioctl(&self.descriptor, RESIDENT, &raw mut request)? } as usize;
             for number in &numbers[..listed] {
-                // SAFETY: so many were written.
+                // SAFETY: this many were written.
                 let page = unsafe { number.assume_init() };
                 each(page);
                 offset = (page + 1) * PAGE_BYTES as u64;

@@ -54,7 +54,7 @@ pub(crate) enum Header {
     Histograms,
     /// Buckets of a histogram.
     Buckets,
-    /// One in so many device reads is timed.
+    /// One in this many device reads is timed.
     ReadSampling,
     /// Classes of priorities of which each core counts resident pages; 0 in pages that were written before it was there.
     PriorityClasses,

@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub write: Histogram,
     /// Syncs of a mapping or of a part of it, with the flush of the device.
     pub sync: Histogram,
-    /// One in so many reads is timed.
+    /// One in this many reads is timed.
     pub read_sampling: u64,
     counters: [u64; NAMES.len()],
 }

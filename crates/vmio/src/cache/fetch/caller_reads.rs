@@ -42,7 +42,7 @@ struct Slot {
 }
 
 impl CallerReads {
-    /// For so many pages under way. What a read does not bring at once goes through the door, to the thread of the ring.
+    /// For this many pages under way. What a read does not bring at once goes through the door, to the thread of the ring.
     pub(super) fn start(
         shared: &Arc<Shared>,
         pages: u32,

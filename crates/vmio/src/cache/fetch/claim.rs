@@ -15,15 +15,15 @@ use crate::telemetry::counters::Counter;
 /// What became of an attempt to get on with some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// So many pages from the first on need nothing more.
+    /// This many pages from the first on need nothing more.
     Present(u64),
-    /// So many are Loading now, by us, and have their budget: read them.
+    /// This many are Loading now, by us, and have their budget: read them.
     Absent(u64),
     /// The first is in the hands of another, for a short while.
     Busy,
     /// There is no budget for it.
     Short,
-    /// It cannot be had.
+    /// It is not available.
     Failed(FaultError),
 }
 
@@ -66,7 +66,7 @@ impl Region {
     /// Claims one page, which is filled at once if the device holds garbage there and it is the first of its run.
     fn claim_absent(&self, core: usize, page: u64, urgency: Urgency, first: bool) -> Claimed {
         let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
-        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         if page >= self.pages() {
             self.forget_load(page);
             return Claimed::Failed(FaultError::BeyondEnd);
@@ -90,7 +90,7 @@ impl Region {
         }
     }
 
-    /// Budget for a page that is counted in its span, if that can be had at once. A guess leaves half of the reserve
+    /// Budget for a page that is counted in its span, if that is free at once. A guess leaves half of the reserve
     /// to those that know.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
@@ -116,9 +116,9 @@ impl Region {
         true
     }
 
-    /// Ends the read of claimed pages, of which so many bytes have arrived or an error number below zero. Where it came
+    /// Ends the read of claimed pages, of which this many bytes have arrived or an error number below zero. Where it came
     /// short, the pages are read as a fault would read them, one by one if need be: most likely that will fail as well,
-    /// and say why. Returns the first page that could not be had.
+    /// and say why. Returns the first page that could not be brought in.
     pub(crate) fn settle_fetched(
         &self,
         core: usize,
@@ -174,7 +174,7 @@ impl Region {
         failed
     }
 
-    /// Gives a claimed page up that could not be had.
+    /// Gives a claimed page up that could not be brought in.
     fn refuse(&self, page: u64, failure: ReadFailure) -> (u64, FaultError) {
         self.note_read_failure(page, failure);
         self.give_up(page..page + 1);

@@ -1,4 +1,4 @@
-//! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it can be had.
+//! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it is available.
 //!
 //! A [`request::Request`] is some pages of a region. It goes to a [`RingFetcher`], which has many reads under way at a
 //! time, unless it is one page that the caller can begin to read itself ([`caller_reads`]), or to a [`Pool`], whose threads do what
@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::mpsc_queue::{LocalQueue, MpscQueue};
 
-/// At most so many rings, however many cores there are.
+/// At most this many rings, however many cores there are.
 const RINGS_MAX: usize = 16;
 
 /// The threads that fetch pages of a cache. None runs before somebody fetches.

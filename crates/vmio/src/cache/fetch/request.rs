@@ -154,7 +154,7 @@ impl Request {
         }
     }
 
-    /// So many pages have been looked at.
+    /// This many pages have been looked at.
     pub(crate) fn advance(&mut self, pages: u64) {
         if let Some(range) = self.ranges.get_mut(self.next) {
             range.start += pages;
@@ -166,7 +166,7 @@ impl Request {
         self.next = self.ranges.len();
     }
 
-    /// A page could not be had; the first one counts.
+    /// A page could not be brought in; the first one counts.
     pub(crate) fn fail(&mut self, page: u64, why: FaultError) {
         self.failure.get_or_insert((page, why));
     }

@@ -33,9 +33,9 @@ const BUSY: Duration = Duration::from_micros(50);
 /// How long to wait for a page of the budget before looking again.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The thread sleeps until one in so many of the reads under way has ended: a wake-up for each of many is most of the work.
+/// The thread sleeps until one in this many of the reads under way has ended: a wake-up for each of many is most of the work.
 const WAKE_UP_SHARE: u32 = 8;
-/// Of many reads that have ended together, so many are installed before those who wait for them are told, and what they ask for
+/// Of many reads that have ended together, this many are installed before those who wait for them are told, and what they ask for
 /// next is begun: devices answer in bursts, and should not lie idle until all of one has been installed.
 const INSTALLED_AT_A_TIME: u32 = 4;
 
@@ -67,7 +67,7 @@ impl Door {
 }
 
 impl RingFetcher {
-    /// Starts one that has up to so many pages under way; what it has done with goes to `spent`.
+    /// Starts one that has up to this many pages under way; what it has done with goes to `spent`.
     pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<MpscQueue<Request>>) -> io::Result<Self> {
         let door = Arc::new(Door::new()?);
         let (made, is_made) = mpsc::sync_channel(1);

@@ -45,7 +45,7 @@ struct CommandRing {
 }
 
 impl CommandRing {
-    /// A ring for a device. With `polls` nobody is interrupted when a command ends: who waits asks the device's queue,
+    /// A ring for a device. With `polls` nobody is interrupted when a command ends: a thread that waits polls the device's queue,
     /// if its driver has queues for that.
     fn new(device: BorrowedFd<'_>, polls: bool) -> io::Result<Self> {
         let mut builder = IoUring::<Entry128, Entry32>::builder();
@@ -82,7 +82,7 @@ impl CommandRing {
     /// The longest buffer of which commands may name a part, if they get to the device so: reads the first block into one.
     fn registered_bytes_max(&mut self, geometry: &Geometry) -> Option<usize> {
         // Linux 6.1 takes all pages from where a command begins to the end of the buffer for the command's own, and more than the
-        // device may be given at once it refuses. No driver of Linux gives one so many.
+        // device may be given at once it refuses. No driver of Linux gives one this many.
         [(256 * PAGE_BYTES, usize::MAX), (geometry.transfer_bytes, geometry.transfer_bytes)]
             .into_iter()
             .find(|&(bytes, _)| {
