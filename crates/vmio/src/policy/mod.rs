@@ -23,8 +23,8 @@ use crate::page::span::Span;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// What is best for most programs: S3-FIFO, but over frames that can be deactivated ([`crate::FrameHint::Mixed`]) all pages of a
-    /// span become inactive together, so that they share a TLB shootdown.
+    /// The best for most programs: S3-FIFO. Over frames that can be deactivated ([`crate::FrameHint::Mixed`]) all pages of a
+    /// span become inactive together, and share a TLB shootdown.
     #[default]
     Auto,
     /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. A page's word remembers
