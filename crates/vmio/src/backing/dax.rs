@@ -28,6 +28,20 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A copy that the device refuses (a bad cell, no space for a hole) is an error. The kernel reports it by SIGBUS, for which a handler
 /// is installed. Where SIGBUS is blocked the signal ends the process. It does so too in the trap path, where a thread that misses
 /// reads, and may help to write: allocate files (fallocate) that are to be stored to.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::DaxBacking;
+/// use vmio::{Access, Mapping, MappingOptions};
+///
+/// let file = DaxBacking::open("/mnt/pmem/data", Access::ReadWrite)?;
+/// let map = Mapping::open_direct(file, MappingOptions::new())?;
+/// map.write_at(0, b"durable when this returns")?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct DaxBacking {
     file: File,
     map: PersistentMap,

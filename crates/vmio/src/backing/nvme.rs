@@ -31,6 +31,20 @@ pub enum Submission {
 ///
 /// While it is mapped the namespace is claimed. Mapping one that a file system is mounted on, or that has any other exclusive user, is
 /// an error, and nobody can mount it meanwhile. Reads and writes are whole logical blocks of 4096 bytes at most.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::NvmeBacking;
+/// use vmio::{Access, Cache, Mapping, MappingOptions};
+///
+/// let cache = Cache::builder().capacity(1 << 30).build()?;
+/// let namespace = NvmeBacking::open("/dev/ng0n1", Access::ReadWrite)?;
+/// let map = Mapping::open(&cache, namespace, MappingOptions::new())?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct NvmeBacking {
     device: File,
     /// The same namespace as the block layer has it: what locks and claims are made on.

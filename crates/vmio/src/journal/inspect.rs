@@ -8,6 +8,23 @@ use crate::journal::recovery::{damage, read, torn_at};
 use crate::sys::PAGE_BYTES;
 
 /// What a journal holds, and what opening it would do.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("journal");
+/// use vmio::Access;
+/// use vmio::backing::FileBacking;
+/// use vmio::journal::{Inspection, Journal, JournalOptions};
+///
+/// drop(Journal::create_file(&path, 1 << 20, JournalOptions::new())?);
+/// let found = Inspection::of(FileBacking::open(&path, Access::ReadOnly)?)?;
+/// assert_eq!((found.commits, found.damaged_at), (0, None));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {

@@ -62,6 +62,20 @@ const ROOT: u32 = 0;
 const WRITABLE_BY_ANYBODY: u32 = 0o002;
 
 /// Options of a journal.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::MemoryBacking;
+/// use vmio::journal::{Journal, JournalOptions};
+///
+/// let options = JournalOptions::new().checkpoint_at(0.25).commit_reserve(0.5);
+/// let journal = Journal::create(MemoryBacking::new(64 << 20)?, options)?;
+/// assert_eq!(journal.usage().used_bytes, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
     checkpoint_at: f64,

@@ -27,6 +27,21 @@ impl Mapping {
     /// # Errors
     ///
     /// The future returns the first error there was, of those of [`Self::ensure`]; the other pages are fetched all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// futures::executor::block_on(map.fetch([0..64 << 10, 512 << 10..576 << 10]))?;
+    /// assert!(map.is_resident(0) && map.is_resident(512 << 10));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Fetch {
         let fetch = |state| Fetch { mapping: self.clone(), state };
         let begun = self.absent_pages(ranges).and_then(|pages| match pages.is_empty() {

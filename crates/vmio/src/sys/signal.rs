@@ -284,6 +284,16 @@ fn do_by_default(signal: libc::c_int) {
 /// Blocks every asynchronous signal of the thread until dropped. Held wherever vmio owns a lock or a page word outside
 /// the trap path: a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
 /// started meanwhile has the signals blocked for good: libraries on top of this one start theirs so.
+///
+/// # Examples
+///
+/// ```
+/// let thread = {
+///     let _signals = vmio::SignalsBlocked::new();
+///     std::thread::spawn(|| println!("no signal handler runs here"))
+/// };
+/// thread.join().unwrap();
+/// ```
 pub struct SignalsBlocked {
     previous: libc::sigset_t,
     /// Only the thread whose mask it was can put it back.

@@ -4,6 +4,21 @@ use crate::telemetry::layout::{BUCKETS, bucket_end_ns};
 
 /// A histogram of durations in nanoseconds: four buckets for each power of two from 256 ns to about a second, so that
 /// a quantile is at most a quarter too long.
+///
+/// # Examples
+///
+/// ```
+/// use vmio::telemetry::Reader;
+///
+/// let cache = vmio::Cache::builder().capacity(8 << 20).build()?;
+/// let snapshot = Reader::open(std::process::id())?.snapshots()?.remove(0);
+/// match snapshot.miss.quantile_ns(0.99) {
+///     Some(ns) => println!("99 of 100 misses took {ns} ns at most"),
+///     None => println!("no miss yet"),
+/// }
+/// # drop(cache);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
