@@ -398,7 +398,7 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
     if flags & libc::MS_SYNC != 0
         && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
     {
-        // Linux does it, and tells each failure of write-back once: the steward may have been told.
+        // Linux does it, and tells each failure of write-back once: the background reclaimer may have been told.
         let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
         return has_failed.then_some(Err(Errno::IO));
     }
