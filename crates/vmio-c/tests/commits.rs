@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use support::{Installed, TestResult, installed, succeeded, test_source};
 
-/// What the program says where atomic mappings cannot be had.
+/// What the program says where atomic mappings are not available.
 const UNSUPPORTED: i32 = 77;
 /// Counters between two commits.
 const STORES: u64 = 160;

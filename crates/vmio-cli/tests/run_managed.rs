@@ -198,7 +198,7 @@ fn a_user_without_rights_has_a_budget() -> TestResult {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output)?;
     assert!(report["engine"] == "managed" || Path::new("/dev/vmio").exists(), "{report}");
-    // The steward may come late where the machine is busy, and stores are faster than the device.
+    // The reclaimer may come late where the machine is busy, and stores are faster than the device.
     assert!(report["evicted_pages"].as_u64() > Some(2048), "{report}");
     Ok(())
 }

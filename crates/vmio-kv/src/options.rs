@@ -468,7 +468,8 @@ impl Options {
         // Engine::Auto becomes it where no other engine works.
         if cache.engine() == Engine::Managed {
             let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";
-            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
+            let by = vmio::UnsupportedBy::ManagedEngine;
+            return Err(vmio::Error::Unsupported { by, what: "a store", why }.into());
         }
         Ok(cache)
     }

@@ -320,7 +320,10 @@ fn a_failed_creation_leaves_no_file() {
     };
     assert!(matches!(refused(options(64 << 10).memory_bytes(1)), Error::Option { option: "memory_bytes", .. }));
     let of_engine = |engine| refused(options(64 << 10).engine(engine));
-    assert!(matches!(of_engine(Engine::Managed), Error::Io(vmio::Error::NotManaged { .. })));
+    assert!(matches!(
+        of_engine(Engine::Managed),
+        Error::Io(vmio::Error::Unsupported { by: vmio::UnsupportedBy::ManagedEngine, .. })
+    ));
     if !Path::new("/dev/vmio").exists() {
         assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
     }
@@ -332,7 +335,10 @@ fn a_failed_creation_leaves_no_file() {
         refused(options(64 << 10));
         // Where only the managed engine is available.
         deny(&[libc::SYS_userfaultfd]);
-        assert!(matches!(of_engine(Engine::Auto), Error::Io(vmio::Error::NotManaged { .. })));
+        assert!(matches!(
+            of_engine(Engine::Auto),
+            Error::Io(vmio::Error::Unsupported { by: vmio::UnsupportedBy::ManagedEngine, .. })
+        ));
     });
     outcome.succeeds();
     Db::open_or_create(&path, options(64 << 10)).unwrap().close().unwrap();

@@ -184,7 +184,9 @@ impl Candidate<'_> {
             (number @ Errno::AGAIN, _) => self.refused(number, error),
             _ => {
                 // What the engine will never map need not be opened again.
-                if self.request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
+                if self.request.is_shared()
+                    || matches!(error, vmio::Error::Unsupported { by: vmio::UnsupportedBy::KernelEngine, .. })
+                {
                     left_to_linux::insert(self.identity);
                 }
                 self.left(error)
@@ -396,7 +398,7 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
     if flags & libc::MS_SYNC != 0
         && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
     {
-        // Linux does it, and tells each failure of write-back once: the steward may have been told.
+        // Linux does it, and tells each failure of write-back once: the background reclaimer may have been told.
         let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
         return has_failed.then_some(Err(Errno::IO));
     }
@@ -418,7 +420,7 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         && let Some(Ok(Part { file, bytes, .. })) = &part
         && file.uses_page_cache()
     {
-        // Linux only takes them out of sight, and says itself if it may not.
+        // Linux only unmaps them, and says itself if it may not.
         let _ = file.mapping.advise(file.within(bytes.clone()), Advice::Cold);
         return None;
     }

@@ -55,14 +55,14 @@ impl Statistics {
                 if is_counted {
                     report += &format!(
                         "vmio run: {} misses ({} by loads, {} by stores), {} more pages read ahead, \
-                         {} found in memory out of sight or at another address, {evicted} pages evicted\n\
+                         {} minor faults (the page was in memory), {evicted} pages evicted\n\
                          vmio run: {calls} reads and writes of mapped files served from memory, {bytes} bytes\n\
                          vmio run: {} bytes read from the files by {} requests, {} bytes written by {}\n",
                         cache.load_misses + cache.store_misses,
                         cache.load_misses,
                         cache.store_misses,
                         cache.read_ahead_pages,
-                        cache.soft_misses,
+                        cache.minor_faults,
                         cache.read_bytes,
                         cache.reads,
                         cache.written_bytes,
@@ -86,7 +86,7 @@ impl Statistics {
                     "not_taken": left,
                     "load_misses": counted(cache.load_misses),
                     "store_misses": counted(cache.store_misses),
-                    "soft_misses": counted(cache.soft_misses),
+                    "minor_faults": counted(cache.minor_faults),
                     "read_ahead_pages": counted(cache.read_ahead_pages),
                     "evicted_pages": evicted,
                     "calls_served": counted(calls),

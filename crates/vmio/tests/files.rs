@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, UnsupportedBy};
 
 use support::child::{install_handler, isolated};
 use support::denial::limit_locked_memory;
@@ -314,7 +314,8 @@ fn a_cache_is_locked_only_by_who_may_lock_without_limit() {
         limit_locked_memory(64 << 20);
         match cache_of(300).lock_memory(LockMemory::Require).build() {
             Err(Error::BadOption { option: "lock_memory", .. }) => {}
-            Err(Error::NotManaged { what: "LockMemory::Require", .. }) if is_managed("") => {}
+            Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", .. })
+                if is_managed("") => {}
             // The module's memory is never swapped.
             Ok(cache) if cache.engine() == Engine::Kernel => {}
             other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
-use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier};
+use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier, UnsupportedBy};
 
 use support::child::{Ended, fork};
 use support::kernel_module::{has_module, on_disk};
@@ -74,15 +74,15 @@ fn what_the_module_cannot_do_is_refused() {
     let path = numbered_file(folder.path(), 4);
     let cache = cache_of(256).build().unwrap();
     assert_eq!(cache.engine(), Engine::Kernel);
-    let is_refused = |result: vmio::Result<Mapping>, what: &str| match result {
-        Err(Error::NotInKernel { what: refused, .. }) => assert!(refused.contains(what), "{refused}"),
-        other => panic!("{what}: {other:?}"),
+    let is_refused = |result: vmio::Result<Mapping>, word: &str| match result {
+        Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what, .. }) if what.contains(word) => {}
+        other => panic!("{word}: {other:?}"),
     };
     let file = || FileBacking::open(&path, Access::ReadWrite).unwrap();
     let options = MappingOptions::new;
     is_refused(Mapping::open(&cache, file(), options().verifier(AnyPage)), "verifier that seals");
     let verified = Mapping::open(&cache, file(), options().verifier(AnyPage).access(Access::ReadOnly)).unwrap();
-    assert!(matches!(verified.view(), Err(Error::NotInKernel { .. })));
+    assert!(matches!(verified.view(), Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, .. })));
     verified.close().unwrap();
     is_refused(Mapping::open(&cache, file(), options().floor(1 << 20)), "floor");
     is_refused(Mapping::open(&cache, file(), options().ceiling(1 << 20)), "ceiling");

@@ -26,7 +26,7 @@ fn where_the_program_stores_no_huge_pages_come_in() {
     let map = open(&cache, file.path(), Access::ReadWrite);
     for page in 0..CAPACITY / 2 {
         store(&map, at(page), page);
-        // The steward looks meanwhile, and finds somebody who goes upwards.
+        // The reclaimer looks meanwhile, and finds somebody who goes upwards.
         if page.is_multiple_of(64) {
             thread::sleep(Duration::from_micros(200));
         }

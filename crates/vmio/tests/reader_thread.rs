@@ -52,7 +52,7 @@ fn threads_of_this_process() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Waits for so many threads: one that has been joined is listed a little longer.
+/// Waits for this many threads: one that has been joined is listed a little longer.
 fn wait_for_threads(count: usize) {
     while threads_of_this_process() != count {
         thread::sleep(Duration::from_millis(1));

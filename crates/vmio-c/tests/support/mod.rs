@@ -101,7 +101,7 @@ fn both(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Writes a text of so many lines, of 64 bytes and 7 words each.
+/// Writes a text of this many lines, of 64 bytes and 7 words each.
 pub fn write_text(path: &Path, lines: usize) -> TestResult {
     let line = format!("{:x<63}\n", "seven words make up a line ");
     Ok(fs::write(path, line.repeat(lines))?)

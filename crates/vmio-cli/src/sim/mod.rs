@@ -32,7 +32,7 @@ Examples:
   vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --report misses.html
 
 vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it, in a cache that
-has room for the page tables beside. Soft misses are accesses of pages that were in memory and out of sight.
+has room for the page tables beside. Minor faults are accesses of inactive pages: in memory, but unmapped.
 Of a trace of objects (oracle-general) their neighbourhood is not known: they are taken for pages side by side in the order
 of their first access.";
 
@@ -80,8 +80,8 @@ struct Outcome {
     accesses: usize,
     misses: usize,
     miss_ratio: f64,
-    /// Beside them, accesses of pages that were in memory and out of sight.
-    soft_misses: usize,
+    /// Beside them, accesses of inactive pages: in memory, but unmapped.
+    minor_faults: usize,
 }
 
 /// One policy, or all.
@@ -116,10 +116,10 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     for (size, cache_bytes) in &caches {
         for policy in args.policy.iter().copied().flatten() {
             let _activity = Activity::start(format!("{}, {size}", policy.name()));
-            let (Misses { misses, soft_misses }, accesses) =
+            let (Misses { misses, minor_faults }, accesses) =
                 (policy.replay(&trace, *cache_bytes)?, trace.accesses.len());
             let (policy, cache_bytes, miss_ratio) = (policy.name(), *cache_bytes, misses as f64 / accesses as f64);
-            outcomes.push(Outcome { policy, cache_bytes, accesses, misses, miss_ratio, soft_misses });
+            outcomes.push(Outcome { policy, cache_bytes, accesses, misses, miss_ratio, minor_faults });
         }
     }
     let about = about(&trace);
@@ -146,11 +146,11 @@ fn table(caches: &[CacheSize], outcomes: &[Outcome]) -> Table {
     for (number, outcome) in outcomes.iter().take(policies).enumerate() {
         let of_policy = outcomes.iter().skip(number).step_by(policies);
         let cells = of_policy.map(|outcome| {
-            let soft = match outcome.soft_misses {
+            let minor = match outcome.minor_faults {
                 0 => String::new(),
-                soft => format!(" + {:.2} soft", 100.0 * soft as f64 / outcome.accesses as f64),
+                minor => format!(" + {:.2} minor", 100.0 * minor as f64 / outcome.accesses as f64),
             };
-            format!("{:.2}{soft}", 100.0 * outcome.miss_ratio)
+            format!("{:.2}{minor}", 100.0 * outcome.miss_ratio)
         });
         table.row(std::iter::once(outcome.policy.to_owned()).chain(cells).collect());
     }

@@ -93,7 +93,7 @@ pub fn cache_of(pages: u64) -> CacheBuilder {
     builder().workers(2).capacity(capacity_of(pages))
 }
 
-/// The capacity of a cache of so many pages, in bytes.
+/// The capacity of a cache of this many pages, in bytes.
 pub fn capacity_of(pages: u64) -> u64 {
     OVERHEAD_BYTES + pages * PAGE
 }

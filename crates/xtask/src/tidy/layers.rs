@@ -18,7 +18,7 @@ const MODULES: &str = "crates/vmio/src/";
 
 /// Modules of the library that know another below them all the same, and for what. What is on this list no longer is a breach, too.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("cache", "managed", "a cache holds what tends its mappings, of whichever engine"),
+    ("cache", "managed", "a cache holds its fault backend, of whichever engine"),
     ("cache", "kernel_engine", "the same"),
 ];
 

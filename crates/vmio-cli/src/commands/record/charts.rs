@@ -77,7 +77,7 @@ fn randomness(title: &str, log: &MissLog, mapping: &MappingLog, end: f64) -> Cha
 fn page_curves() -> [Curve; 3] {
     [
         Curve { name: "misses", value: |point| Some(point.interval.misses_per_s) },
-        Curve { name: "soft misses", value: |point| Some(point.interval.soft_misses_per_s) },
+        Curve { name: "minor faults", value: |point| Some(point.interval.minor_faults_per_s) },
         Curve { name: "evictions", value: |point| Some(point.interval.evictions_per_s) },
     ]
 }

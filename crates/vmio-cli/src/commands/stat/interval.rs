@@ -10,7 +10,7 @@ pub struct Interval {
     /// Misses by loads and stores.
     pub misses_per_s: f64,
     /// Touches of pages that were still in memory.
-    pub soft_misses_per_s: f64,
+    pub minor_faults_per_s: f64,
     /// Stores to resident pages that were protected.
     pub write_protect_faults_per_s: f64,
     /// Pages evicted.
@@ -48,7 +48,7 @@ impl Interval {
         Interval {
             seconds,
             misses_per_s: rate(|cache| cache.stats.load_misses.saturating_add(cache.stats.store_misses)),
-            soft_misses_per_s: rate(|cache| cache.stats.soft_misses),
+            minor_faults_per_s: rate(|cache| cache.stats.minor_faults),
             write_protect_faults_per_s: rate(|cache| cache.stats.write_protect_faults),
             evictions_per_s: rate(|cache| cache.stats.evicted_clean.saturating_add(cache.stats.evicted_dirty)),
             read_bytes_per_s: rate(|cache| cache.stats.read_bytes),

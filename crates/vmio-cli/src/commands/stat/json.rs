@@ -60,7 +60,7 @@ fn rates(interval: &Interval) -> Value {
     json!({
         "seconds": interval.seconds,
         "misses_per_s": interval.misses_per_s,
-        "soft_misses_per_s": interval.soft_misses_per_s,
+        "minor_faults_per_s": interval.minor_faults_per_s,
         "write_protect_faults_per_s": interval.write_protect_faults_per_s,
         "evictions_per_s": interval.evictions_per_s,
         "read_bytes_per_s": interval.read_bytes_per_s,

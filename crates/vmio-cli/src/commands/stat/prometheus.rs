@@ -29,7 +29,10 @@ impl From<&str> for MetricsTarget {
 const COUNTERS: &[(&str, &str)] = &[
     ("load_misses", "Loads that found their page absent."),
     ("store_misses", "Stores that found their page absent."),
-    ("soft_misses", "Touches of a page that was out of sight but still in memory."),
+    (
+        "minor_faults",
+        "Touches of a page that was inactive (in memory, but unmapped), or mapped at another address only.",
+    ),
     ("write_protect_faults", "Stores that found their page resident but protected."),
     ("fresh_fills", "Misses filled with zeros because the range was advised fresh."),
     ("read_ahead_pages", "Pages brought in beside a missed one."),

@@ -38,7 +38,7 @@ fn write_cache(output: &mut impl Write, cache: &Snapshot) -> io::Result<()> {
 
     let by_access = format!("by loads {}, by stores {}", stats.load_misses, stats.store_misses);
     line("misses", sum(&[stats.load_misses, stats.store_misses]), by_access)?;
-    line("soft misses", sum(&[stats.soft_misses]), String::new())?;
+    line("minor faults", sum(&[stats.minor_faults]), String::new())?;
     line("write-protect faults", sum(&[stats.write_protect_faults]), String::new())?;
     line("waits for a page", sum(&[stats.fault_waits]), String::new())?;
     line("read-ahead pages", sum(&[stats.read_ahead_pages]), String::new())?;
@@ -84,7 +84,7 @@ pub fn write_header(output: &mut impl Write) -> io::Result<()> {
         "misses/s",
         "p50",
         "p99",
-        "soft/s",
+        "minor/s",
         "in MB/s",
         "out MB/s",
         "evict/s",
@@ -106,7 +106,7 @@ pub fn write_interval(output: &mut impl Write, cache: &Snapshot, interval: &Inte
         interval.misses_per_s,
         quantile(0.5),
         quantile(0.99),
-        interval.soft_misses_per_s,
+        interval.minor_faults_per_s,
         interval.read_bytes_per_s / 1e6,
         interval.written_bytes_per_s / 1e6,
         interval.evictions_per_s,

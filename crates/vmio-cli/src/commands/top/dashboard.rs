@@ -27,7 +27,7 @@ struct Metric {
 
 const METRICS: [Metric; 8] = [
     Metric { name: "misses/s", value: |interval| interval.misses_per_s, format: count },
-    Metric { name: "soft misses/s", value: |interval| interval.soft_misses_per_s, format: count },
+    Metric { name: "minor faults/s", value: |interval| interval.minor_faults_per_s, format: count },
     Metric { name: "evictions/s", value: |interval| interval.evictions_per_s, format: count },
     Metric { name: "read MB/s", value: |interval| interval.read_bytes_per_s, format: megabytes },
     Metric { name: "written MB/s", value: |interval| interval.written_bytes_per_s, format: megabytes },

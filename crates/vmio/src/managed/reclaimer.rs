@@ -1,4 +1,4 @@
-//! The background thread that keeps the managed files within the budget: it looks, gives up what is too much before the
+//! The background reclaimer keeps the managed files within the budget: it looks, gives up what is too much before the
 //! kernel must, and sleeps no longer than the reserve of free pages will last.
 
 use std::io;
@@ -32,7 +32,7 @@ use crate::telemetry::Stats;
 
 /// Pages that come in per second while nobody looks, at most: some more than a fast device delivers.
 const ARRIVALS_PER_S: u64 = 250_000;
-/// How long the steward sleeps, at least and at most.
+/// How long the reclaimer sleeps, at least and at most.
 const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
 /// How long after a failure of its own.
 const BACK_OFF: Duration = Duration::from_millis(250);
@@ -45,7 +45,7 @@ const HELD_BACK_PART: u64 = 32;
 /// The cgroups may leave less room than the capacity, but vmio does not give up more than this part of it.
 const BUDGET_MIN_PART: u64 = 8;
 
-/// What the steward keeps to.
+/// The limits that the reclaimer keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The process that built the cache.
@@ -58,12 +58,12 @@ pub(crate) struct Limits {
     pub(crate) holds_back: bool,
 }
 
-/// Looks after the managed files of a cache.
-pub(crate) struct Steward {
+/// Keeps the managed files of a cache within its budget.
+pub(crate) struct Reclaimer {
     limits: Limits,
     /// Pages that may be resident.
     capacity_pages: AtomicU32,
-    /// Held by whoever changes that.
+    /// Held by a thread that changes the capacity.
     resizing: Mutex<()>,
     scan: Arc<PageScan>,
     mapped: Arc<MappedPages>,
@@ -99,7 +99,7 @@ struct Watch {
     has_warned: bool,
 }
 
-impl Steward {
+impl Reclaimer {
     pub(super) fn new(family: Arc<Family>, limits: Limits) -> io::Result<Self> {
         let (scan, mapped) = (Arc::new(PageScan::open()?), Arc::new(MappedPages::open()?));
         let (totals, counts) = (Arc::new(Totals::default()), Arc::new(Counts::default()));
@@ -110,7 +110,7 @@ impl Steward {
             stretch_pages(limits.capacity_pages),
             limits.capacity_pages,
         );
-        Ok(Steward {
+        Ok(Reclaimer {
             limits,
             capacity_pages: AtomicU32::new(limits.capacity_pages),
             resizing: Mutex::new(()),
@@ -143,12 +143,12 @@ impl Steward {
         &self.family
     }
 
-    /// What it keeps to now.
+    /// The limits at present.
     pub(super) fn limits_now(&self) -> Limits {
         Limits { capacity_pages: self.capacity_pages(), ..self.limits }
     }
 
-    /// By which it looks at the process's memory.
+    /// The descriptors that it reads the process's memory through.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.scan.descriptor(), self.mapped.descriptor()]
     }
@@ -168,7 +168,7 @@ impl Steward {
 
     // ---- files
 
-    /// Looks after a file from now on.
+    /// Adds a file to those kept within the budget.
     pub(super) fn insert(&self, region: Arc<ManagedRegion>) -> io::Result<()> {
         self.ledger().insert(region)?;
         *self.has_files.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -176,7 +176,7 @@ impl Steward {
         Ok(())
     }
 
-    /// Looks after it no more.
+    /// Removes it.
     pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
         let mut ledger = self.ledger();
         ledger.remove(region);
@@ -195,7 +195,7 @@ impl Steward {
         self.ledger().reorder();
     }
 
-    /// The program has done with pages for now. They leave when they must, before others. Waits for nothing.
+    /// The program needs these pages no more for now: they are given up before others. Waits for nothing.
     pub(super) fn let_go(&self, region: &Arc<ManagedRegion>, pages: &Range<u64>) -> io::Result<()> {
         self.inbox.let_go(region, pages, (&self.scan, &self.totals, self.stretch_pages()))
     }
@@ -336,7 +336,7 @@ impl Steward {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// The thread's life.
+    /// What the thread does, until it is stopped.
     pub(super) fn run(&self) {
         let mut watch = Watch {
             room_looked: None,
@@ -348,10 +348,10 @@ impl Steward {
             has_warned: false,
         };
         while self.sleep(watch.sleep) {
-            if let Err(error) = self.tend(&mut watch) {
+            if let Err(error) = self.run_round(&mut watch) {
                 self.throttle().release();
                 if !watch.has_warned {
-                    tracing::error!(%error, "the steward cannot keep the budget");
+                    tracing::error!(%error, "the reclaimer cannot keep the budget");
                 }
                 watch.has_warned = true;
                 watch.sleep = BACK_OFF;
@@ -359,7 +359,7 @@ impl Steward {
         }
     }
 
-    /// Sleeps, for longer while there is no file; false if the thread shall end.
+    /// Sleeps, for longer while there is no file; false if the thread is to end.
     fn sleep(&self, time: Duration) -> bool {
         let mut has_files = self.has_files.lock().unwrap_or_else(PoisonError::into_inner);
         let end = Instant::now() + time;
@@ -378,13 +378,13 @@ impl Steward {
     }
 
     /// One look, and what follows from it.
-    fn tend(&self, watch: &mut Watch) -> io::Result<()> {
+    fn run_round(&self, watch: &mut Watch) -> io::Result<()> {
         let mut budget = self.budget(watch)?;
         self.ledger().take_given_back(&self.inbox);
         // One at a time: others wait for the ledger.
         while self.ledger().write_given_back() {}
         if self.ledger().reads_ahead(budget) {
-            // Pages come in faster than the steward looks. If the kernel had to reclaim, it would write all that is dirty.
+            // Pages come in faster than this thread looks. If the kernel had to reclaim, it would write all that is dirty.
             budget = budget.saturating_sub(2 * low(budget));
         }
         let (low, high) = (low(budget), 2 * low(budget));
@@ -436,7 +436,7 @@ impl Steward {
         Ok(())
     }
 
-    /// Has read what the ledger asks for.
+    /// Passes what the ledger asks for to the thread that reads ahead.
     fn read_ahead(&self, ledger: &mut Ledger) -> io::Result<()> {
         if ledger.requests.is_empty() {
             return Ok(());
@@ -451,7 +451,7 @@ impl Steward {
         Ok(())
     }
 
-    /// For a thread that is about to bring in a few pages by a call of ours: does the steward's work if that is behind.
+    /// For a thread that is about to bring in a few pages by a call of ours: gives pages up if the reclaimer is behind.
     pub(super) fn make_room(&self) -> io::Result<()> {
         let budget = self.budget_pages.load(Ordering::Relaxed);
         if self.resident_pages() > budget {
@@ -466,7 +466,7 @@ impl Steward {
         let began = self.evicted();
         let enough = began + self.ledger().resident()?.saturating_sub(target).min(budget / 4);
         while !self.is_stopping() && self.evicted() < enough {
-            // One step at a time: whoever closes a file waits for the ledger.
+            // One step at a time: a thread that closes a file waits for the ledger.
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
             if resident <= target {
@@ -483,7 +483,7 @@ impl Steward {
             if ledger.drop_next()? {
                 // One fewer in line.
             } else if self.totals.in_line() < budget / 4 && ledger.unmap_next(budget)?.is_some() {
-                // Its turn comes with the next step, or after its writes.
+                // It goes with the next step, or after its writes.
             } else if !ledger.drop_first()? {
                 // All that is left is pinned, locked, or lost if it is dropped, since it could not be written. The kernel
                 // could take it no better: memory.reclaim drops what failed to be written, and pages of others.
@@ -557,8 +557,8 @@ fn is_far_beyond(resident: u64, budget: u64) -> bool {
     resident > budget + budget / HELD_BACK_PART
 }
 
-/// Fewer free pages: the steward gives some up, until there are twice as many. On busy cores it stands in the way of a thread
-/// that faults, once for each time that it has work: so it has much then, and seldom.
+/// The low watermark: with fewer free pages the reclaimer gives some up, until there are twice as many. On busy cores each
+/// round of the reclaimer delays a thread that faults: so rounds are large and few.
 fn low(budget: u64) -> u64 {
     (budget / 32).clamp(16, 16 * 1024)
 }

@@ -1,26 +1,26 @@
-//! Which mappings evictors take pages from: whose turn it is, and how many of theirs may go.
+//! Victim selection: which mapping evictors take pages from next, and how many of its pages may go.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tenant::Tenant;
 use crate::page::visit::Queue;
 use crate::policy::EvictionOrder;
 
-/// Spreads turns evenly: the golden ratio of 2^32.
-const TURN_STEP: u64 = 0x9e37_79b9;
+/// Spreads selections evenly: the golden ratio of 2^32.
+const SELECTION_STEP: u64 = 0x9e37_79b9;
 
 /// Where a pass takes pages from.
 pub(super) struct Source<'a> {
     pub(super) order: &'a EvictionOrder,
     /// Which of its queues gives pages up, if it has two.
     pub(super) queue: Option<Queue>,
-    /// So many pages wait out of sight before the first of them is dropped.
-    pub(super) hidden_pages_max: u32,
+    /// The number of inactive pages above which they are dropped.
+    pub(super) inactive_pages_max: u32,
     /// How many may go.
     pub(super) allowed: usize,
     /// Where to begin in a span of which not all may go, so that it is not always its first pages.
@@ -34,27 +34,27 @@ impl<'a> Source<'a> {
         Self::of(shared, &shared.order, pages, usize::MAX, 0)
     }
 
-    /// A tenant, of which so many pages may go.
+    /// A tenant, of which this many pages may go.
     pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
         Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.evicted_pages())
     }
 
-    /// An order that so many pages stand in, as many as the cache has at most.
+    /// An order that this many pages stand in, as many as the cache has at most.
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.capacity_pages());
-        let hidden_pages_max = pages / order.policy.hidden_share();
-        Source { order, queue: order.queue_in_turn(pages), hidden_pages_max, allowed, hand }
+        let inactive_pages_max = pages / order.policy.inactive_share();
+        Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
     }
 
     /// The pages of a span in the order in which they are asked to go.
-    pub(super) fn in_turn(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn victim_order(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let first = pages.start + self.hand % (pages.end - pages.start).max(1);
         (first..pages.end).chain(pages.start..first)
     }
 }
 
-impl Reclaimer {
-    /// Passes over the mappings whose turn it is, until half of what is wanted is found: to gain the rest of those that
+impl Evictor {
+    /// Passes over the mappings that are selected, until half of what is wanted is found: to gain the rest of those that
     /// have little to give would cost a shootdown each.
     pub(super) fn pass_of_all(
         &mut self,
@@ -70,7 +70,7 @@ impl Reclaimer {
         }
         let mut pass = Pass::default();
         let achieved = |pass: Pass| if goal == Goal::Clean { pass.written } else { pass.freed } as usize;
-        let first = shared.next_giver(tenants);
+        let first = shared.select_owner(tenants);
         for number in (first..=tenants.len()).chain(0..first) {
             if achieved(pass) > wanted / 2 || is_full(frame) {
                 break;
@@ -121,9 +121,9 @@ impl Shared {
         u64::from(self.capacity_pages().saturating_sub(self.budget.free())).saturating_sub(of_tenants) as u32
     }
 
-    /// Whose turn it is to give pages up: among those whose next span has the highest priority, each as often as it has
-    /// pages to give. The number of a tenant, or behind the last of them all mappings that are none.
-    fn next_giver(&self, tenants: &[Arc<Tenant>]) -> usize {
+    /// Selects the mapping that gives pages up next: among those whose next span has the highest priority, each as often as it
+    /// has pages to give. Returns the number of a tenant, or behind the last of them that of all mappings that are none.
+    fn select_owner(&self, tenants: &[Arc<Tenant>]) -> usize {
         let commons = tenants.len();
         let candidate = |number: usize| match tenants.get(number) {
             Some(tenant) => {
@@ -135,8 +135,9 @@ impl Shared {
         let top = (0..=commons).filter_map(|number| candidate(number).0).max();
         let weight = |number: usize| Some(candidate(number)).filter(|(of, _)| *of == top).map_or(0, |(_, pages)| pages);
         let total: u64 = (0..=commons).map(weight).sum();
-        let turn = self.eviction_turn.fetch_add(1, Ordering::Relaxed).wrapping_mul(TURN_STEP) & u64::from(u32::MAX);
-        let mut at = ((u128::from(turn) * u128::from(total)) >> 32) as u64;
+        let selection =
+            self.selections.fetch_add(1, Ordering::Relaxed).wrapping_mul(SELECTION_STEP) & u64::from(u32::MAX);
+        let mut at = ((u128::from(selection) * u128::from(total)) >> 32) as u64;
         for number in 0..commons {
             let pages = weight(number);
             if at < pages {

@@ -1,7 +1,8 @@
-//! Pages that are looked at before anybody sees them: for verifiers, and for poison in place of what cannot be had.
+//! Verify before map: pages are verified before the program can access them. For verifiers, and for poison in place of pages
+//! that cannot be read.
 //!
-//! The module shows no page of such a file that was not admitted. A load or store of one is a SIGBUS, in whose handler the page is
-//! brought in, verified and admitted; calls do the same before they touch anything.
+//! The module maps no page of such a file before it is told that the page was verified. A load or store of one is a SIGBUS, in
+//! whose handler the page is brought in, verified and mapped; calls do the same before they touch anything.
 
 use std::io;
 use std::ops::Range;
@@ -23,7 +24,7 @@ use crate::sys::own_memory::Stopped;
 use crate::sys::signal::{FaultAccess, FaultSource, Resolution, SignalsBlocked, install_sigbus_handler};
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// How often a page is brought in that is evicted before it is seen, and a copy begun anew that comes no further.
+/// How often a page is brought in that is evicted before it is mapped, and a copy begun anew that comes no further.
 const ROUNDS_MAX: u32 = 16;
 /// How often a load or store asks for memory, of which all is held: each time the module waits for a second.
 const PATIENCE: u32 = 10;
@@ -31,8 +32,8 @@ const PATIENCE: u32 = 10;
 /// Whose faults are handled here.
 static REGIONS: AddressTable<KernelRegion> = AddressTable::new();
 
-/// How the pages of a file are looked at.
-pub(super) struct Vetting {
+/// How the pages of a file are verified.
+pub(super) struct VerifyBeforeMap {
     verifier: Option<Arc<dyn PageVerifier>>,
     poison: Option<[u8; 8]>,
     pub(super) failures: ReadFailures,
@@ -41,10 +42,10 @@ pub(super) struct Vetting {
     buffers: Arc<PageBuffers>,
 }
 
-/// Why a page cannot be seen.
+/// Why a page cannot be mapped.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// It cannot be had from the file; noted as a failure.
+    /// It is not available from the file; noted as a failure.
     Unreadable(ReadFailure),
     /// There is no memory for it, or it goes as soon as it comes.
     Exhausted(i32),
@@ -61,8 +62,8 @@ impl Refusal {
     }
 }
 
-impl Vetting {
-    /// What these options ask for; `None` if the module may show pages as they come.
+impl VerifyBeforeMap {
+    /// What these options ask for; `None` if the module may map pages as they come.
     pub(super) fn of(options: &MappingOptions, module: &Module) -> Result<Option<Self>> {
         let poison = match options.on_read_error {
             OnReadError::Sigbus => None,
@@ -74,20 +75,20 @@ impl Vetting {
         }
         let buffers = module.page_buffers().map_err(Error::system("reserving memory for pages that are verified"))?;
         let (failures, poisoning) = (ReadFailures::default(), AtomicUsize::new(0));
-        Ok(Some(Vetting { verifier, poison, failures, poisoning, buffers }))
+        Ok(Some(VerifyBeforeMap { verifier, poison, failures, poisoning, buffers }))
     }
 
-    /// Makes pages resident, and visible to loads. None of them holds poison then.
+    /// Makes pages resident, and maps them for loads. None of them holds poison then.
     pub(super) fn populate(&self, region: &KernelRegion, pages: &Range<u64>) -> Result<()> {
         self.await_poison();
         match self.poison {
             // A load brings a page in as well, and says by what it finds whether it could not.
             Some(pattern) => {
                 let is_poison = |page: &u64| region.map.first_word(*page) == u64::from_ne_bytes(pattern);
-                pages.clone().filter(is_poison).try_for_each(|page| self.show_or_fail(region, page, false))
+                pages.clone().filter(is_poison).try_for_each(|page| self.map_or_fail(region, page, false))
             }
             None if region.map.populate(&bytes_of(pages)).is_ok() => Ok(()),
-            None => pages.clone().try_for_each(|page| self.show_or_fail(region, page, false)),
+            None => pages.clone().try_for_each(|page| self.map_or_fail(region, page, false)),
         }
     }
 
@@ -102,7 +103,7 @@ impl Vetting {
             let bytes = (PAGE_BYTES - at as usize % PAGE_BYTES).min(buffer.len() - done);
             self.await_poison();
             let failures = self.failures.count();
-            self.show_or_fail(region, at / PAGE_BYTES as u64, false)?;
+            self.map_or_fail(region, at / PAGE_BYTES as u64, false)?;
             // If it has been evicted since, and read again in vain, it may be poison that was copied.
             match region.map.load(at, &mut buffer[done..done + bytes]) {
                 Ok(()) if self.failures.count() == failures => (done, rounds) = (done + bytes, 0),
@@ -122,7 +123,7 @@ impl Vetting {
             }
             let at = offset + done as u64;
             self.begin_anew(region, at, stopped, &mut rounds, &data[done])?;
-            self.show_or_fail(region, at / PAGE_BYTES as u64, true)?;
+            self.map_or_fail(region, at / PAGE_BYTES as u64, true)?;
         }
         Ok(())
     }
@@ -145,7 +146,7 @@ impl Vetting {
         Ok(())
     }
 
-    /// Has pages come into memory that hold no poison, and keeps them there until the descriptor is closed.
+    /// Brings in pages that hold no poison, and keeps them in memory until the descriptor is closed.
     pub(super) fn pin(
         &self,
         region: &KernelRegion,
@@ -156,7 +157,7 @@ impl Vetting {
         for _ in 0..ROUNDS_MAX {
             match region.attachment.pin(&addresses, for_stores) {
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                    pages.clone().try_for_each(|page| self.show_or_fail(region, page, for_stores))?;
+                    pages.clone().try_for_each(|page| self.map_or_fail(region, page, for_stores))?;
                 }
                 pinned => return Ok(pinned),
             }
@@ -164,7 +165,7 @@ impl Vetting {
         Ok(Err(io::Error::from_raw_os_error(libc::EFAULT)))
     }
 
-    /// Returns once each failure that was noted before has had its poison, if any: so what is shown from then on holds none, unless
+    /// Returns once each failure that was noted before has had its poison, if any: so what is mapped from then on holds none, unless
     /// another failure is noted.
     fn await_poison(&self) {
         while self.poisoning.load(Ordering::Acquire) > 0 {
@@ -172,15 +173,16 @@ impl Vetting {
         }
     }
 
-    fn show_or_fail(&self, region: &KernelRegion, page: u64, for_stores: bool) -> Result<()> {
-        self.show(region, page, for_stores, false).map_err(|refusal| refusal.into_error(region, page))
+    fn map_or_fail(&self, region: &KernelRegion, page: u64, for_stores: bool) -> Result<()> {
+        self.map_verified(region, page, for_stores, false).map_err(|refusal| refusal.into_error(region, page))
     }
 
-    /// Has loads, or stores, see a page, and notes that it cannot be had. Who `poisons` it then is counted in `poisoning`.
-    fn show(&self, region: &KernelRegion, page: u64, for_stores: bool, poisons: bool) -> Result<(), Refusal> {
+    /// Verifies a page and maps it for loads or for stores; notes a failure. A caller that `poisons` the page then is counted in
+    /// `poisoning`.
+    fn map_verified(&self, region: &KernelRegion, page: u64, for_stores: bool, poisons: bool) -> Result<(), Refusal> {
         let bytes = bytes_of(&(page..page + 1));
         for _ in 0..ROUNDS_MAX {
-            match self.admit(region, page) {
+            match self.verify(region, page) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(ReadFailure::Os(code @ (libc::ENOMEM | libc::EINTR))) => return Err(Refusal::Exhausted(code)),
@@ -193,16 +195,16 @@ impl Vetting {
                     return Err(Refusal::Unreadable(failure));
                 }
             }
-            let shown = if for_stores { region.map.populate_for_stores(&bytes) } else { region.map.populate(&bytes) };
-            if shown.is_ok() {
+            let mapped = if for_stores { region.map.populate_for_stores(&bytes) } else { region.map.populate(&bytes) };
+            if mapped.is_ok() {
                 return Ok(());
             }
         }
         Err(Refusal::Exhausted(libc::EBUSY))
     }
 
-    /// Has a page come into memory, and says that it may be seen; false if it has gone meanwhile.
-    fn admit(&self, region: &KernelRegion, page: u64) -> Result<bool, ReadFailure> {
+    /// Brings a page in, verifies it, and tells the module that it may be mapped; false if it was evicted meanwhile.
+    fn verify(&self, region: &KernelRegion, page: u64) -> Result<bool, ReadFailure> {
         let bytes = bytes_of(&(page..page + 1));
         let mut buffer = self.buffers.acquire(cpu::current());
         let contents = &mut buffer.bytes()[..PAGE_BYTES];
@@ -210,20 +212,20 @@ impl Vetting {
         let Some(arrival) = arrival else { return Ok(true) };
         let _verifier_may_panic = AbortOnUnwind::new();
         if self.verifier.as_ref().is_some_and(|verifier| !verifier.verify(bytes.start, contents)) {
-            // Who wants it next has it read again. If that fails he finds what was found here.
+            // The next access reads it again, and if that fails reports what was found here.
             let _ = region.attachment.evict(&bytes);
             return Err(ReadFailure::Corrupt);
         }
-        region.attachment.admit(bytes.start, arrival).map_err(|error| ReadFailure::from(&error))
+        region.attachment.allow_mapping(bytes.start, arrival).map_err(|error| ReadFailure::from(&error))
     }
 
-    /// Has a load or store see what it has missed.
+    /// Handles a load or store that has missed a page.
     fn handle(&self, region: &KernelRegion, page: u64, access: FaultAccess) -> Resolution {
         let is_store = access == FaultAccess::Store;
         // What may be a store would find poison again and again.
         let poison = self.poison.filter(|_| access == FaultAccess::Load);
         for _ in 0..PATIENCE {
-            match (self.show(region, page, is_store, poison.is_some()), poison) {
+            match (self.map_verified(region, page, is_store, poison.is_some()), poison) {
                 (Ok(()), _) => return Resolution::Resolved,
                 (Err(Refusal::Exhausted(libc::ENOMEM)), _) => {}
                 (Err(Refusal::Unreadable(_)), Some(pattern)) => {
@@ -239,9 +241,9 @@ impl Vetting {
 }
 
 impl KernelRegion {
-    /// Has the faults of pages that were not admitted find their region.
+    /// Lets the faults of pages that were not verified find their region.
     pub(super) fn expect_faults(&self) -> Result<()> {
-        if self.vetting.is_none() {
+        if self.verification.is_none() {
             return Ok(());
         }
         install_sigbus_handler(FaultSource::Module, handle_fault).map_err(Error::system("handling SIGBUS"))?;
@@ -251,7 +253,7 @@ impl KernelRegion {
 
 impl Drop for KernelRegion {
     fn drop(&mut self) {
-        if self.vetting.is_some() {
+        if self.verification.is_some() {
             REGIONS.remove(self.map.all_addresses(), self);
         }
     }
@@ -260,11 +262,11 @@ impl Drop for KernelRegion {
 /// Async-signal-safe, as verifiers are.
 fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(region) = REGIONS.find(address) else { return Resolution::Declined };
-    let Some(vetting) = &region.vetting else { return Resolution::Declined };
+    let Some(verification) = &region.verification else { return Resolution::Declined };
     let page = ((address - region.map.base() as usize) / PAGE_BYTES) as u64;
     let is_refused = access == FaultAccess::Store && region.access == Access::ReadOnly;
     if page * PAGE_BYTES as u64 >= region.len() || is_refused || !region.generation.is_current() {
         return Resolution::Declined;
     }
-    vetting.handle(region, page, access)
+    verification.handle(region, page, access)
 }

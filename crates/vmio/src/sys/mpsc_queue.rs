@@ -1,11 +1,11 @@
-//! Handing things from threads to one thread without a lock and, but for the making of a node, without allocating: what
-//! is interrupted half way, by a signal for example, holds nobody up.
+//! An MPSC queue: passes values from many threads to one without a lock. Only making a node allocates. A thread that is
+//! interrupted half way, by a signal for example, holds nobody up.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that can be handed over and queued.
+/// A value that can be queued.
 pub(crate) struct Node<T>(Box<Link<T>>);
 
 struct Link<T> {
@@ -37,26 +37,27 @@ impl<T> DerefMut for Node<T> {
     }
 }
 
-/// Where nodes are put by anybody and taken, all at once, by anybody.
-pub(crate) struct HandOver<T> {
-    /// The node that was put there last, and through it all others.
+/// A queue that any thread pushes nodes to. A consumer takes all of them at once; if there are several, each takes what the
+/// others have not.
+pub(crate) struct MpscQueue<T> {
+    /// The node that was pushed last, and through it all others.
     last: AtomicPtr<Link<T>>,
 }
 
 // SAFETY: nodes are moved through it from thread to thread, never shared.
-unsafe impl<T: Send> Sync for HandOver<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for HandOver<T> {}
+unsafe impl<T: Send> Sync for MpscQueue<T> {}
+// SAFETY: it owns the nodes that are in it, and their values may be sent.
+unsafe impl<T: Send> Send for MpscQueue<T> {}
 
-impl<T> Default for HandOver<T> {
+impl<T> Default for MpscQueue<T> {
     fn default() -> Self {
-        HandOver { last: AtomicPtr::new(ptr::null_mut()) }
+        MpscQueue { last: AtomicPtr::new(ptr::null_mut()) }
     }
 }
 
-impl<T> HandOver<T> {
-    /// Puts a node there.
-    pub(crate) fn put(&self, node: Node<T>) {
+impl<T> MpscQueue<T> {
+    /// Pushes a node.
+    pub(crate) fn push(&self, node: Node<T>) {
         let link = Box::into_raw(node.0);
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
@@ -69,14 +70,14 @@ impl<T> HandOver<T> {
         }
     }
 
-    /// Whether nothing is there.
+    /// Whether it is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.last.load(Ordering::SeqCst).is_null()
     }
 
-    /// Takes what is there, and puts it at the end of a queue in the order in which it came.
-    pub(crate) fn take_all(&self, queue: &mut Queue<T>) {
-        // Whoever puts something there meanwhile puts it into what is empty again: no node is seen twice.
+    /// Takes all nodes, and appends them to a queue of the caller's in the order in which they were pushed.
+    pub(crate) fn take_all(&self, queue: &mut LocalQueue<T>) {
+        // A node that is pushed meanwhile goes into the emptied queue: no node is taken twice.
         let mut link = self.last.swap(ptr::null_mut(), Ordering::SeqCst);
         let mut first = ptr::null_mut();
         let last = link;
@@ -87,40 +88,40 @@ impl<T> HandOver<T> {
             link = next;
         }
         if !first.is_null() {
-            // `last` was put there last: it stands at the end.
+            // `last` was pushed last: it is at the end.
             queue.append(first, last);
         }
     }
 }
 
-impl<T> Drop for HandOver<T> {
+impl<T> Drop for MpscQueue<T> {
     fn drop(&mut self) {
-        self.take_all(&mut Queue::default());
+        self.take_all(&mut LocalQueue::default());
     }
 }
 
-/// Nodes in a row; neither allocates nor frees.
-pub(crate) struct Queue<T> {
+/// A queue of one thread's own, of the same nodes. It neither allocates nor frees.
+pub(crate) struct LocalQueue<T> {
     first: *mut Link<T>,
     last: *mut Link<T>,
 }
 
 // SAFETY: the queue owns its nodes.
-unsafe impl<T: Send> Send for Queue<T> {}
+unsafe impl<T: Send> Send for LocalQueue<T> {}
 
-impl<T> Default for Queue<T> {
+impl<T> Default for LocalQueue<T> {
     fn default() -> Self {
-        Queue { first: ptr::null_mut(), last: ptr::null_mut() }
+        LocalQueue { first: ptr::null_mut(), last: ptr::null_mut() }
     }
 }
 
-impl<T> Queue<T> {
-    /// Whether there is none.
+impl<T> LocalQueue<T> {
+    /// Whether it is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_null()
     }
 
-    /// Adds one at the end.
+    /// Appends a node.
     pub(crate) fn push_back(&mut self, node: Node<T>) {
         let link = Box::into_raw(node.0);
         // SAFETY: the node is ours.
@@ -128,7 +129,7 @@ impl<T> Queue<T> {
         self.append(link, link);
     }
 
-    /// Takes the first.
+    /// Takes the first node.
     pub(crate) fn pop_front(&mut self) -> Option<Node<T>> {
         if self.first.is_null() {
             return None;
@@ -142,7 +143,7 @@ impl<T> Queue<T> {
         Some(Node(link))
     }
 
-    /// Adds a chain that is the caller's, whose last link has no next.
+    /// Appends a chain that is the caller's, whose last link has no next.
     fn append(&mut self, first: *mut Link<T>, last: *mut Link<T>) {
         if self.first.is_null() {
             self.first = first;
@@ -154,7 +155,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Drop for Queue<T> {
+impl<T> Drop for LocalQueue<T> {
     fn drop(&mut self) {
         while self.pop_front().is_some() {}
     }
@@ -165,20 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_handed_over_arrives_once_and_in_order() {
-        let hand_over = HandOver::default();
-        let mut queue = Queue::default();
+    fn what_is_pushed_arrives_once_and_in_order() {
+        let shared = MpscQueue::default();
+        let mut queue = LocalQueue::default();
         queue.push_back(Node::new((9, 0)));
         std::thread::scope(|scope| {
             for thread in 0..3 {
-                let hand_over = &hand_over;
-                scope.spawn(move || (0..100).for_each(|number| hand_over.put(Node::new((thread, number)))));
+                let shared = &shared;
+                scope.spawn(move || (0..100).for_each(|number| shared.push(Node::new((thread, number)))));
             }
-            while !hand_over.is_empty() {
-                hand_over.take_all(&mut queue);
+            while !shared.is_empty() {
+                shared.take_all(&mut queue);
             }
         });
-        hand_over.take_all(&mut queue);
+        shared.take_all(&mut queue);
         let arrived: Vec<_> = std::iter::from_fn(|| queue.pop_front()).map(|node| *node).collect();
         assert_eq!(arrived[0], (9, 0));
         for thread in 0..3 {
@@ -186,6 +187,6 @@ mod tests {
             assert!(of_thread.eq(0..100));
         }
         assert!(queue.is_empty());
-        hand_over.put(Node::new((0, 0)));
+        shared.push(Node::new((0, 0)));
     }
 }

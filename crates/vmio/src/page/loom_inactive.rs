@@ -1,4 +1,4 @@
-//! The protocol of pages that can be hidden, explored in every interleaving: the transitions are the real ones; the
+//! The protocol of pages that can be deactivated, explored in every interleaving: the transitions are the real ones; the
 //! kernel's note of a store, the frame and the device are played. What must never happen is that a store is lost.
 
 use loom::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use crate::page::word::{Loaded, PageWord, Snapshot, State};
 /// A page table entry over a frame of a memory file.
 #[derive(Clone, Copy)]
 struct Entry {
-    in_sight: bool,
-    /// Nobody has stored to it since it was protected: the kernel's note. It outlasts hiding, and swapping.
+    mapped: bool,
+    /// Nobody has stored to it since it was protected: the kernel's note. It outlasts deactivation, and swapping.
     protected: bool,
 }
 
 /// What the kernel says of an entry that never was protected.
-const NEVER_PROTECTED: Entry = Entry { in_sight: false, protected: false };
+const NEVER_PROTECTED: Entry = Entry { mapped: false, protected: false };
 
 /// The frame, which is there while the page is resident, and an entry for each address that it is seen at.
 struct Memory {
@@ -34,13 +34,13 @@ struct Page {
 }
 
 impl Page {
-    /// In memory and in sight at the first address, brought in by a load.
+    /// In memory and mapped at the first address, brought in by a load.
     fn clean() -> Arc<Self> {
-        let in_sight = Entry { in_sight: true, protected: true };
+        let mapped = Entry { mapped: true, protected: true };
         let page = Page {
             word: PageWord::new(),
             views: SpanViews::default(),
-            memory: Mutex::new(Memory { value: 1, entries: [in_sight, NEVER_PROTECTED] }),
+            memory: Mutex::new(Memory { value: 1, entries: [mapped, NEVER_PROTECTED] }),
             device: Mutex::new(1),
             span: Mutex::new(()),
         };
@@ -51,12 +51,12 @@ impl Page {
         Arc::new(page)
     }
 
-    /// A store instruction, with the fault as often as it takes; the kernel lets it through if the page is in sight.
+    /// A store instruction, with the fault as often as it takes; the kernel lets it through if the page is mapped.
     fn store_at(&self, view: usize, value: u32) {
         loop {
             {
                 let mut memory = self.memory.lock().unwrap();
-                if memory.entries[view].in_sight {
+                if memory.entries[view].mapped {
                     memory.entries[view].protected = false;
                     memory.value = value;
                     return;
@@ -75,7 +75,7 @@ impl Page {
         loop {
             {
                 let memory = self.memory.lock().unwrap();
-                if memory.entries[view].in_sight {
+                if memory.entries[view].mapped {
                     return memory.value;
                 }
             }
@@ -103,7 +103,7 @@ impl Page {
         }
     }
 
-    /// `Region::fault_run` and `Region::reveal`.
+    /// `Region::fault_run` and `Region::reactivate`.
     fn fault(&self, view: usize, store: bool) {
         self.enter(view);
         match self.word.load().state() {
@@ -112,39 +112,39 @@ impl Page {
                     let value = *self.device.lock().unwrap();
                     let mut memory = self.memory.lock().unwrap();
                     memory.value = value;
-                    memory.entries[view] = Entry { in_sight: true, protected: !store };
+                    memory.entries[view] = Entry { mapped: true, protected: !store };
                     drop(memory);
                     self.word.finish_load(Loaded { dirty_in: store.then_some(false), ..Loaded::default() });
                 }
             }
             State::Clean | State::Dirty => {
-                let Ok(before) = self.word.begin_reveal() else { return };
-                let forgets_nothing = before.is_hidden() || self.entry(view).protected;
+                let Ok(before) = self.word.begin_reactivate() else { return };
+                let forgets_nothing = before.is_inactive() || self.entry(view).protected;
                 self.change(view, |entry| {
-                    if !entry.in_sight {
+                    if !entry.mapped {
                         let protected = !store && !before.needs_write() && forgets_nothing;
-                        *entry = Entry { in_sight: true, protected };
+                        *entry = Entry { mapped: true, protected };
                     }
                 });
                 let dirty = store || before.state() == State::Dirty;
-                self.word.finish_reveal(dirty.then_some(false), Some(0));
+                self.word.finish_reactivate(dirty.then_some(false), Some(0));
             }
             _ => self.word.wait_while(Snapshot::is_busy),
         }
     }
 
-    /// `Region::hide`.
-    fn hide(&self) {
+    /// `Region::deactivate`.
+    fn deactivate(&self) {
         let _held = self.span.lock().unwrap();
-        let Ok(before) = self.word.begin_hide(Visit::LAST) else { return };
+        let Ok(before) = self.word.begin_deactivate(Visit::LAST) else { return };
         let views = self.views.ready();
-        views.iter().for_each(|view| self.change(view, |entry| entry.in_sight = false));
+        views.iter().for_each(|view| self.change(view, |entry| entry.mapped = false));
         let stored = views.iter().fold(false, |stored, view| stored | !self.entry(view).protected);
         views.iter().for_each(|view| self.change(view, |entry| entry.protected = true));
-        self.word.finish_hide((stored || before.needs_write()).then_some(false));
+        self.word.finish_deactivate((stored || before.needs_write()).then_some(false));
     }
 
-    /// `WriteBatch::collect_tracked` and the write; an evictor's takes hidden pages only, `fails` plays a device error.
+    /// `WriteBatch::collect_tracked` and the write; an evictor's takes inactive pages only, `fails` plays a device error.
     fn write_back(&self, evictor: bool, fails: bool) {
         {
             let _held = self.span.lock().unwrap();
@@ -155,7 +155,7 @@ impl Page {
                     stored |= !memory.entries[view].protected;
                     memory.entries[view].protected = true;
                 }
-            } else if !self.word.load().is_hidden() {
+            } else if !self.word.load().is_inactive() {
                 return;
             }
             if self.word.begin_write_tracked(stored).is_err() {
@@ -174,11 +174,11 @@ impl Page {
         self.word.finish_write(fails.then_some(false));
     }
 
-    /// `Region::drop_hidden`.
-    fn drop_hidden(&self) {
+    /// `Region::drop_inactive`.
+    fn drop_inactive(&self) {
         if self.word.begin_drop(Visit::LAST) {
             let mut memory = self.memory.lock().unwrap();
-            assert!(memory.entries.iter().all(|entry| !entry.in_sight), "a page is dropped under the program's eyes");
+            assert!(memory.entries.iter().all(|entry| !entry.mapped), "a page is dropped while it is mapped");
             memory.value = 0xdead;
             drop(memory);
             self.word.finish_evict(1);
@@ -197,9 +197,9 @@ impl Page {
         }
     }
 
-    /// The kernel is short of memory: it takes what it likes out of sight, and keeps its notes.
+    /// The kernel is short of memory: it unmaps what it likes, and keeps its notes.
     fn swap_out(&self, view: usize) {
-        self.change(view, |entry| entry.in_sight = false);
+        self.change(view, |entry| entry.mapped = false);
     }
 
     /// What a later reader gets; and what the device holds, if neither the word nor the kernel says that it is older.
@@ -207,7 +207,7 @@ impl Page {
         let word = self.word.load();
         assert!(!word.is_busy() && !word.in_flight());
         let stored = self.views.ready().iter().any(|view| !self.entry(view).protected);
-        if !word.needs_write() && !(stored && !word.is_hidden() && word.is_resident()) {
+        if !word.needs_write() && !(stored && !word.is_inactive() && word.is_resident()) {
             assert_eq!(*self.device.lock().unwrap(), expected, "taken for written, but it is not");
         }
         assert_eq!(self.load(), expected, "a store is lost");
@@ -231,7 +231,7 @@ fn beside_a_store_at(view: usize, other: impl Fn(&Page) + Send + Sync + 'static)
             let page = Arc::clone(&page);
             thread::spawn(move || {
                 if view != 0 {
-                    // Brought in sight by a load, so that the kernel alone knows of the store.
+                    // Mapped by a load, so that the kernel alone knows of the store.
                     page.load_at(view);
                 }
                 page.store_at(view, 2);
@@ -245,11 +245,11 @@ fn beside_a_store_at(view: usize, other: impl Fn(&Page) + Send + Sync + 'static)
 }
 
 #[test]
-fn loom_a_store_survives_hiding_and_dropping() {
+fn loom_a_store_survives_deactivation_and_dropping() {
     beside_a_store(|page| {
-        page.hide();
+        page.deactivate();
         page.write_back(true, false);
-        page.drop_hidden();
+        page.drop_inactive();
     });
 }
 
@@ -257,17 +257,17 @@ fn loom_a_store_survives_hiding_and_dropping() {
 fn loom_a_store_survives_a_sync_that_takes_the_kernels_note() {
     beside_a_store(|page| {
         page.write_back(false, false);
-        page.hide();
-        page.drop_hidden();
+        page.deactivate();
+        page.drop_inactive();
     });
 }
 
 #[test]
 fn loom_a_write_that_fails_while_the_page_is_touched_loses_nothing() {
     beside_a_store(|page| {
-        page.hide();
+        page.deactivate();
         page.write_back(true, true);
-        page.drop_hidden();
+        page.drop_inactive();
     });
 }
 
@@ -279,9 +279,9 @@ fn loom_a_sync_beside_an_evictor_loses_nothing() {
         let evictor = {
             let page = Arc::clone(&page);
             thread::spawn(move || {
-                page.hide();
+                page.deactivate();
                 page.write_back(true, false);
-                page.drop_hidden();
+                page.drop_inactive();
             })
         };
         page.write_back(false, false);
@@ -292,11 +292,11 @@ fn loom_a_sync_beside_an_evictor_loses_nothing() {
 }
 
 #[test]
-fn loom_a_write_that_fails_while_a_load_rescues_the_page_is_not_forgotten() {
+fn loom_a_write_that_fails_while_a_load_reactivates_the_page_is_not_forgotten() {
     model(|| {
         let page = Page::clean();
         page.store(2);
-        page.hide();
+        page.deactivate();
         let loader = {
             let page = Arc::clone(&page);
             thread::spawn(move || assert_eq!(page.load(), 2))
@@ -330,11 +330,11 @@ fn loom_a_page_is_not_dropped_while_its_write_is_in_flight() {
     model(|| {
         let page = Page::clean();
         page.store(2);
-        page.hide();
+        page.deactivate();
         let other = {
             let page = Arc::clone(&page);
             thread::spawn(move || {
-                page.drop_hidden();
+                page.drop_inactive();
                 assert_eq!(page.load(), 2);
             })
         };
@@ -345,11 +345,11 @@ fn loom_a_page_is_not_dropped_while_its_write_is_in_flight() {
 }
 
 #[test]
-fn loom_a_store_at_another_address_survives_hiding_and_dropping() {
+fn loom_a_store_at_another_address_survives_deactivation_and_dropping() {
     beside_a_store_at(1, |page| {
-        page.hide();
+        page.deactivate();
         page.write_back(true, false);
-        page.drop_hidden();
+        page.drop_inactive();
     });
 }
 
@@ -357,8 +357,8 @@ fn loom_a_store_at_another_address_survives_hiding_and_dropping() {
 fn loom_a_store_at_another_address_survives_a_sync() {
     beside_a_store_at(1, |page| {
         page.write_back(false, false);
-        page.hide();
-        page.drop_hidden();
+        page.deactivate();
+        page.drop_inactive();
     });
 }
 
@@ -366,8 +366,8 @@ fn loom_a_store_at_another_address_survives_a_sync() {
 fn loom_a_view_is_not_protected_again_once_it_may_be_stored_to() {
     beside_a_store_at(1, |page| {
         page.load_at(1);
-        page.hide();
-        page.drop_hidden();
+        page.deactivate();
+        page.drop_inactive();
     });
 }
 
@@ -380,9 +380,9 @@ fn loom_a_store_outlives_its_view() {
         let evictor = {
             let page = Arc::clone(&page);
             thread::spawn(move || {
-                page.hide();
+                page.deactivate();
                 page.write_back(true, false);
-                page.drop_hidden();
+                page.drop_inactive();
             })
         };
         page.leave_view(1);
@@ -396,8 +396,8 @@ fn loom_a_store_outlives_its_view() {
 fn loom_a_store_is_not_forgotten_when_the_kernel_swaps_the_page_out() {
     beside_a_store_at(1, |page| {
         page.swap_out(1);
-        page.hide();
-        page.drop_hidden();
+        page.deactivate();
+        page.drop_inactive();
     });
 }
 
@@ -406,8 +406,8 @@ fn loom_a_store_is_not_forgotten_when_a_page_that_was_swapped_out_is_touched() {
     beside_a_store_at(1, |page| {
         page.swap_out(1);
         page.load_at(1);
-        page.hide();
-        page.drop_hidden();
+        page.deactivate();
+        page.drop_inactive();
     });
 }
 
@@ -435,9 +435,9 @@ fn loom_stores_at_two_addresses_are_told_together() {
                 page.write_back(false, false);
             })
         };
-        page.hide();
+        page.deactivate();
         page.write_back(true, false);
-        page.drop_hidden();
+        page.drop_inactive();
         other.join().unwrap();
         page.check(3);
     });

@@ -1,5 +1,5 @@
-//! Spans whose frames can be hidden: taken out of sight when their turn comes, dropped when nobody has touched them
-//! since (kmmap's two queues, Kreon §3.3.1).
+//! Spans whose frames can be deactivated: their pages become inactive when the policy selects them, and are dropped if nobody
+//! has touched them since (kmmap's two queues, Kreon §3.3.1).
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::views::Place;
 use crate::cache::whole_spans::runs;
-use crate::engine::HideableFrames;
+use crate::engine::DeactivatableFrames;
 use crate::page::page_set::PageSet;
 use crate::page::span::SpanGuard;
 use crate::page::span_of;
@@ -19,29 +19,29 @@ use crate::sys::unmap::UnmapList;
 
 /// What became of a span.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hidden {
-    /// Pages that are out of sight now, some of them possibly from before.
+pub(crate) struct Deactivated {
+    /// Pages that are inactive now, some of them possibly from before.
     pub(crate) pages: u32,
     /// TLB shootdowns that it took.
     pub(crate) shootdowns: u64,
 }
 
 impl Region {
-    /// Takes some pages of a span out of sight that do not survive a visit, and finds out which of them were stored to.
+    /// Deactivates those of a span's pages that do not survive a visit, and finds out which of them were stored to.
     /// The caller holds the span.
-    pub(crate) fn hide(
+    pub(crate) fn deactivate(
         &self,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         pages: Range<u64>,
         visit: Visit,
         stored: &mut StoredPages,
         held: &SpanGuard<'_>,
-    ) -> Hidden {
+    ) -> Deactivated {
         let pages = self.pages_left_of(pages, held);
         let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
-        let mut hidden = Hidden::default();
+        let mut inactive = Deactivated::default();
         for page in pages.clone() {
-            match self.word(page).begin_hide(visit) {
+            match self.word(page).begin_deactivate(visit) {
                 Ok(before) => {
                     ours.insert(page);
                     if before.needs_write() {
@@ -51,12 +51,12 @@ impl Region {
                         counted.insert(page);
                     }
                 }
-                Err(seen) => hidden.pages += u32::from(seen.is_hidden()),
+                Err(seen) => inactive.pages += u32::from(seen.is_inactive()),
             }
         }
         let span = span_of(pages.start);
-        let Some((first, last)) = ours.bounds(span) else { return hidden };
-        // Asked for now that the words are ours: nobody shows these pages at yet another view.
+        let Some((first, last)) = ours.bounds(span) else { return inactive };
+        // Asked for now that the words are ours: nobody maps these pages at yet another view.
         let views = self.views_of(span);
         let address = |view, page| self.address_at(Place { view, page });
         let gaps = self.claim_gaps(&ours, first..last);
@@ -64,9 +64,9 @@ impl Region {
         let mut refused = PageSet::default();
         for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
             for view in views.iter() {
-                hidden.shootdowns += 1;
+                inactive.shootdowns += 1;
                 // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in an attached range.
-                let outcome = unsafe { frames.hide(address(view, run.start), bytes_of(&run)) };
+                let outcome = unsafe { frames.deactivate(address(view, run.start), bytes_of(&run)) };
                 if outcome.is_err() {
                     run.clone().for_each(|page| refused.insert(page));
                 }
@@ -90,7 +90,7 @@ impl Region {
                 }
             }
         }
-        // Of a page that was shown without protection the kernel says so too.
+        // Of a page that was mapped without protection the kernel says so too.
         let can_be_stored_to = self.access == Access::ReadWrite;
         // From here on the pages can be dirty in the eyes of a sync.
         let epoch = self.announce_dirty(first);
@@ -98,11 +98,12 @@ impl Region {
         for page in first..=last {
             let word = self.word(page);
             if ours.contains(page) {
+                debug_assert_eq!(word.load().state(), State::Evicting);
                 let is_dirty = dirty.contains(page) || can_be_stored_to && stored.contains((page - first) as usize);
                 if refused.contains(page) {
-                    word.fail_hide(is_dirty.then_some(epoch));
+                    word.fail_deactivate(is_dirty.then_some(epoch));
                 } else {
-                    word.finish_hide(is_dirty.then_some(epoch));
+                    word.finish_deactivate(is_dirty.then_some(epoch));
                     newly += 1;
                 }
                 if is_dirty && !counted.contains(page) {
@@ -111,13 +112,13 @@ impl Region {
             }
         }
         self.order().eviction_queue.add_pages(i64::from(newly));
-        hidden.pages += newly;
-        hidden
+        inactive.pages += newly;
+        inactive
     }
 
-    /// Drops hidden pages of a span, `limit` and the rest of a unit at most, that are clean, untouched, and do not survive
+    /// Drops inactive pages of a span, `limit` and the rest of a unit at most, that are clean, untouched, and do not survive
     /// the visit; returns how many. Neighbours go in one step, with the absent pages between them.
-    pub(crate) fn drop_hidden(&self, pages: Range<u64>, limit: u32, visit: Visit, list: &mut UnmapList) -> u32 {
+    pub(crate) fn drop_inactive(&self, pages: Range<u64>, limit: u32, visit: Visit, list: &mut UnmapList) -> u32 {
         let mut ours = PageSet::default();
         let mut left = limit;
         for page in pages.clone() {
@@ -125,12 +126,13 @@ impl Region {
                 break;
             }
             if self.word(page).begin_drop(visit) {
+                debug_assert_eq!(self.word(page).load().state(), State::Evicting);
                 ours.insert(page);
                 left = left.saturating_sub(1);
             }
         }
-        // Of pages out of sight no core knows the translation: nothing to count.
-        self.unmap_together(&ours, span_of(pages.start), list, |word| word.finish_hide(None)).pages
+        // No core holds the translation of an inactive page: nothing to count.
+        self.unmap_together(&ours, span_of(pages.start), list, |word| word.finish_deactivate(None)).pages
     }
 }
 
@@ -155,7 +157,7 @@ mod tests {
         let backing = MemoryBacking::new(2 * PAGE_BYTES as u64).unwrap();
         let map = Mapping::open(&cache, backing, MappingOptions::new().frames(FrameHint::Mixed)).unwrap();
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
-        if region.hideable().is_none() {
+        if region.deactivatable().is_none() {
             println!("skipped: this kernel does not note stores");
             return None;
         }
@@ -167,9 +169,9 @@ mod tests {
         Some((map, region))
     }
 
-    fn hide(region: &Region) -> u32 {
-        let frames = region.hideable().unwrap();
-        region.hide(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.span(0).lock()).pages
+    fn deactivate(region: &Region) -> u32 {
+        let frames = region.deactivatable().unwrap();
+        region.deactivate(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.span(0).lock()).pages
     }
 
     /// The note of a store is taken from the kernel with those of the neighbours, and there is no room to write the page.
@@ -181,25 +183,25 @@ mod tests {
         batch.write(&region.shared);
         assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
         assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (0, 0));
-        assert_eq!(hide(region), 2);
+        assert_eq!(deactivate(region), 2);
         assert_eq!([0, 1].map(|page| region.word(page).load().state()), [State::Clean, State::Dirty]);
         assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
     }
 
-    /// Who shortens a mapping first stores its new length, then waits for the locks of those who write.
+    /// A thread that shortens a mapping first stores its new length, then waits for the locks of those that write.
     #[test]
-    fn pages_that_are_being_cut_off_are_neither_hidden_nor_written() {
+    fn pages_that_are_being_cut_off_are_neither_deactivated_nor_written() {
         let Some((_map, region)) = two_pages() else { return };
         let mut batch = WriteBatch::new(2, &region.shared.merge_buffers).unwrap();
         region.store_len(PAGE_BYTES as u64);
-        assert_eq!(hide(region), 1);
-        assert!(region.word(0).load().is_hidden() && !region.word(1).load().is_hidden());
+        assert_eq!(deactivate(region), 1);
+        assert!(region.word(0).load().is_inactive() && !region.word(1).load().is_inactive());
         assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
         assert_eq!(batch.pages().iter().map(|page| page.page).collect::<Vec<_>>(), [0]);
         batch.write(&region.shared);
         batch.clear();
         region.store_len(2 * PAGE_BYTES as u64);
-        assert_eq!(hide(region), 2);
+        assert_eq!(deactivate(region), 2);
         assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
     }

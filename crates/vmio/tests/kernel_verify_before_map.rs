@@ -1,4 +1,4 @@
-//! Verifiers and poison on the engine of the kernel module, where there is one: no page is seen before it was looked at.
+//! Verifiers and poison on the engine of the kernel module, where there is one: no page is mapped before it was verified.
 #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 
 mod support;
@@ -17,7 +17,7 @@ use support::child::isolated;
 use support::kernel_module::{Block, has_module, on_disk};
 use support::{PAGE, Random, at, cache_of, check_budget, check_empty, load, numbered_file, read, store, watchdog};
 
-/// Accepts pages that hold their number, and counts those that it is shown.
+/// Accepts pages that hold their number, and counts those that it is given.
 #[derive(Clone, Default)]
 struct Numbered(Arc<AtomicU64>);
 

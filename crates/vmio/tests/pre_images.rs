@@ -244,7 +244,7 @@ fn a_reader_whose_deltas_are_written_over_reads_the_page() {
     assert!(buffer == page(3));
 }
 
-/// What the program stores behind the end is in memory alone. A page of which that is so is no twin as it is.
+/// What the program stores behind the end is in memory alone: a copy of such a page as it stands is no pre-image.
 #[test]
 fn what_was_stored_behind_the_end_and_again_after_growth_is_committed() {
     if is_managed("an atomic mapping") {

@@ -11,7 +11,7 @@ use crate::cache::shared::{Gate, Shared};
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
-use crate::cache::turns::{Source, is_full};
+use crate::cache::victim_selection::{Source, is_full};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
 use crate::page::unit::Unit;
@@ -31,25 +31,25 @@ const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
 const SPANS_MAX: usize = 1024;
 /// Spans that a pass passes over since nothing in them is new.
 const SKIPPED_MAX: usize = 4 * SPANS_MAX;
-/// Fewer dirty pages than this in a span are left to gather while clean pages can be had: protecting a span costs
+/// Fewer dirty pages than this in a span are left to gather while there are clean pages: protecting a span costs
 /// one shootdown however many pages it cleans.
 const WORTH_PROTECTING: u32 = 16;
-/// A visit to a span that is protected for it counts as so many: each page that stays may trap at its next store, and is protected
+/// A visit to a span that is protected for it counts as this many: each page that stays may trap at its next store, and is protected
 /// again at the next visit. docs/design/policies.md has what 1 to 16 cost.
 const DIRTY_WEIGHT: u8 = 16;
 /// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
-/// A visit that counts as so many is survived by no page of the lower frequencies.
+/// A visit that counts as this many is survived by no page of the lower frequencies.
 const VISITS_MAX: u8 = 16;
 /// Without a page gained for so long: the same.
 pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
 
 /// Everything an evictor needs, allocated beforehand.
-pub(crate) struct Reclaimer {
+pub(crate) struct Evictor {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
-    /// Spans that were visited, and whether a new page may have been left in sight.
+    /// Spans that were visited, and whether a new page may have been left active.
     held: Vec<(SpanRef, bool)>,
     /// Spans out of the eviction queue.
     dropping: Vec<SpanRef>,
@@ -64,8 +64,8 @@ pub(crate) struct Pass {
     pub(crate) freed: u32,
     /// Dirty pages written.
     pub(crate) written: u32,
-    /// Of those, pages whose frames can be hidden.
-    written_hidden: u32,
+    /// Of those, pages whose frames can be deactivated.
+    written_inactive: u32,
     /// Pages that could not be written, or not be unmapped.
     pub(crate) failed: u32,
     /// Spans looked at.
@@ -76,7 +76,7 @@ impl AddAssign for Pass {
     fn add_assign(&mut self, other: Pass) {
         self.freed += other.freed;
         self.written += other.written;
-        self.written_hidden += other.written_hidden;
+        self.written_inactive += other.written_inactive;
         self.failed += other.failed;
         self.spans += other.spans;
     }
@@ -85,7 +85,7 @@ impl AddAssign for Pass {
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Give back clean pages; write only where it pays. Each visit counts as so many; as more than one after a pass that
+    /// Give back clean pages; write only where it is worth it. The visit counts as this many; as more than one after a pass that
     /// brought little.
     Evict { visits: u8 },
     /// Give back pages whatever it takes.
@@ -117,7 +117,7 @@ impl Goal {
         }
     }
 
-    /// For a thread that has gained no page since then and in so many rounds, of which in so many of the last ones writes failed.
+    /// For a thread that has gained no page since then and in this many rounds, of which in this many of the last ones writes failed.
     pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
         match idle_rounds {
             0 => Goal::EVICT,
@@ -133,10 +133,10 @@ impl Goal {
     }
 }
 
-impl Reclaimer {
-    /// One that writes up to so many pages at a time, [`BATCH_PAGES`] at most.
+impl Evictor {
+    /// One that writes up to this many pages at a time, [`BATCH_PAGES`] at most.
     pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
-        Ok(Reclaimer {
+        Ok(Evictor {
             batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,
             victims: Vec::with_capacity(VICTIMS_MAX),
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
@@ -189,6 +189,7 @@ impl Reclaimer {
         goal: Goal,
         frame: &mut Option<&mut HugeFrame>,
     ) -> Pass {
+        debug_assert!(self.is_empty(), "a pass ends with nothing in hand");
         let core = cpu::current();
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES).min(source.allowed);
@@ -202,7 +203,7 @@ impl Reclaimer {
             self.write(shared, &mut pass);
             for written in self.batch.pages() {
                 let region = written.region();
-                if goal == Goal::Clean || region.hideable().is_some() || self.is_enough(source, &pass) {
+                if goal == Goal::Clean || region.deactivatable().is_some() || self.is_enough(source, &pass) {
                     continue;
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
@@ -217,10 +218,17 @@ impl Reclaimer {
             pass.freed += dirty;
         }
         let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
-        pass.freed += self.drop_hidden(shared, source, core, left, goal, pass.written_hidden);
+        pass.freed += self.drop_inactive(shared, source, core, left, goal, pass.written_inactive);
         self.put_spans_back(source);
         pass.freed += self.empty.give_back(shared);
+        debug_assert!(self.is_empty(), "a span or a page is left that nobody evicts any more");
         pass
+    }
+
+    /// Whether it holds no span and no page: so it is between two passes.
+    fn is_empty(&self) -> bool {
+        let has_spans = !self.held.is_empty() || !self.dropping.is_empty() || self.empty.len() > 0;
+        !has_spans && self.victims.is_empty() && self.batch.pages().is_empty()
     }
 
     /// Whether no page may go beside those that are gone, or about to be.
@@ -228,7 +236,7 @@ impl Reclaimer {
         pass.freed as usize + self.victims.len() >= source.allowed
     }
 
-    /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
+    /// Finds victims: in spans whose frames can be deactivated, those that wait in the eviction queue, which is kept filled
     /// from the policy's order; in others, those that come first in the policy's order.
     fn gather(
         &mut self,
@@ -250,7 +258,7 @@ impl Reclaimer {
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
-            let enough = order.eviction_queue.pages() > source.hidden_pages_max;
+            let enough = order.eviction_queue.pages() > source.inactive_pages_max;
             if goal != Goal::Clean
                 && (enough || !in_order)
                 && let Some(span) = order.eviction_queue.pop()
@@ -294,7 +302,7 @@ impl Reclaimer {
         }
     }
 
-    /// Takes what a span has to give, when its turn has come in the policy's order.
+    /// Takes what a span has to give, once the policy has selected it.
     fn visit(
         &mut self,
         shared: &Shared,
@@ -317,13 +325,13 @@ impl Reclaimer {
         let (region, number) = unsafe { Region::of_span(span) };
         let pages = region.pages_of_span(number);
         if goal != Goal::Clean
-            && let Some(frames) = region.hideable()
+            && let Some(frames) = region.deactivatable()
         {
             // Together they share a shootdown. They survive while they wait.
-            let visit = if source.order.policy.hides_by_page() { visit } else { Visit::LAST };
-            let hidden = region.hide(frames, pages, visit, &mut self.stored, &locked);
-            shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
-            if hidden.pages > 0 {
+            let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
+            let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
+            shared.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
+            if inactive.pages > 0 {
                 source.order.eviction_queue.push(span);
             }
             return;
@@ -332,14 +340,18 @@ impl Reclaimer {
             return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let pays = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        let worth_writing =
+            goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
-        let visit =
-            if dirty > 0 && pays { Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) } } else { visit };
+        let visit = if dirty > 0 && worth_writing {
+            Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
+        } else {
+            visit
+        };
         if goal != Goal::Clean {
             let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
-            for page in source.in_turn(pages.clone()) {
+            for page in source.victim_order(pages.clone()) {
                 let unit = region.unit.around(page);
                 if unit.start != page {
                     continue;
@@ -349,7 +361,7 @@ impl Reclaimer {
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
-                if goal.is_hard() || region.can_go_together(unit.clone(), pays) {
+                if goal.is_hard() || region.can_go_together(unit.clone(), worth_writing) {
                     let goes = |page: &u64| {
                         let word = region.word(*page);
                         let goes = word.begin_evict(visit);
@@ -366,7 +378,7 @@ impl Reclaimer {
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
-        if dirty > 0 && pays && !self.is_enough(source, pass) {
+        if dirty > 0 && worth_writing && !self.is_enough(source, pass) {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
             let _ = self.batch.collect(region, pages, select, &locked);
         }
@@ -376,7 +388,8 @@ impl Reclaimer {
     fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
         let Some(frame) = frame else { return };
         self.held.push((span, true));
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         let taken = region.take_huge_page(number, frame);
         if !frame.is_full() {
@@ -401,7 +414,8 @@ impl Reclaimer {
         locked: SpanGuard<'_>,
         pass: &mut Pass,
     ) {
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         let mut pages = region.pages_of_span(number);
         let mut written = 0;
@@ -419,7 +433,7 @@ impl Reclaimer {
             self.batch.clear();
         }
         let left = source.allowed.saturating_sub(pass.freed as usize);
-        let unmapped = region.evict_together(span_of(pages.start), source.in_turn(pages), left, &mut self.unmap);
+        let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
         shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
@@ -431,8 +445,8 @@ impl Reclaimer {
         self.batch.write(shared);
         pass.failed += self.batch.failed();
         pass.written += self.batch.pages().len() as u32 - self.batch.failed();
-        let hidden = self.batch.pages().iter().filter(|written| written.region().hideable().is_some());
-        pass.written_hidden += hidden.count() as u32;
+        let inactive = self.batch.pages().iter().filter(|written| written.region().deactivatable().is_some());
+        pass.written_inactive += inactive.count() as u32;
     }
 
     /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
@@ -446,18 +460,19 @@ impl Reclaimer {
     /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
     fn prepare_drop(&mut self, span: SpanRef) -> usize {
         self.dropping.push(span);
-        // SAFETY: as in `visit`.
+        // SAFETY: the span comes from the eviction queue, and the eviction gate is held: its region stays until that is
+        // released.
         let (region, number) = unsafe { Region::of_span(span) };
         // Where somebody else is at work, the clean pages will do.
         let pages = region.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
             let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
         }
-        pages.filter(|page| region.word(*page).load().is_hidden()).count()
+        pages.filter(|page| region.word(*page).load().is_inactive()).count()
     }
 
     /// Drops what waited long enough, now that it is written.
-    fn drop_hidden(
+    fn drop_inactive(
         &mut self,
         shared: &Shared,
         source: &Source<'_>,
@@ -468,12 +483,13 @@ impl Reclaimer {
     ) -> u32 {
         let mut dropped = 0;
         for span in self.dropping.drain(..) {
-            // SAFETY: as in `visit`.
+            // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
             let left = wanted.saturating_sub(dropped);
-            dropped += region.drop_hidden(pages.clone(), left, goal.visit(None), &mut self.unmap);
-            if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
+            dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
+            if pages.into_iter().any(|page| region.word(page).load().is_inactive()) {
                 source.order.eviction_queue.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);
@@ -490,8 +506,10 @@ impl Reclaimer {
         }
         self.unmap.clear();
         for (span, page) in &self.victims {
-            // SAFETY: as in `gather`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, _) = unsafe { Region::of_span(*span) };
+            debug_assert_eq!(region.word(*page).load().state(), State::Evicting);
             self.unmap.push_page(region.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.
@@ -500,7 +518,8 @@ impl Reclaimer {
         let now = shared.eviction_time();
         let mut freed = 0;
         for (span, page) in self.victims.drain(..) {
-            // SAFETY: as in `gather`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, _) = unsafe { Region::of_span(span) };
             if self.unmap.has_failed(region.address(page)) {
                 region.word(page).fail_evict(State::Clean);
@@ -516,11 +535,12 @@ impl Reclaimer {
         freed
     }
 
-    /// A span that this pass has emptied is put back as well, and leaves if its next turn finds it empty still; at once
+    /// A span that this pass has emptied is put back as well, and leaves if it is empty still when it is selected next; at once
     /// if the tables of such spans have become too many.
     fn put_spans_back(&mut self, source: &Source<'_>) {
         for (span, may_have_new) in self.held.drain(..) {
-            // SAFETY: as in `visit`.
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
             let (region, number) = unsafe { Region::of_span(span) };
             if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByUs);
