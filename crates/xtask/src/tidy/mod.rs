@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn modules_know_only_those_above_them() {
-        let map = "| [`crates/vmio/src/a`](crates/vmio/src/a) | |\n| [`b.rs`](crates/vmio/src/b.rs) | |\n| [`c`](crates/vmio/src/c) | |\n";
+        let map = "### [`crates/vmio`](crates/vmio): it\n- [`a`](crates/vmio/src/a): see [d](crates/vmio/src/d.rs)\n- [`b`](crates/vmio/src/b.rs): b\n- [`c`](crates/vmio/src/c): c\n";
         let tree = Tree::of(&[
             ("ARCHITECTURE.md", map),
             ("crates/vmio/src/a/mod.rs", "#[cfg(test)]\nmod tests;\nuse std::io;\nfn f() { crate::b::g() }\n"),
