@@ -1,6 +1,7 @@
 //! `cargo xtask`: chores of the repository that are more than a script.
 
 mod apt;
+mod book;
 mod breakdown;
 mod build_root;
 mod debug_kernel;
@@ -41,6 +42,16 @@ enum Chore {
         /// How many of the longest files and functions it names
         #[arg(long, default_value_t = 5, value_name = "N")]
         longest: usize,
+    },
+    /// Do what mdBook asks of a preprocessor (`book.toml` names this): `make book`
+    BookPages {
+        /// mdBook's question, such as `supports html`; without one the book comes by standard input
+        question: Vec<String>,
+    },
+    /// Check that the links of the built book lead somewhere
+    BookLinks {
+        /// The folder that the book was built into
+        built: PathBuf,
     },
     /// Run a command on another kernel, under QEMU; its exit status is this one's
     Vm {
@@ -177,6 +188,17 @@ impl Accelerator {
 fn main() -> Result<ExitCode> {
     let status = match Xtask::parse().chore {
         Chore::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
+        Chore::BookPages { question } => {
+            // With a question mdBook asks whether a kind of book is known; all are, since only Markdown is changed.
+            if question.is_empty() {
+                book::preprocess(&std::env::current_exe().context("where xtask is")?.with_file_name("vmio"))?;
+            }
+            0
+        }
+        Chore::BookLinks { built } => {
+            book::check_links(&built)?;
+            0
+        }
         Chore::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?
