@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn links_out_of_the_book_are_names() {
-        let page = "[a](../b.md#c) [`crates/x`](../../crates/x), [y](../../tests/y.md) [z](https://z.org/a.md)\n\n| [q](../../q) |\n";
-        let book = "[a](../b.md#c) `crates/x`, y (`tests/y.md`) [z](https://z.org/a.md)\n\n| q (`q`) |\n";
+        let page = "[a](../b.md#c) [`crates/x`](../../crates/x), [y](../../tests/y.md) [z](https://z.org/a.md)\n\n| [q](../../r) |\n";
+        let book = "[a](../b.md#c) `crates/x`, y (`tests/y.md`) [z](https://z.org/a.md)\n\n| q (`r`) |\n";
         assert_eq!(without_outer_links("guides/a.md", page), book);
     }
 
