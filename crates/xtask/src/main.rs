@@ -202,6 +202,17 @@ fn main() -> Result<ExitCode> {
             println!("{}", Kernel::of(machine.kernel)?.release);
             0
         }
+        Task::BookPages { question } => {
+            // With a question mdBook asks whether a kind of book is known; all are, since only Markdown is changed.
+            if question.is_empty() {
+                book::preprocess(&std::env::current_exe().context("where xtask is")?.with_file_name("vmio"))?;
+            }
+            0
+        }
+        Task::BookLinks { built } => {
+            book::check_links(&built)?;
+            0
+        }
         Task::VmPrograms => {
             println!("{}", programs::fetched()?.display());
             0
@@ -219,17 +230,6 @@ fn main() -> Result<ExitCode> {
         Task::ModuleTests { machine, rounds, tests } => module::test(machine, rounds, &tests)?,
         Task::ModuleBench { machine, question } => module_bench::run_in_guest(machine, question)?,
         Task::ModuleMutants { machine, mutants } => mutants::run(machine, &mutants)?,
-        Task::BookPages { question } => {
-            // With a question mdBook asks whether a kind of book is known; all are, since only Markdown is changed.
-            if question.is_empty() {
-                book::preprocess(&std::env::current_exe().context("where xtask is")?.with_file_name("vmio"))?;
-            }
-            0
-        }
-        Task::BookLinks { built } => {
-            book::check_links(&built)?;
-            0
-        }
     };
     Ok(ExitCode::from(status))
 }
