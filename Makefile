@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run bench-programs bench-busy fmt lint doc clean
+.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run bench-programs bench-busy fmt lint doc book clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ lint: ## check format, clippy, shell scripts and the house rules
 
 doc: ## build the library's documentation, warnings denied
 	@scripts/test doc
+
+book: ## build docs/ as a book with mdBook into target/book, and check its links
+	@scripts/book
 
 clean: ## remove everything that was built
 	@cargo clean

@@ -43,6 +43,9 @@ step_clippy() {
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --lib --no-deps; }
 
+# docs/ as a book. `tidy` checks the pages' links in each run; here mdBook renders them, with the help of the command in them.
+step_book() { VMIO_BOOK_BUILT=yes scripts/book; }
+
 # ---- what is built, and run --------------------------------------------------------------------------------------
 
 # All that the steps after it run: the tests, the commands, xtask.

@@ -55,3 +55,9 @@ pub use write_batch::WriteBatch;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct ReadmeExamples;
+
+/// So are the guides' examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/library.md")]
+#[doc = include_str!("../../../docs/guides/kv.md")]
+pub struct GuideExamples;

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+pub use pages::resolved;
 pub use tree::Tree;
 
 /// What breaks a rule, and where.
@@ -88,16 +89,20 @@ mod tests {
         let tree = Tree::of(&[
             (
                 "README.md",
-                "[one](docs/one.md#part)\n[gone](docs/gone.md) `crates/a/src/lib.rs`\n\n`src/lib.rs` `gone.rs`\n",
+                "[one](docs/one.md#a-part-of-it)\n[gone](docs/gone.md) `crates/a/src/lib.rs`\n\n`src/lib.rs` `gone.rs`\n",
             ),
             ("ARCHITECTURE.md", "[a](crates/a), <https://example.org/a.md>\n"),
-            ("docs/one.md", "[up](../README.md) ![drawn](one.svg)\n\n```\n`gone.rs`\n```\n"),
-            ("docs/two.md", "[one](one.md)\n"),
+            ("docs/SUMMARY.md", "- [One](one.md)\n"),
+            (
+                "docs/one.md",
+                "# A `part` *of* [it](one.svg)\n[up](../README.md) ![drawn](one.svg) [here](#a-part-of-it)\n\n```\n`gone.rs`\n# no-part\n```\n",
+            ),
+            ("docs/two.md", "## Twice\n## Twice\n[one](one.md#no-part)\n[two](two.md#twice-1) [no](#thrice)\n"),
             ("crates/a/src/lib.rs", ""),
         ]);
         assert_eq!(
             places(pages::check(&tree).unwrap()),
-            ["README.md:2", "README.md:4", "docs/one.md:1", "docs/two.md:1"]
+            ["README.md:2", "README.md:4", "docs/one.md:1", "docs/one.md:2", "docs/two.md:3", "docs/two.md:4", "docs/two.md:1"]
         );
     }
 
