@@ -1,5 +1,5 @@
-//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in space that
-//! is kept for them, and when there is space again, puts go on.
+//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in space
+//! that is kept for them, and when there is space again, puts go on.
 
 #![allow(clippy::unwrap_used)]
 

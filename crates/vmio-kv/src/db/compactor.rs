@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use vmio::SignalsBlocked;
 
-use crate::db::OpenSegment;
 use crate::db::collector::CollectorThread;
+use crate::db::open_segment::OpenSegment;
 use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};

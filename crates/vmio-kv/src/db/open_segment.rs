@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::db::Store;
 use crate::db::collector::Collector;
 use crate::db::reorganization::Reorganized;
+use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};

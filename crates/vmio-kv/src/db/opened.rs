@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::db::compactor::Compactor;
 use crate::db::memory_balance::MemoryBalance;
+use crate::db::recovery::Recovery;
+use crate::db::segment_handle::SegmentHandle;
 use crate::db::segments::Segments;
-use crate::db::{Recovery, SegmentHandle};
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
 use crate::options::Options;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
+use crate::db::open_segment::OpenSegment;
 use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
-use crate::db::{OpenSegment, Store};
+use crate::db::store::Store;
 use crate::error::{Damage, Result};
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, PoisonError, Weak};
 
+use crate::db::Db;
+use crate::db::keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_KEYSPACE, Db, KeyspaceHandle, OpenSegment};
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, Removed};
 use crate::volume::commit::Changes;

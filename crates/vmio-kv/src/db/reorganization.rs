@@ -10,8 +10,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::db::OpenSegment;
 use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};

@@ -3,7 +3,8 @@
 use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
-use crate::db::{OpenSegment, Store};
+use crate::db::open_segment::OpenSegment;
+use crate::db::store::Store;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
 /// Sizes and counts of a segment.

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, FullPlace, Result};
-use crate::format::block::{Block, Uuid};
+use crate::format::block::{Block, Uuid, random_uuid};
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
 use crate::volume::Volume;
@@ -21,7 +21,7 @@ impl Volume {
     pub(crate) fn create_segment(&mut self, owned: &Segment, units: u64) -> Result<SegmentEntry> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
-        let uuid = Uuid::random().map_err(failed)?;
+        let uuid = random_uuid().map_err(failed)?;
         let numbers = self.layout.segments.iter().map(|segment| segment.number + 1);
         let number = numbers.max().unwrap_or(0);
         if number as usize >= SEGMENTS_MAX {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::keyspace::Keyspace;

@@ -11,7 +11,7 @@ mod thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
