@@ -144,7 +144,7 @@ impl Db {
         self.handle.get().map(|opened| &**opened)
     }
 
-    /// What was recovered when the store was opened.
+    /// Returns what was recovered when the store was opened.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
@@ -272,7 +272,7 @@ impl Db {
                 store.compactions.put(keyspace);
             }
         };
-        // What is written from here on is for the next flush.
+        // Later writes are for the next flush.
         let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
         keyspaces.iter().for_each(rotate);
         for (keyspace, target) in keyspaces.iter().zip(targets) {

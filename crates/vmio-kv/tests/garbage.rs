@@ -1,4 +1,4 @@
-//! Garbage collection of the log: space comes back, and nothing is lost or comes back from the dead, whoever reads or writes meanwhile.
+//! Garbage collection of the log: space comes back, and nothing is lost or reappears, while others read and write.
 
 #![allow(clippy::unwrap_used)]
 

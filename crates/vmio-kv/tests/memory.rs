@@ -97,7 +97,7 @@ fn batches_over_many_keyspaces_wait_for_space_in_memory() {
 fn a_batch_that_never_fits_is_written_alone() {
     let most = levels_after(3, 60_000, 200, 6);
     assert!(most > LEVELS, "{} KiB: it was to be larger than what is allowed", most >> 10);
-    assert!(most <= 60_000 * 264, "{} KiB: others were beside it", most >> 10);
+    assert!(most <= 60_000 * 264, "{} KiB: others were admitted with it", most >> 10);
 }
 
 #[test]

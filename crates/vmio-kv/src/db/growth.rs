@@ -73,7 +73,7 @@ impl OpenSegment {
         if !lacks_space && self.segment.check_space(priority, chunks).is_ok() {
             return true;
         }
-        // A compaction that found no space is retried by whoever makes space.
+        // A compaction that found no space is retried by the thread that makes space.
         !lacks_space && self.lengthen(&mut volume, chunks)
     }
 

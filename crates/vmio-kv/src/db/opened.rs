@@ -13,7 +13,7 @@ use crate::log::LogWriter;
 use crate::options::Options;
 use crate::volume::Volume;
 
-/// What all clones of a store share.
+/// The state that all clones of a store share.
 pub(super) struct Opened {
     pub(super) segments: Arc<Segments>,
     /// `None` once the store is closed. Held while a segment is created.

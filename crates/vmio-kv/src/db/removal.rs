@@ -33,7 +33,7 @@ impl KeyspaceHandle {
     /// ```
     pub fn clear(&self) -> Result<()> {
         let open = self.open()?;
-        // No keyspace is created meanwhile: it would have to wait for those who look at all keyspaces.
+        // No keyspace is created meanwhile: it would have to wait for threads that look at all keyspaces.
         let _naming = open.home.store.in_doubt();
         open.home.remove(&open.keyspace, true)
     }

@@ -72,7 +72,7 @@ impl ScannedRecords {
     }
 }
 
-/// What was moved since the store was opened.
+/// Records moved since the store was opened.
 #[derive(Default)]
 pub(crate) struct Reorganized {
     pub(crate) bytes: AtomicU64,

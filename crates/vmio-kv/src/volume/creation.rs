@@ -17,7 +17,7 @@ use crate::volume::segment::{Segment, format};
 pub(crate) const SEGMENTS_MAX: usize = SEGMENTS_A_TABLE / 2;
 
 impl Volume {
-    /// Creates a segment of `units` units. `owned` is an existing segment: whoever has claimed that has claimed all.
+    /// Creates a segment of `units` units. `owned` is an existing segment: a claim of that segment is a claim of all.
     pub(crate) fn create_segment(&mut self, owned: &Segment, units: u64) -> Result<SegmentEntry> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };

@@ -38,7 +38,7 @@ use crate::volume::ownership::Standing;
 /// The longest volume in units: one block of the table of segments is in use.
 pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
 
-/// What a volume says of itself and its segments.
+/// The layout of a volume and its segments.
 #[derive(Clone)]
 pub(crate) struct Layout {
     pub(crate) header: VolumeHeader,

@@ -134,7 +134,7 @@ impl OpenSegment {
             return Ok(());
         }
         for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
-            // What a failed compaction has left is lost to no reader, and stays.
+            // The memtable of a failed compaction is lost to no reader, and stays.
             let target = keyspace.memtables_so_far();
             loop {
                 let flushed = keyspace.flushed_memtables();
