@@ -315,7 +315,7 @@ impl Read for ForkingSource<'_> {
 /// A child that is forked during a call gets an error from that call, and has written nothing.
 #[test]
 fn a_child_forked_during_a_call_is_refused() {
-    isolated("who_is_forked_within_a_call_is_refused", || {
+    isolated("a_child_forked_during_a_call_is_refused", || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let db = Db::create(&path, options()).unwrap();
