@@ -1,4 +1,4 @@
-//! Whatever a block or record of a volume says behind a checksum that is right: an error at worst, and nothing read behind its end.
+//! Blocks and records of a volume with valid checksums and any contents: they cause an error at worst, and no read beyond their end.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -40,7 +40,7 @@ enum Of {
 struct Input {
     of: Of,
     count: u16,
-    /// What the block holds, once or over and over again.
+    /// The block's contents, repeated until the block is full.
     bytes: Vec<u8>,
     repeats: bool,
     key: Vec<u8>,
@@ -51,7 +51,7 @@ fn leaf(leaf: &Leaf<'_>, key: &[u8]) {
     for index in 0..leaf.len() {
         let known = leaf.key(index);
         let _ = (known.compare_to(key), leaf.pointer(index).record_bytes());
-        // What was read can be written.
+        // A leaf that was read can be written.
         let _ = builder.push(known);
     }
     for index in leaf.candidates(key) {
@@ -124,7 +124,7 @@ fuzz_target!(|input: Input| {
             }
         }
         Of::Pivot => {
-            // As if so many bytes of the pivot were left.
+            // As if this many bytes of the pivot were left.
             if let Ok(piece) = Piece::from_block(&sealed, key.len() + usize::from(count)) {
                 assert_eq!(piece.bytes.len(), usize::from(count));
             }

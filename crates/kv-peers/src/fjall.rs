@@ -16,16 +16,16 @@ pub struct FjallEngine {
 
 struct FjallKeyspace {
     records: fjall::Keyspace,
-    /// Where a write is to be durable when it returns.
+    /// Present if a write is durable when it returns.
     database: Option<Database>,
 }
 
-/// The least that it works in.
+/// The smallest memtable that fjall works with.
 const MEMTABLE_BYTES_MIN: u64 = 1 << 20;
 
 impl FjallEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
-        // Its tables and its journal are read and written through the page cache, which has the rest.
+        // The rest of the memory is for the page cache, through which tables and journal are read and written.
         let database = Database::builder(&setup.folder).cache_size(setup.memory_bytes / 3).open()?;
         let options = || {
             KeyspaceCreateOptions::default()
@@ -60,7 +60,7 @@ impl Engine for FjallEngine {
         for keyspace in &self.keyspaces {
             keyspace.records.rotate_memtable_and_wait()?;
         }
-        // A compaction may begin when the one before has ended: idle is what stays so for a moment.
+        // A compaction may begin when the one before has ended: idle means idle for a moment.
         let is_busy = || self.database.active_compactions() > 0 || self.database.outstanding_flushes() > 0;
         let mut idle = 0;
         while idle < 5 {

@@ -1,4 +1,4 @@
-//! LMDB: one write a transaction, through a writable map that is synced when asked.
+//! LMDB: one transaction for each write, through a writable map that is synced when asked.
 
 use std::ops::Bound;
 
@@ -16,13 +16,13 @@ pub struct LmdbEngine {
 struct LmdbKeyspace {
     env: Env,
     records: Database<Bytes, Bytes>,
-    /// Records are appended if their keys are behind all others: leaves are filled, and not halved.
+    /// Appends records whose keys are greater than all others: leaves become full instead of half full.
     appends: bool,
 }
 
 impl LmdbEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
-        // Addresses, no memory: half-full leaves, and pages that wait to be used again.
+        // Address space, not memory: half-full leaves, and pages that wait for reuse.
         let map_bytes = (6 * setup.data_bytes + (1 << 30)).next_multiple_of(1 << 20);
         // Changed pages are written in place in the map, which is LMDB's fastest way.
         let mut flags = EnvFlags::WRITE_MAP;
@@ -31,7 +31,7 @@ impl LmdbEngine {
             flags |= EnvFlags::NO_SYNC;
         }
         if setup.data_bytes > setup.memory_bytes / 2 {
-            // As its documentation advises where the data is larger than memory.
+            // As its documentation advises for data larger than memory.
             flags |= EnvFlags::NO_READ_AHEAD;
         }
         let mut options = EnvOpenOptions::new();
@@ -41,7 +41,7 @@ impl LmdbEngine {
         }
         // SAFETY: the benchmark is the only user of these files, and what a crash leaves of them is never opened.
         unsafe { options.flags(flags) };
-        // SAFETY: the folder is this run's, and nobody changes its files but through this environment.
+        // SAFETY: the folder belongs to this run, and its files change only through this environment.
         let env = unsafe { options.open(&setup.folder) }.context("cannot open the LMDB environment")?;
         let mut transaction = env.write_txn()?;
         let mut keyspaces = Vec::new();

@@ -1,4 +1,4 @@
-//! redb: one write a transaction; where it is without durability, an empty durable one when asked to sync.
+//! redb: one transaction for each write; without durability, a sync commits an empty durable transaction.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ struct RedbKeyspace {
 impl RedbEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
         let mut builder = Database::builder();
-        // It reads and writes through the page cache, and keeps beside its own what is not durable yet: with a half it is
-        // killed for want of memory where records are updated.
+        // It reads and writes through the page cache, and keeps non-durable changes besides its own cache: with half of the memory as
+        // its cache it is killed for lack of memory where records are updated.
         builder.set_cache_size(setup.memory_bytes as usize / 4);
         let database = Arc::new(builder.create(setup.folder.join("redb"))?);
         let durability = if setup.sync_writes { Durability::Immediate } else { Durability::None };

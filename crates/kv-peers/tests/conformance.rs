@@ -1,4 +1,4 @@
-//! Every engine of this build does the same.
+//! Every engine of this build passes the same checks.
 
 use std::error::Error;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn setup(folder: &Path) -> Setup {
         written_bytes: 2 << 20,
         keyspaces: 1,
         sync_writes: false,
-        // Whatever the order is that they are put in.
+        // In whichever order they are put.
         puts_in_order: true,
         filter_bytes: 1 << 20,
     }
@@ -52,7 +52,7 @@ fn conforms(kind: EngineKind) -> TestResult {
     keeps_keyspaces_apart(kind)
 }
 
-/// Puts, replaces and deletes, and finds what should be there: at once, after a flush, and after opening it anew.
+/// Puts, replaces and deletes, and checks the contents: at once, after a flush, and after another opening.
 fn holds_what_was_put(kind: EngineKind) -> TestResult {
     let folder = tempfile::tempdir()?;
     let setup = setup(folder.path());
@@ -76,7 +76,7 @@ fn holds_what_was_put(kind: EngineKind) -> TestResult {
     Ok(engine.close()?)
 }
 
-/// In each keyspace each key has a value of its own, also when it was opened anew. All writes are durable when they return.
+/// Each keyspace has its own value for each key, also after another opening. All writes are durable when they return.
 fn keeps_keyspaces_apart(kind: EngineKind) -> TestResult {
     const KEYSPACES: u32 = 20;
     let folder = tempfile::tempdir()?;
@@ -107,7 +107,7 @@ fn check(keyspace: &dyn Keyspace, keys: u32) -> TestResult {
     assert_eq!(read(keyspace, b"never there")?, None);
     let there = |from: u32| (from..keys).filter(|number| number % 3 != 0).map(|number| (key(number), value(number)));
     assert_eq!(scan(keyspace, b"a", usize::MAX)?, there(0).collect::<Vec<_>>());
-    // From a key that was deleted: the next one is the first.
+    // From a key that was deleted: the scan begins at the next one.
     assert_eq!(scan(keyspace, &key(999), 10)?, there(999).take(10).collect::<Vec<_>>());
     assert_eq!(scan(keyspace, b"l", 10)?, []);
     Ok(())
@@ -156,7 +156,7 @@ fn rocksdb_conforms_however_it_is_set() -> TestResult {
 }
 
 #[test]
-fn what_a_build_lacks_is_refused() {
+fn engines_that_this_build_lacks_are_refused() {
     for kind in EngineKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
         let setup = setup(Path::new(""));

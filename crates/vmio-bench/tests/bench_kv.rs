@@ -75,7 +75,7 @@ fn key_value_stores_hold_what_was_put() -> TestResult {
     let table = succeeded(&mut small(dir.path(), &loaded))?;
     assert!(table.contains("C, latest") && !table.contains("L, "), "the load is not asked for: {table}");
     let little = ["kv", "--memory", "1M"];
-    refused(vmio_bench().args(little), "engines work in 48 MiB at least")?;
+    refused(vmio_bench().args(little), "engines need at least 48 MiB")?;
     refused(vmio_bench().args(["kv", "--engines", "leveldb"]), "is no engine: there are vmio, vmio-kernel, lmdb, redb")
 }
 

@@ -7,6 +7,7 @@ mod ends;
 mod growth;
 mod keyspace_handle;
 mod large_values;
+mod lengths;
 mod memory_balance;
 mod open_handle;
 mod open_handles;
@@ -23,6 +24,7 @@ mod segment_handle;
 mod segments;
 mod snapshot;
 mod stats;
+mod store;
 mod value_reader;
 
 use std::collections::BTreeMap;
@@ -45,7 +47,8 @@ use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::chunk_generations::ChunkGenerations;
 use crate::write_batch::{WriteBatch, Writes};
-pub use keyspace_handle::KeyspaceHandle;
+pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
 pub(crate) use open_handle::OpenHandle;
 pub(crate) use open_handles::{HandleKind, OpenHandles};
 pub(crate) use open_keyspace::OpenKeyspace;
@@ -56,15 +59,6 @@ pub use segment_handle::SegmentHandle;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
-
-/// The name of the keyspace that every store has.
-pub const DEFAULT_KEYSPACE: &str = "default";
-
-/// The longest key: 64 KiB, in bytes.
-pub const KEY_BYTES_MAX: usize = crate::format::record::KEY_BYTES_MAX;
-
-/// The longest value: 1 GiB, in bytes.
-pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 
 /// A persistent key-value store.
 ///
@@ -98,120 +92,6 @@ pub struct Db {
     default: KeyspaceHandle,
     recovery: Recovery,
     handle: OpenHandle<Arc<Opened>>,
-}
-
-/// What all segments of a store share.
-pub(crate) struct Store {
-    /// The handle that all others are made from: it belongs to the process that has opened the store.
-    process: OpenHandle<()>,
-    device: Arc<Device>,
-    /// Held while the volume is made longer, and while a segment is created.
-    volume: Mutex<Volume>,
-    chunk_generations: ChunkGenerations,
-    /// The keyspaces of all segments, by name.
-    keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
-    /// Held while a keyspace is created, cleared or dropped: names are unique over all segments. It has the names of keyspaces whose
-    /// creation has failed, with their segment: they may be there when the store is opened again.
-    in_doubt: Mutex<BTreeMap<String, u32>>,
-    /// How many segments there are.
-    segments: AtomicU64,
-    memtable_budget: Arc<MemtableBudget>,
-    options: Options,
-    compactions: compactor::Queue,
-    collector: collector::Wake,
-    scanned: ScannedRecords,
-    merge_threads: MergeThreads,
-    /// Whether freed space is given back to the file system or the device.
-    discards: AtomicBool,
-    /// Whether each flush of a log is followed by a check whether the store was taken over.
-    looks_after_flushes: Arc<AtomicBool>,
-    /// No more writes are accepted.
-    is_closed: AtomicBool,
-}
-
-impl Store {
-    fn new(volume: Volume, options: Options) -> Result<Store> {
-        let device = Arc::clone(&volume.device);
-        let failed = |source| Error::Device {
-            volume: device.name().to_owned(),
-            action: "marking the process",
-            offset: 0,
-            source,
-        };
-        Ok(Store {
-            process: OpenHandle::new((), OpenHandles::of(device.identity())).map_err(failed)?,
-            is_closed: AtomicBool::new(false),
-            chunk_generations: ChunkGenerations::new(device.units_max()),
-            device,
-            volume: Mutex::new(volume),
-            keyspaces: RwLock::default(),
-            in_doubt: Mutex::default(),
-            segments: AtomicU64::new(0),
-            memtable_budget: Arc::new(MemtableBudget::new(
-                options.memtable_budget_bytes(),
-                options.memory_step_bytes(),
-            )),
-            compactions: compactor::Queue::default(),
-            collector: collector::Wake::default(),
-            scanned: ScannedRecords::new(),
-            merge_threads: MergeThreads::new(options.merge_threads()),
-            discards: AtomicBool::new(options.discards()),
-            looks_after_flushes: Arc::new(AtomicBool::new(options.is_fenced())),
-            options,
-        })
-    }
-
-    /// Makes another handle of the store.
-    fn open_handle<U>(&self, kind: HandleKind, make: impl FnOnce() -> U) -> OpenHandle<U> {
-        self.process.map(kind, |()| make())
-    }
-
-    fn volume(&self) -> MutexGuard<'_, Volume> {
-        self.volume.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keyspaces(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Keyspace>>> {
-        self.keyspaces.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add_keyspace(&self, keyspace: Keyspace) -> Arc<Keyspace> {
-        let keyspace = Arc::new(keyspace);
-        let mut keyspaces = self.keyspaces.write().unwrap_or_else(PoisonError::into_inner);
-        keyspaces.insert(keyspace.name.clone(), Arc::clone(&keyspace));
-        keyspace
-    }
-
-    fn in_doubt(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remove_keyspace(&self, keyspace: &Keyspace) {
-        self.keyspaces.write().unwrap_or_else(PoisonError::into_inner).remove(&keyspace.name);
-    }
-
-    /// Counts another segment, and the memory that the end of its log takes.
-    fn add_segment(&self) {
-        self.segments.fetch_add(1, Ordering::Relaxed);
-        self.memtable_budget.add_other(self.options.tail_bytes());
-    }
-
-    /// Fails if the store is read-only or closed, or if the caller is a forked child.
-    fn check_writable(&self) -> Result<()> {
-        self.process.get()?;
-        let volume = || self.device.name().to_owned();
-        if self.options.reads_only() {
-            return Err(Error::ReadOnly { volume: volume() });
-        }
-        if self.is_closed.load(Ordering::Relaxed) { Err(Error::Closed { volume: volume() }) } else { Ok(()) }
-    }
-
-    fn limits(&self) -> Limits {
-        self.options.limits(self.device.units_max() * ALLOCATION_UNIT_BYTES)
-    }
-
-    fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {
-        move |source| Error::Device { volume: self.device.name().to_owned(), action, offset: 0, source }
-    }
 }
 
 impl Db {
@@ -264,7 +144,7 @@ impl Db {
         self.handle.get().map(|opened| &**opened)
     }
 
-    /// What was recovered when the store was opened.
+    /// Returns what was recovered when the store was opened.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
@@ -392,7 +272,7 @@ impl Db {
                 store.compactions.put(keyspace);
             }
         };
-        // What is written from here on is for the next flush.
+        // Later writes are for the next flush.
         let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
         keyspaces.iter().for_each(rotate);
         for (keyspace, target) in keyspaces.iter().zip(targets) {
@@ -463,18 +343,4 @@ impl std::fmt::Debug for Db {
             Err(_) => write!(out, "store of the parent process"),
         }
     }
-}
-
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if (1..=KEY_BYTES_MAX).contains(&key.len()) {
-        return Ok(());
-    }
-    Err(Error::KeyLength { bytes: key.len(), most: KEY_BYTES_MAX })
-}
-
-pub(crate) fn check_value_length(bytes: u64) -> Result<()> {
-    if bytes <= VALUE_LENGTH_MAX {
-        return Ok(());
-    }
-    Err(Error::ValueLength { bytes, most: VALUE_LENGTH_MAX })
 }

@@ -276,7 +276,7 @@ impl Options {
     /// Calls `observe` for each 4 KiB page that the store loads from or stores to, hits included. It gets the page's number in the volume,
     /// and whether the page is stored to.
     ///
-    /// The thread that touches the page makes the call; `observe` must not call the store. `vmio sim` takes a list of pages, and tells what
+    /// The thread that touches the page makes the call; `observe` must not call the store. `vmio sim` takes a list of pages, and reports what
     /// other cache sizes and policies would do. The log bypasses the cache, so its writes are not observed.
     pub fn observe_pages(mut self, observe: impl Fn(u64, bool) + Send + Sync + 'static) -> Self {
         self.page_observer = Some(PageObserver::new(observe));
@@ -430,7 +430,7 @@ impl Options {
         Limits { memtable_bytes, growth_factor: self.growth_factor }
     }
 
-    /// What the memtables of all keyspaces may take together, immutable ones included.
+    /// The memory that the memtables of all keyspaces may take together, immutable ones included.
     pub(crate) fn memtable_budget_bytes(&self) -> u64 {
         self.memory_bytes / 4
     }
@@ -456,7 +456,7 @@ impl Options {
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 
-    /// What the end of a segment's log may take in memory.
+    /// The memory that the end of a segment's log may take.
     pub(crate) fn tail_bytes(&self) -> u64 {
         TAIL_BYTES
     }

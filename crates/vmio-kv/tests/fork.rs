@@ -257,7 +257,7 @@ fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
                     let refused = all.take().unwrap().ask_and_drop();
                     let methods = public_methods();
                     let missing: Vec<_> = methods.difference(&refused.0).collect();
-                    assert!(missing.is_empty(), "nobody has asked for {missing:?}");
+                    assert!(missing.is_empty(), "no call of {missing:?}");
                     0
                 });
                 assert_eq!(ended, Ended::Exit(0), "round {round}");
@@ -312,10 +312,10 @@ impl Read for ForkingSource<'_> {
     }
 }
 
-/// Whoever is forked within a call of its own comes back from it with an error, and has written nothing.
+/// A child that is forked during a call gets an error from that call, and has written nothing.
 #[test]
-fn who_is_forked_within_a_call_is_refused() {
-    isolated("who_is_forked_within_a_call_is_refused", || {
+fn a_child_forked_during_a_call_is_refused() {
+    isolated("a_child_forked_during_a_call_is_refused", || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let db = Db::create(&path, options()).unwrap();

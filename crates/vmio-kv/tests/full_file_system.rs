@@ -1,5 +1,5 @@
-//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in space that
-//! is kept for them, and when there is space again, puts go on.
+//! The file system of a store's file is full, though its volume is not. Puts are refused; deletions and collections go on in reserved
+//! space; once there is space again, puts go on.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 const VOLUME_BYTES: u64 = 192 * MIB;
 
-/// A file of a file system with little space: what is written to has to have got some.
+/// A file of a file system with little space: a write needs allocated space.
 #[derive(Clone)]
 struct Sparse {
     memory: Arc<MemoryBacking>,
@@ -135,14 +135,14 @@ fn assert_there(db: &Db, numbers: impl Iterator<Item = u64>) {
     });
 }
 
-/// Fills it up, deletes, opens it again, collects, and goes on when there is space: `free` makes some.
+/// Fills the file system, deletes, opens the store again, collects, and goes on once there is space, which `free` makes.
 fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce()) {
     let db = open(true);
     let end = fill(&db, 0);
     assert!(end > 1000, "{end} puts");
     assert!(db.stats().unwrap().volume_bytes <= VOLUME_BYTES, "a longer volume has no space either");
     assert_there(&db, 0..end);
-    // It has no part in it whether the store was opened anew.
+    // A second opening changes nothing.
     for number in 0..200 {
         db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
     }
@@ -154,13 +154,13 @@ fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce
         db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
     }
     assert_there(&db, end - 1000..end);
-    // What the deletions have given up is enough for more.
+    // The space of the deleted records is enough for more.
     db.collect_garbage().unwrap();
     let again = fill(&db, end);
     assert!(again > end + 1000, "{} puts in what was deleted", again - end);
     assert_there(&db, end - 1000..again);
     free();
-    // The same store, without being opened again.
+    // The same store, without another opening.
     (again..again + 1000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
     db.put(b"large", &vec![7; 5 << 20]).unwrap();
     assert_there(&db, end - 1000..again + 1000);
@@ -181,16 +181,16 @@ fn space_is_allocated_before_it_is_written_to() {
     assert_sound(file.memory.clone(), &options(), "closed");
 }
 
-/// What is reserved keeps its space while others fill the file system up, and what is not is given back.
+/// Reserved units keep their space while others fill the file system, and other free units lose it.
 #[test]
-fn what_is_reserved_keeps_its_space() {
+fn reserved_units_keep_their_space() {
     let file = Sparse::new(usize::MAX);
     let db = Db::create_on(file.clone(), options()).unwrap();
     let at_first = file.units();
     (0..20_000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
     (0..20_000).for_each(|number| db.delete(&key(number)).unwrap());
     db.collect_garbage().unwrap();
-    // What is taken, what is reserved, and twice what comes together before anything is given back.
+    // Taken units, the reserve, and twice the free units that are collected before a discard.
     let taken = (db.stats().unwrap().space_bytes / UNIT) as usize;
     assert!(
         file.units() <= taken + at_first + 16,
@@ -207,7 +207,7 @@ fn what_is_reserved_keeps_its_space() {
 struct Disk(PathBuf);
 
 impl Disk {
-    /// None where this user may not mount one.
+    /// `None` if this user may not mount one.
     fn new(folder: &Path, mount: &[&str]) -> Option<Self> {
         let place = folder.join("disk");
         std::fs::create_dir(&place).unwrap();
@@ -243,7 +243,7 @@ fn on_a_real_one(folder: &Path, mount: &[&str]) {
 
 #[test]
 fn a_full_ext4() {
-    // In memory, if that can be: it is flushed again and again.
+    // In memory if possible: it is flushed again and again.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let image = folder.path().join("image");
     File::create(&image).unwrap().set_len(130 * MIB).unwrap();

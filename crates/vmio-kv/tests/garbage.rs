@@ -1,4 +1,4 @@
-//! Garbage collection of the log: space comes back, and nothing is lost or comes back from the dead, whoever reads or writes meanwhile.
+//! Garbage collection of the log: space comes back, and nothing is lost or reappears, while others read and write.
 
 #![allow(clippy::unwrap_used)]
 
@@ -411,7 +411,7 @@ fn batches_during_collections_have_the_last_word() {
 #[test]
 fn a_close_that_stops_a_collection_logs_no_error() {
     const KEYS: u64 = 4000;
-    isolated("a_close_that_stops_a_collection_tells_of_no_error", || {
+    isolated("a_close_that_stops_a_collection_logs_no_error", || {
         let told = tempfile::NamedTempFile::new().unwrap();
         let writer = Mutex::new(told.reopen().unwrap());
         tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).with_writer(writer).init();

@@ -26,7 +26,7 @@ use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
-const NAME: &str = "what_was_acknowledged_survives_kills";
+const NAME: &str = "acknowledged_writes_survive_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;

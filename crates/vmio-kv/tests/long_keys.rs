@@ -284,7 +284,7 @@ fn a_damaged_piece_of_a_pivot_is_named() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(failed > 0, "nobody has looked at it");
+    assert!(failed > 0, "no read has found it");
     assert_eq!(db.scan(..).map(Result::unwrap).count(), 500, "a scan needs no pivots");
 }
 

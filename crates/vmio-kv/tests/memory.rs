@@ -97,7 +97,7 @@ fn batches_over_many_keyspaces_wait_for_space_in_memory() {
 fn a_batch_that_never_fits_is_written_alone() {
     let most = levels_after(3, 60_000, 200, 6);
     assert!(most > LEVELS, "{} KiB: it was to be larger than what is allowed", most >> 10);
-    assert!(most <= 60_000 * 264, "{} KiB: others were beside it", most >> 10);
+    assert!(most <= 60_000 * 264, "{} KiB: others were admitted with it", most >> 10);
 }
 
 #[test]
@@ -115,16 +115,16 @@ fn an_opening_keeps_the_newest_record_of_each_key() {
         assert!(db.stats().unwrap().recovery_log_bytes > 2 * MEMORY);
         db.close().unwrap();
     }
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "opening", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
         assert!(db.recovery().records >= 1_500_000);
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "for reading", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "for reading", &file, |file| {
         let db = Db::open(file, options.clone().read_only(true)).unwrap();
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "check", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "check", &file, |file| {
         let report = check(file, &options, |_| {}).unwrap();
         assert!(report.is_clean() && report.records > 1_500_000);
     });
@@ -165,7 +165,7 @@ fn an_opening_with_less_memory_flushes_as_it_reads() {
 fn the_length_of_a_volume_costs_no_memory() {
     let (_folder, file) = file();
     let options = options().volume_bytes(2 << 40);
-    let test = "how_long_a_volume_is_costs_no_memory";
+    let test = "the_length_of_a_volume_costs_no_memory";
     within_memory(test, "creating", &file, |file| {
         let db = Db::create(file, options.clone()).unwrap();
         (0..20_000).for_each(|number| db.put(&key(number, 20), &[1; 100]).unwrap());

@@ -328,7 +328,7 @@ fn a_failed_creation_leaves_no_file() {
         assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
     }
     // Where no file may be so long.
-    let outcome = isolated("what_cannot_be_opened_leaves_no_file", || {
+    let outcome = isolated("a_failed_creation_leaves_no_file", || {
         let most = Some(1 << 20);
         setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
         install_handler(libc::SIGXFSZ, libc::SIG_IGN, 0);

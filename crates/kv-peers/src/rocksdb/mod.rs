@@ -1,4 +1,4 @@
-//! RocksDB: options are given as text, which its C interface reads, so that few functions of that are needed.
+//! RocksDB. Options are given as text, which its C interface parses, so that few of its functions are needed.
 
 mod library;
 
@@ -23,20 +23,20 @@ struct RocksdbKeyspace {
 }
 
 impl RocksdbEngine {
-    /// With options as they come.
+    /// With the default options.
     pub fn open_default(setup: &Setup) -> Result<Self> {
         Self::open(setup, "create_if_missing=true;create_missing_column_families=true")
     }
 
-    /// With what its tuning guide advises for little memory: write buffers, a block cache that has filters and indexes,
-    /// and the rest for the page cache.
+    /// With the options that its tuning guide advises for little memory: write buffers, a block cache with filters and indexes, and the
+    /// rest for the page cache.
     pub fn open_tuned(setup: &Setup, compression: &str) -> Result<Self> {
-        // Its guide advises another allocator; with this one a quarter of a small memory is lost otherwise.
+        // Its guide advises another allocator; this one would otherwise waste a quarter of a small memory.
         library::limit_arenas();
         let buffer = setup.memory_bytes / 8;
         let cache = setup.memory_bytes / 3;
-        // A compaction reads ahead so much in each file that it merges. With the 2 MiB that are usual, ten of them take what
-        // little memory leaves, and the process is killed for want of it.
+        // Bytes that a compaction reads ahead in each file that it merges. With the usual 2 MiB, ten files take the rest of a little
+        // memory, and the process is killed.
         let read_ahead = (setup.memory_bytes / 512).min(2 << 20);
         let options = format!(
             "create_if_missing=true;create_missing_column_families=true;compression={compression};write_buffer_size={buffer};max_write_buffer_number=2;\
@@ -50,7 +50,7 @@ impl RocksdbEngine {
     }
 
     fn open(setup: &Setup, options: &str) -> Result<Self> {
-        // There always is one of this name.
+        // There is always one of this name.
         let first = ["default".to_owned()];
         let names: Vec<_> = first.into_iter().chain(setup.keyspace_names().skip(1)).collect();
         let database = Arc::new(Database::open(&setup.folder, options, &names, setup.sync_writes)?);
@@ -75,7 +75,7 @@ impl Engine for RocksdbEngine {
         }
         let busy =
             [c"rocksdb.mem-table-flush-pending", c"rocksdb.compaction-pending", c"rocksdb.num-running-compactions"];
-        // A compaction may begin when the one before has ended: idle is what stays so for a moment.
+        // A compaction may begin when the one before has ended: idle means idle for a moment.
         let mut idle = 0;
         while idle < 5 {
             thread::sleep(Duration::from_millis(2));

@@ -102,7 +102,7 @@ impl KvPage {
             INTRO.to_owned(),
             machine_table(&[("command", "`make bench-kv`, which runs the commands at the end of the tables")])?,
             format!("Records that were missing or wrong, over all runs: {wrong}."),
-            "## TakeoverBacking what is wanted".to_owned(),
+            "## Beside what is wanted".to_owned(),
             "The aims are set for 512 MiB of memory and up to 50 million records.".to_owned(),
         ];
         let sets = sets(&runs);

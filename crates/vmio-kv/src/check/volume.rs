@@ -36,7 +36,7 @@ impl Check<'_> {
                 offset: segment.groups.first().map_or(0, |group| group.first_unit * ALLOCATION_UNIT_BYTES),
                 fields: vec![
                     ("number", u64::from(segment.number).into()),
-                    ("uuid", hex(segment.uuid).into()),
+                    ("uuid", segment.uuid.to_string().into()),
                     ("units", segment.groups.iter().map(|group| group.units).sum::<u64>().into()),
                 ],
             });
@@ -81,7 +81,7 @@ impl Check<'_> {
                         what: "volume header",
                         offset,
                         fields: vec![
-                            ("uuid", hex(header.uuid).into()),
+                            ("uuid", header.uuid.to_string().into()),
                             ("version", u64::from(header.version).into()),
                             ("units", header.units.into()),
                             ("segments", u64::from(header.segments).into()),
@@ -123,9 +123,4 @@ impl Check<'_> {
             }
         }
     }
-}
-
-/// Formats a UUID in the usual way.
-pub(super) fn hex(uuid: Uuid) -> String {
-    uuid::Uuid::from_bytes(uuid.0).to_string()
 }

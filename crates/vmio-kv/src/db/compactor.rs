@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use vmio::SignalsBlocked;
 
-use crate::db::OpenSegment;
 use crate::db::collector::CollectorThread;
+use crate::db::open_segment::OpenSegment;
 use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
@@ -205,7 +205,7 @@ impl OpenSegment {
                 continue;
             }
             let is_others = keyspace.is_flushing() || keyspace.is_merged();
-            // What another thread has merged may have to be merged further.
+            // Another thread's result may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
                 break;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
-use crate::db::{KeyspaceHandle, OpenKeyspace};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;

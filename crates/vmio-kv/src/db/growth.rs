@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::db::{Db, OpenSegment, Store};
+use crate::db::Db;
+use crate::db::open_segment::OpenSegment;
+use crate::db::store::Store;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
 use crate::keyspace::compaction_blocks_of_new;
@@ -71,7 +73,7 @@ impl OpenSegment {
         if !lacks_space && self.segment.check_space(priority, chunks).is_ok() {
             return true;
         }
-        // A compaction that found no space is retried by whoever makes space.
+        // A compaction that found no space is retried by the thread that makes space.
         !lacks_space && self.lengthen(&mut volume, chunks)
     }
 

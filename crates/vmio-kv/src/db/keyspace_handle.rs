@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
+use crate::db::lengths::{check_key, check_value_length};
 use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
-use crate::db::{HandleKind, KeyspaceSnapshot, Scan, check_key, check_value_length};
+use crate::db::scan::Scan;
+use crate::db::snapshot::KeyspaceSnapshot;
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::LOG_VALUE_BYTES_MAX;
 use crate::options::Durability;
+
+/// The name of the keyspace that every store has.
+pub const DEFAULT_KEYSPACE: &str = "default";
 
 /// A handle of a keyspace, which is an independent set of keys.
 ///

@@ -4,12 +4,15 @@ use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::lengths::{check_key, check_value_length};
+use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
 use crate::db::reading::Reading;
+use crate::db::snapshot::KeyspaceSnapshot;
 use crate::db::value_reader::Source;
-use crate::db::{
-    HandleKind, KeyspaceHandle, KeyspaceSnapshot, OpenSegment, ValueReader, check_key, check_value_length,
-};
+use crate::db::value_reader::ValueReader;
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;

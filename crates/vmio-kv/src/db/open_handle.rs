@@ -5,11 +5,11 @@ use vmio::OfProcess;
 use crate::db::open_handles::{HandleCount, HandleKind, OpenHandles};
 use crate::error::{Error, Result};
 
-/// What a user's value refers to of an open store.
+/// A user's reference into an open store.
 ///
 /// All public types are made of these, so that they reach the store through [`OpenHandle::get`] alone. A forked child gets nothing, and drops
 /// nothing: it lacks the threads that end a store, and the parent's threads may hold locks for good there. As long as a handle exists its
-/// store cannot be opened again, and whoever tries is told which handles there are.
+/// store cannot be opened again, and the error names the handles.
 pub(crate) struct OpenHandle<T>(OfProcess<Counted<T>>);
 
 struct Counted<T> {

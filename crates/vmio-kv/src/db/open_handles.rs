@@ -9,7 +9,7 @@ use vmio::backing::Identity;
 /// All stores with open handles. Without a lock: a child may be forked at any time.
 static OPEN: OnceLock<ArcSwap<Vec<Weak<Counts>>>> = OnceLock::new();
 
-/// What kind of value keeps a store open.
+/// The kinds of values that keep a store open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleKind {
     Db,

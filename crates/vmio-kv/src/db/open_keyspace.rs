@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::db::lengths::check_key;
+use crate::db::open_segment::OpenSegment;
 use crate::db::reading::Reading;
-use crate::db::{OpenSegment, check_key};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::keyspace::memtable::{NEWEST, space_for};

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::db::Store;
 use crate::db::collector::Collector;
 use crate::db::reorganization::Reorganized;
+use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};
@@ -204,7 +204,7 @@ impl OpenSegment {
         })
     }
 
-    /// Has a keyspace's memtable flushed if it is full, or the largest ones if all together take too much.
+    /// Requests a flush of a keyspace's memtable if it is full, or of the largest ones if all together take too much.
     pub(super) fn compact_if_due(&self, keyspace: &Arc<Keyspace>, is_full: bool) {
         if is_full {
             if keyspace.rotate_memtable() {
@@ -245,7 +245,7 @@ impl OpenSegment {
     }
 }
 
-/// What a batch adds to memtables at most. Its large values have been `stored`.
+/// The most that a batch adds to memtables. Its large values have been `stored`.
 fn space_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
     let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.space_to_begin()).sum();
     let keys: u64 = operations.iter().map(|operation| space_for(operation.append().key)).sum();

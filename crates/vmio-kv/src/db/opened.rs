@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::db::compactor::Compactor;
 use crate::db::memory_balance::MemoryBalance;
+use crate::db::recovery::Recovery;
+use crate::db::segment_handle::SegmentHandle;
 use crate::db::segments::Segments;
-use crate::db::{Recovery, SegmentHandle};
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
 use crate::options::Options;
 use crate::volume::Volume;
 
-/// What all clones of a store share.
+/// The state that all clones of a store share.
 pub(super) struct Opened {
     pub(super) segments: Arc<Segments>,
     /// `None` once the store is closed. Held while a segment is created.

@@ -1,6 +1,6 @@
 //! Reads of a keyspace by key.
 
-use crate::db::check_key;
+use crate::db::lengths::check_key;
 use crate::error::Result;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::keyspace::{Keyspace, Version};

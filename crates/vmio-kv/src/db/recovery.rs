@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
+use crate::db::open_segment::OpenSegment;
 use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
-use crate::db::{OpenSegment, Store};
+use crate::db::store::Store;
 use crate::error::{Damage, Result};
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
@@ -25,7 +26,7 @@ use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::take_over::Claim;
 
-/// What was recovered when a store was opened.
+/// The records recovered when a store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -206,7 +207,7 @@ impl OpenSegment {
         self.log.bytes_since(self.segment.replay_sequence())
     }
 
-    /// Has memtables flushed, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
+    /// Requests flushes of memtables, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
     /// oldest records; writers are slowed as the limit is approached.
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
@@ -236,7 +237,7 @@ impl OpenSegment {
     }
 }
 
-/// Fails if two keyspaces have one name: nobody could say which is meant.
+/// Fails if two keyspaces have one name: the name would be ambiguous.
 fn check_names(store: &Store, segment: &Segment, entries: &[KeyspaceEntry]) -> Result<()> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let keyspaces = store.keyspaces();

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, PoisonError, Weak};
 
+use crate::db::Db;
+use crate::db::keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_KEYSPACE, Db, KeyspaceHandle, OpenSegment};
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, Removed};
 use crate::volume::commit::Changes;
@@ -31,7 +33,7 @@ impl KeyspaceHandle {
     /// ```
     pub fn clear(&self) -> Result<()> {
         let open = self.open()?;
-        // No keyspace is created meanwhile: it would have to wait for those who look at all keyspaces.
+        // No keyspace is created meanwhile: it would have to wait for threads that look at all keyspaces.
         let _naming = open.home.store.in_doubt();
         open.home.remove(&open.keyspace, true)
     }

@@ -10,8 +10,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::db::OpenSegment;
 use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
@@ -72,7 +72,7 @@ impl ScannedRecords {
     }
 }
 
-/// What was moved since the store was opened.
+/// Records moved since the store was opened.
 #[derive(Default)]
 pub(crate) struct Reorganized {
     pub(crate) bytes: AtomicU64,

@@ -9,11 +9,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
 use crate::db::scan::end::{Ahead, End};
 use crate::db::value_reader::Source;
-use crate::db::{HandleKind, ValueReader};
+use crate::db::value_reader::ValueReader;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::db::keyspace_handle::KeyspaceHandle;
 use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
-use crate::db::{HandleKind, KeyspaceHandle, OpenSegment, SegmentStats};
+use crate::db::stats::SegmentStats;
 use crate::error::Result;
 
 /// A handle of a segment: some keyspaces with a log and space of their own. See [`crate::Db::create_segment`].

@@ -2,7 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::db::{HandleKind, KeyspaceHandle, OpenKeyspace, OpenSegment, SegmentHandle, Stats, Store};
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
+use crate::db::segment_handle::SegmentHandle;
+use crate::db::stats::Stats;
+use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::keyspace::Keyspace;

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::db::keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
 use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::scan::Progress;
+use crate::db::scan::Scan;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_KEYSPACE, HandleKind, KeyspaceHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::keyspace::{Keyspace, Version, View};

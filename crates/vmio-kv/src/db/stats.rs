@@ -3,7 +3,8 @@
 use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
-use crate::db::{OpenSegment, Store};
+use crate::db::open_segment::OpenSegment;
+use crate::db::store::Store;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
 /// Sizes and counts of a segment.
@@ -97,7 +98,7 @@ impl Add for SegmentStats {
 }
 
 impl Stats {
-    /// Of a store with these sums over its segments.
+    /// The statistics of a store with these sums over its segments.
     pub(super) fn new(store: &Store, segments: SegmentStats) -> Self {
         let volume_bytes = store.volume().units() * ALLOCATION_UNIT_BYTES;
         Stats { volume_bytes, cache_bytes: store.device.cache_bytes(), segments }

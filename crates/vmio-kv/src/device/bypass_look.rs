@@ -130,7 +130,7 @@ mod tests {
         for number in 0..4 {
             let mut block = Block::ZERO;
             let label = Label { kind: Kind::Leaf, keyspace: 1, offset: place(number), epoch: 10 + number };
-            seal(&mut block.0, Uuid([9; 16]), label, 0);
+            seal(&mut block.0, Uuid::from_bytes([9; 16]), label, 0);
             // The last one is damaged.
             block.0[4000] = u8::from(number == 3);
             device.write(place(number), &block.0)?;

@@ -316,7 +316,7 @@ impl Device {
 
     /// Stores nodes that nothing refers to yet, one after the other.
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
-        // What the device has there is no node, and would not verify. Beginning the unit does not say so for ever: the cache forgets it for
+        // The device's bytes there are no node, and would not verify. Beginning the unit does not say so for ever: the cache forgets it for
         // a unit whose pages have all left memory.
         let end = offset + size_of_val(blocks) as u64;
         self.mapping.advise(offset..end, Advice::Fresh)?;
@@ -512,7 +512,7 @@ mod tests {
                 device.store(other * ALLOCATION_UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
             }
         }
-        // What the device has after them is no node.
+        // The device's bytes after them are no node.
         device.store(unit * ALLOCATION_UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
     }
 

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn bits_come_back() {
         let units: Vec<UnitBits> = (0..63).map(|unit| [unit, 2, 3, 4, 5, 6, 7, u64::MAX]).collect();
-        let block = to_block(Uuid([1; 16]), &units, 8192, 4);
+        let block = to_block(Uuid::from_bytes([1; 16]), &units, 8192, 4);
         let sealed = unseal(&block.0, Kind::Bitmap, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), units);
     }

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::geometry::BLOCK_BYTES;
+pub(crate) use uuid::Uuid;
 
 const MAGIC: [u8; 4] = *b"vmkv";
 /// Bytes before those that the checksum covers: the magic number and the checksum itself.
@@ -59,17 +60,12 @@ pub(crate) const HEADER_BYTES: usize = size_of::<BlockHeader>();
 const _: () = assert!(HEADER_BYTES == 48);
 const _: () = assert!(size_of::<Block>() == BLOCK_BYTES && align_of::<Block>() == BLOCK_BYTES);
 
-/// Identifies a volume or a segment. It is part of every checksum, so a block of another volume or segment never passes for one of this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uuid(pub(crate) [u8; 16]);
-
-impl Uuid {
-    /// A random one (version 4).
-    pub(crate) fn random() -> std::io::Result<Self> {
-        let mut bytes = [0; 16];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Uuid(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()))
-    }
+/// Makes a random identifier (version 4) of a volume or a segment. It is part of every checksum, so a block of another volume or segment
+/// never passes for one of this.
+pub(crate) fn random_uuid() -> std::io::Result<Uuid> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// A block's own statement of its identity, and what its reader expects.
@@ -95,7 +91,7 @@ pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES], uuid: Uuid, label: Label, coun
         keyspace: U32::new(label.keyspace),
         offset: U64::new(label.offset),
         epoch: U64::new(label.epoch),
-        uuid: uuid.0,
+        uuid: uuid.into_bytes(),
     };
     block[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     let checksum = crc32c::crc32c(&block[UNCHECKED..]);
@@ -152,7 +148,7 @@ pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64)
         epoch: header.epoch.get(),
         keyspace: header.keyspace.get(),
         count: usize::from(header.count.get()),
-        uuid: Uuid(header.uuid),
+        uuid: Uuid::from_bytes(header.uuid),
     })
 }
 
@@ -165,7 +161,7 @@ mod tests {
     fn sealed() -> Block {
         let mut block = Block::ZERO;
         block.0[100] = 1;
-        seal(&mut block.0, Uuid([9; 16]), LABEL, 5);
+        seal(&mut block.0, Uuid::from_bytes([9; 16]), LABEL, 5);
         block
     }
 
@@ -173,7 +169,7 @@ mod tests {
     fn a_sealed_block_names_its_kind_keyspace_and_epoch() {
         let block = sealed();
         let read = unseal(&block.0, Kind::Leaf, 8192).expect("it is whole");
-        assert_eq!((read.epoch, read.keyspace, read.count, read.uuid), (7, 3, 5, Uuid([9; 16])));
+        assert_eq!((read.epoch, read.keyspace, read.count, read.uuid), (7, 3, 5, Uuid::from_bytes([9; 16])));
         assert!(is_whole(&block.0, 8192));
     }
 

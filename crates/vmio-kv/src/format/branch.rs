@@ -284,7 +284,7 @@ mod tests {
                 }
                 builder.push(pivot.clone(), Child::new(index as u64 * 4096, 1 << 30 | 77));
             }
-            let (own, block) = builder.finish(Uuid([1; 16]), 2, 8192, 5);
+            let (own, block) = builder.finish(Uuid::from_bytes([1; 16]), 2, 8192, 5);
             prop_assert_eq!(&own, &in_node[0]);
             let sealed = unseal(&block.0, Kind::Branch, 8192).expect("whole");
             let branch = Branch::from_block(&sealed).expect("whole");
@@ -311,7 +311,7 @@ mod tests {
                 let at = HEADER_BYTES + index * size_of::<ChildRow>();
                 block.0[at + 10..at + 12].copy_from_slice(&LONG.to_le_bytes());
             }
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Branch, keyspace: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Branch, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Branch, 4096).expect("whole");
             if let Ok(branch) = Branch::from_block(&sealed)
                 && let Ok(found) = branch.find(&bytes[..20], |damage| damage, |_, _| Ok(Ordering::Less))

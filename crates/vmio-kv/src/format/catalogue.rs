@@ -170,7 +170,7 @@ mod tests {
             }),
         };
         let keyspaces: Vec<KeyspaceEntry> = (1..=7).map(keyspace).collect();
-        let block = to_block(Uuid([1; 16]), &keyspaces, 8192, 4);
+        let block = to_block(Uuid::from_bytes([1; 16]), &keyspaces, 8192, 4);
         let sealed = unseal(&block.0, Kind::Catalogue, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), keyspaces);
     }

@@ -57,7 +57,7 @@ impl ChunkHeader {
         let mut row = ChunkRow {
             magic: MAGIC,
             checksum: U32::ZERO,
-            segment: self.segment.0,
+            segment: self.segment.into_bytes(),
             offset: U64::new(self.offset),
             generation: U64::new(self.generation),
             first_sequence: U64::new(self.first_sequence),
@@ -79,7 +79,7 @@ impl ChunkHeader {
             return Err(Damage::Checksum);
         }
         Ok(ChunkHeader {
-            segment: Uuid(row.segment),
+            segment: Uuid::from_bytes(row.segment),
             offset: row.offset.get(),
             generation: number("a chunk's generation", row.generation.get())?,
             first_sequence: number("the number of a record", row.first_sequence.get())?,
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_header_is_read_back_and_each_flipped_bit_is_detected() {
         let header = ChunkHeader {
-            segment: Uuid([5; 16]),
+            segment: Uuid::from_bytes([5; 16]),
             offset: 1 << 21,
             generation: 3,
             first_sequence: 4,

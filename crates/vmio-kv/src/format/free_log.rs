@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn rows_come_back() {
         let freed: Vec<Freed> = (0..252).map(|row| Freed { offset: row * 4096, blocks: row + 1 }).collect();
-        let block = to_block(Uuid([1; 16]), &freed, 40960, 8192, 4);
+        let block = to_block(Uuid::from_bytes([1; 16]), &freed, 40960, 8192, 4);
         let sealed = unseal(&block.0, Kind::FreeLog, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), (freed, 40960));
     }

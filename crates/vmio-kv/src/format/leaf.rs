@@ -315,7 +315,7 @@ mod tests {
     fn leaf_of(keys: &[KnownKey]) -> (Block, usize) {
         let mut builder = LeafBuilder::default();
         let taken = keys.iter().take_while(|key| builder.push((*key).clone()).is_ok()).count();
-        (builder.finish(Uuid([1; 16]), 2, 4096, 5), taken)
+        (builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5), taken)
     }
 
     fn keys() -> impl Strategy<Value = BTreeSet<Vec<u8>>> {
@@ -386,7 +386,7 @@ mod tests {
         fn no_contents_of_a_sealed_leaf_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Leaf, keyspace: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Leaf, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
             if let Ok(leaf) = Leaf::from_block(&sealed) {
                 for index in leaf.candidates(&bytes[..20]) {
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((builder.keys().first(), builder.keys().last()), (known.first(), known.get(taken - 1)));
         let kept: usize = builder.keys().iter().map(|known| known.bytes.capacity()).sum();
         assert!(kept < 2 * 60_001 + taken * 600, "{kept} bytes of keys");
-        let block = builder.finish(Uuid([1; 16]), 2, 4096, 5);
+        let block = builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5);
         let leaf = Leaf::from_block(&unseal(&block.0, Kind::Leaf, 4096).expect("whole")).expect("whole");
         for number in 0..taken as u8 {
             // All look the same except for their hashes.

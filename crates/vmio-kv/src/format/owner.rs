@@ -55,7 +55,8 @@ impl OwnerRecord {
 
     pub(crate) fn to_block(&self, segment: Uuid, offset: u64) -> Block {
         assert!(self.own_units.len() <= OWN_UNITS_MAX, "{} own units", self.own_units.len());
-        let fields = Fields { claim: self.claim.0, write_fence: U64::new(self.write_fence), reserved: [0; 24] };
+        let fields =
+            Fields { claim: self.claim.into_bytes(), write_fence: U64::new(self.write_fence), reserved: [0; 24] };
         let rows: Vec<U32> = self.own_units.iter().map(|unit| U32::new(*unit as u32)).collect();
         let rows = rows.as_slice().as_bytes();
         let mut block = Block::ZERO;
@@ -81,7 +82,7 @@ impl OwnerRecord {
         let rows = <[U32]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
         Ok(OwnerRecord {
             owner_epoch: sealed.epoch,
-            claim: Uuid(fields.claim),
+            claim: Uuid::from_bytes(fields.claim),
             write_fence,
             own_units: rows.iter().map(|unit| u64::from(unit.get())).collect(),
         })
@@ -94,18 +95,18 @@ mod tests {
     use crate::format::block::unseal;
 
     fn read_back(record: &OwnerRecord) -> Result<OwnerRecord, Damage> {
-        let block = record.to_block(Uuid([1; 16]), 8192);
+        let block = record.to_block(Uuid::from_bytes([1; 16]), 8192);
         unseal(&block.0, Kind::Owner, 8192).and_then(|sealed| OwnerRecord::from_block(&sealed))
     }
 
     #[test]
     fn a_record_is_read_back() {
         for own_units in [vec![], vec![7], (0..OWN_UNITS_MAX as u64).collect()] {
-            let record = OwnerRecord { owner_epoch: 5, claim: Uuid([2; 16]), write_fence: 77, own_units };
+            let record = OwnerRecord { owner_epoch: 5, claim: Uuid::from_bytes([2; 16]), write_fence: 77, own_units };
             assert_eq!(read_back(&record), Ok(record.clone()));
         }
         for (owner_epoch, write_fence) in [(1 << 32, 77), (5, 1 << 32)] {
-            let record = OwnerRecord { owner_epoch, claim: Uuid([2; 16]), write_fence, own_units: vec![] };
+            let record = OwnerRecord { owner_epoch, claim: Uuid::from_bytes([2; 16]), write_fence, own_units: vec![] };
             assert!(matches!(read_back(&record), Err(Damage::Value { .. })));
         }
     }

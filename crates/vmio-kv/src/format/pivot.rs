@@ -150,7 +150,7 @@ mod tests {
         ) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Pivot, keyspace: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Pivot, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Pivot, 4096).expect("whole");
             if let Ok(piece) = Piece::from_block(&sealed, left) {
                 assert_eq!(piece.bytes.len(), left.min(PIECE_BYTES));
@@ -166,7 +166,7 @@ mod tests {
             (Piece { bytes: &bytes, next: None }, PIECE_BYTES),
             (Piece { bytes: &bytes[..9], next: None }, 9),
         ] {
-            let block = piece.to_block(Uuid([1; 16]), 2, 8192, 5);
+            let block = piece.to_block(Uuid::from_bytes([1; 16]), 2, 8192, 5);
             let sealed = unseal(&block.0, Kind::Pivot, 8192).expect("whole");
             assert_eq!(Piece::from_block(&sealed, left), Ok(piece));
             for wrong in [left - 1, left + PIECE_BYTES] {

@@ -102,7 +102,7 @@ pub(crate) struct Seed(u32);
 
 impl Seed {
     pub(crate) fn new(segment: Uuid, generation: u64) -> Self {
-        Seed(crc32c::crc32c_append(crc32c::crc32c(&segment.0), &generation.to_le_bytes()))
+        Seed(crc32c::crc32c_append(crc32c::crc32c(segment.as_bytes()), &generation.to_le_bytes()))
     }
 
     /// The seed of a large value's head with that number, at that byte of the volume.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn seed() -> Seed {
-        Seed::new(Uuid([7; 16]), 3)
+        Seed::new(Uuid::from_bytes([7; 16]), 3)
     }
 
     proptest! {
@@ -222,7 +222,7 @@ mod tests {
             let mut place = vec![0xff; record.bytes() + 50];
             record.write(seed(), &mut place);
             prop_assert_eq!(Record::read(seed(), &place), Ok(record));
-            prop_assert_eq!(Record::read(Seed::new(Uuid([7; 16]), 4), &place), Err(Damage::Checksum));
+            prop_assert_eq!(Record::read(Seed::new(Uuid::from_bytes([7; 16]), 4), &place), Err(Damage::Checksum));
         }
 
         #[test]

@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn read_back(superblock: &Superblock, epoch: u64) -> Result<Superblock, Damage> {
-        let block = superblock.to_block(Uuid([1; 16]), 8192, epoch);
+        let block = superblock.to_block(Uuid::from_bytes([1; 16]), 8192, epoch);
         unseal(&block.0, Kind::Superblock, 8192).and_then(|sealed| Superblock::from_block(&sealed))
     }
 

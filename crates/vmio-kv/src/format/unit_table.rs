@@ -170,7 +170,7 @@ mod tests {
             AllocationUnit { purpose: *purpose, keyspace, references: 1, garbage: 77, former_epoch }
         };
         let units: Vec<AllocationUnit> = kinds.iter().chain(&more).map(unit).collect();
-        let block = to_block(Uuid([1; 16]), &units, 8192, 4);
+        let block = to_block(Uuid::from_bytes([1; 16]), &units, 8192, 4);
         let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), units);
     }
@@ -178,9 +178,14 @@ mod tests {
     #[test]
     fn an_unknown_purpose_or_level_is_damage() {
         for (at, what) in [(START + 4, "a unit's purpose"), (START + 5, "a unit's level")] {
-            let mut block = to_block(Uuid([1; 16]), &[AllocationUnit::default()], 8192, 4);
+            let mut block = to_block(Uuid::from_bytes([1; 16]), &[AllocationUnit::default()], 8192, 4);
             block.0[at] = 200;
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, keyspace: 0, offset: 8192, epoch: 4 }, 1);
+            seal(
+                &mut block.0,
+                Uuid::from_bytes([1; 16]),
+                Label { kind: Kind::UnitTable, keyspace: 0, offset: 8192, epoch: 4 },
+                1,
+            );
             let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
             assert_eq!(from_block(&sealed), Err(Damage::Value { what, found: 200 }));
         }

@@ -131,7 +131,7 @@ fn rows(segment: &SegmentEntry) -> impl Iterator<Item = SegmentRow> {
     let nothing = GroupRow { first_unit: U32::ZERO, units: U32::ZERO };
     segment.groups.chunks(ROW_GROUPS).map(move |groups| {
         let mut row = SegmentRow {
-            uuid: segment.uuid.0,
+            uuid: segment.uuid.into_bytes(),
             number: U32::new(segment.number),
             flags: U32::ZERO,
             groups: [nothing; ROW_GROUPS],
@@ -157,9 +157,11 @@ pub(crate) fn segments_from_block(sealed: &Sealed<'_>) -> Result<Vec<SegmentEntr
         let groups = groups.map(|group| Group::new(u64::from(group.first_unit.get()), u64::from(group.units.get())));
         match segments.last_mut() {
             Some(last) if last.number == row.number.get() => last.groups.extend(groups),
-            _ => {
-                segments.push(SegmentEntry { uuid: Uuid(row.uuid), number: row.number.get(), groups: groups.collect() })
-            }
+            _ => segments.push(SegmentEntry {
+                uuid: Uuid::from_bytes(row.uuid),
+                number: row.number.get(),
+                groups: groups.collect(),
+            }),
         }
     }
     Ok(segments)
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        let header = VolumeHeader { uuid: Uuid([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
+        let header =
+            VolumeHeader { uuid: Uuid::from_bytes([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
         let block = header.to_block(4096, 9);
         let sealed = unseal(&block.0, Kind::VolumeHeader, 4096).expect("whole");
         assert_eq!(VolumeHeader::from_block(&sealed).expect("whole"), header);
@@ -183,10 +186,10 @@ mod tests {
     fn segments_with_many_groups_come_back() {
         let groups = |count| (0..count).map(|index| Group::new(1 + index * 10, 10)).collect();
         let segments = vec![
-            SegmentEntry { uuid: Uuid([1; 16]), number: 0, groups: groups(12) },
-            SegmentEntry { uuid: Uuid([2; 16]), number: 1, groups: groups(1) },
+            SegmentEntry { uuid: Uuid::from_bytes([1; 16]), number: 0, groups: groups(12) },
+            SegmentEntry { uuid: Uuid::from_bytes([2; 16]), number: 1, groups: groups(1) },
         ];
-        let block = segments_to_block(Uuid([4; 16]), &segments, segment_tables(0)[1], 3);
+        let block = segments_to_block(Uuid::from_bytes([4; 16]), &segments, segment_tables(0)[1], 3);
         let sealed = unseal(&block.0, Kind::SegmentTable, segment_tables(0)[1]).expect("whole");
         assert_eq!(segments_from_block(&sealed).expect("whole"), segments);
     }

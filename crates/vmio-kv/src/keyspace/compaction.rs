@@ -23,7 +23,7 @@ use crate::volume::merges::UnderWay;
 /// How long a level is left alone after a failed compaction.
 const REST: Duration = Duration::from_secs(5);
 
-/// What an entry takes in a memtable, about: the sizes of the levels below follow from it.
+/// About the bytes of an entry in a memtable: the sizes of the levels below follow from it.
 const MEMORY_ENTRY_BYTES: u64 = 56;
 
 /// A flush of the immutable memtable, which is level 0, or a compaction of a level into the one below. While it exists no other thread
@@ -371,7 +371,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// What each level holds, from the memtables downwards.
+    /// The contents of each level, from the memtables downwards.
     pub(crate) fn contents(&self) -> Vec<Contents> {
         let version = self.version.load();
         let memtables = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());

@@ -17,7 +17,7 @@ use crate::tree::Direction;
 
 /// The most gaps at a time.
 const GAPS_MAX: usize = 1 << 16;
-/// What a gap takes besides the bytes of its two places: its share of a node, and two allocations.
+/// Bytes of a gap besides those of its two places: its share of a node, and two allocations.
 const GAP_BYTES: u64 = 112;
 
 /// The place directly behind a key.

@@ -17,13 +17,13 @@ use crate::keyspace::gaps::Gaps;
 use crate::keyspace::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
-/// What a key with older records takes besides its bytes: its share of a node, and two allocations.
+/// Bytes of a key with older records, besides its own: its share of a node, and two allocations.
 const OLDER_BYTES: u64 = 64;
 
-/// What a large value takes besides its extents: its share of a node, and an allocation.
+/// Bytes of a large value in memory, besides its extents: its share of a node, and an allocation.
 const LARGE_SPACE_BYTES: u64 = 64;
 
-/// What a memtable with any entry takes besides: the pages of its last entry and its last node.
+/// Further bytes of a memtable with any entry: the pages of its last entry and its last node.
 pub(crate) const BEGUN_BYTES: u64 = 2 * 4096;
 
 /// The most that an entry takes besides its key: the bytes before it, and its share of half-full nodes.
@@ -48,7 +48,7 @@ pub(crate) fn space_for(key: &[u8]) -> u64 {
     ENTRY_BYTES + key + key * key / arena::CHUNK_BYTES as u64
 }
 
-/// What a large value adds to a memtable.
+/// A large value's part of a memtable.
 pub(crate) fn space_for_large(value: &LargeRecord) -> u64 {
     LARGE_SPACE_BYTES + value.extents().count() as u64 * size_of::<Extent>() as u64
 }
@@ -308,7 +308,7 @@ impl Drop for Memtable {
     }
 }
 
-/// What a memtable of that many bytes takes.
+/// The memory of a memtable of that many bytes.
 fn with_begun(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { bytes + BEGUN_BYTES }
 }
@@ -338,7 +338,7 @@ impl Entries {
     }
 }
 
-/// What a record takes in the log. Large values are elsewhere.
+/// Bytes of a record in the log. Large values are elsewhere.
 fn bytes_of_log(pointer: Pointer) -> u64 {
     if pointer.kind() == PointerKind::Extents { 0 } else { u64::from(pointer.record_bytes()) }
 }

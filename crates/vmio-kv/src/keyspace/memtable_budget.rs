@@ -37,7 +37,7 @@ pub(crate) struct MemtableBudget {
     /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
     /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
-    /// What else the cache does not have.
+    /// Other memory that the cache does not have.
     other_bytes: AtomicU64,
     /// Bytes of gaps.
     gaps_bytes: AtomicU64,
@@ -73,7 +73,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// What a scan reads ahead: it is taken from the cache while this exists.
+/// Memory for a scan's reads ahead: the cache lacks it while this exists.
 pub(crate) struct ScanSpace {
     budget: Arc<MemtableBudget>,
     bytes: u64,
@@ -112,7 +112,7 @@ impl Drop for ScanSpace {
     }
 }
 
-/// What a writer that is not admitted can hope for.
+/// The prospects of a writer that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hope {
     /// A memtable is being flushed, or will be.
@@ -266,7 +266,7 @@ impl MemtableBudget {
     }
 
     /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
-    /// that a flush needs. `press` has memtables flushed, and says what there is to hope for.
+    /// that a flush needs. `press` requests flushes, and returns the prospects.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)

@@ -27,7 +27,7 @@ impl Drop for Removal<'_> {
     }
 }
 
-/// What nothing refers to once the removal is committed.
+/// Blocks without a reference once the removal is committed.
 #[derive(Default)]
 pub(crate) struct Removed {
     /// Records of the log that were not counted as garbage yet.

@@ -7,7 +7,7 @@ use crate::format::pointer::Pointer;
 use crate::keyspace::memtable::{Memtable, NEWEST};
 use crate::volume::epoch::ReclamationEpoch;
 
-/// What a keyspace has at one moment.
+/// The contents of a keyspace at one moment.
 pub(crate) struct Version {
     /// The mutable memtable.
     pub(crate) memtable: Arc<Memtable>,

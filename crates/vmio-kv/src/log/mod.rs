@@ -87,7 +87,7 @@ pub(crate) struct Log {
     goes_on: bool,
 }
 
-/// What appenders and the writer share.
+/// The state that appenders and the writer share.
 pub(super) struct State {
     /// The chunks in memory. The last one is the appender's.
     chunks: Vec<Arc<TailChunk>>,

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn appended_bytes_are_read_while_more_is_appended() {
         let header = ChunkHeader {
-            segment: Uuid([1; 16]),
+            segment: Uuid::from_bytes([1; 16]),
             offset: 0,
             generation: 1,
             first_sequence: 1,

@@ -89,7 +89,7 @@ impl Log {
         }
     }
 
-    /// Has all appended records made durable within a period.
+    /// Makes all appended records durable within a period.
     fn make_durable_within(&self, period: Duration) {
         let at = self.deadline.after(period);
         // An earlier deadline is set: its flush has yet to begin, and includes all records of now.
@@ -131,7 +131,7 @@ impl Log {
                 state.durable = state.durable.max(*reached);
             }
             Err(error) => {
-                // What the device has now is not known: no more writes are acknowledged.
+                // The device's contents are unknown now: no more writes are acknowledged.
                 state.failed.get_or_insert_with(|| error.with_causes());
                 self.changed.notify_all();
             }

@@ -31,7 +31,7 @@ pub(crate) trait Source {
     fn next(&mut self) -> Result<Option<KnownKey>>;
 }
 
-/// What is merged into a tree. Each thread that merges a part has a source of its own.
+/// The entries that are merged into a tree. Each thread that merges a part has a source of its own.
 pub(crate) trait MergeInput: Sync {
     /// The entries from a key on.
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>>;

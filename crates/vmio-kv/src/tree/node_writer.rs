@@ -79,7 +79,7 @@ impl<'segment> TakenNodes<'segment> {
         self.blocks.blocks()
     }
 
-    /// Gives the nodes to the caller, who commits them.
+    /// Gives the nodes to the caller, which commits them.
     pub(super) fn keep(mut self) -> BlockRuns {
         mem::take(&mut self.blocks)
     }

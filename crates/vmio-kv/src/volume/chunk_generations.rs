@@ -1,7 +1,7 @@
 //! The generations of units as chunks of the log, and which entries of leaves point into one that has ended.
 //!
 //! A chunk is given up once its live records have been moved. Older levels may still have entries that point into it. Newer levels have newer
-//! entries of the same keys, so nobody needs the old ones; but they must not be followed once the unit holds something else. Two epochs tell,
+//! entries of the same keys, so the old ones are not needed; but they must not be followed once the unit holds something else. Two epochs tell,
 //! without a read:
 //!
 //! - the commit that ended the unit's previous generation. A leaf that is no newer was written before this generation began;

@@ -17,7 +17,7 @@ use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 use crate::volume::space_reservation::OWN_UNITS;
 
-/// What the last commit said, and what the next one needs.
+/// The state of the last commit, and what the next one needs.
 pub(crate) struct Committed {
     /// The places of the superblock's two copies.
     pub(super) copies: [u64; 2],
@@ -33,7 +33,7 @@ pub(crate) struct Committed {
     failed: Option<String>,
 }
 
-/// What a commit changes.
+/// The changes of a commit.
 #[derive(Default)]
 pub(crate) struct Changes {
     /// New keyspaces, and others in their new state.
@@ -267,7 +267,7 @@ impl Segment {
         let write_fence = superblock.write_fence;
         self.replay_sequence.store(superblock.log_replay_sequence, Ordering::Release);
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
-        // Before any of its retired blocks is free: whoever takes one labels it with a later epoch.
+        // Before any of its retired blocks is free: a thread that takes one labels it with a later epoch.
         self.epoch.store(epoch, Ordering::Release);
         committed.free_log_blocks = free_log_blocks;
         // They are not read through the mapping, and no older state is left that refers to them.

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, FullPlace, Result};
-use crate::format::block::{Block, Uuid};
+use crate::format::block::{Block, Uuid, random_uuid};
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
 use crate::volume::Volume;
@@ -17,11 +17,11 @@ use crate::volume::segment::{Segment, format};
 pub(crate) const SEGMENTS_MAX: usize = SEGMENTS_A_TABLE / 2;
 
 impl Volume {
-    /// Creates a segment of `units` units. `owned` is an existing segment: whoever has claimed that has claimed all.
+    /// Creates a segment of `units` units. `owned` is an existing segment: a claim of that segment is a claim of all.
     pub(crate) fn create_segment(&mut self, owned: &Segment, units: u64) -> Result<SegmentEntry> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
-        let uuid = Uuid::random().map_err(failed)?;
+        let uuid = random_uuid().map_err(failed)?;
         let numbers = self.layout.segments.iter().map(|segment| segment.number + 1);
         let number = numbers.max().unwrap_or(0);
         if number as usize >= SEGMENTS_MAX {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
+use crate::format::block::{Block, Kind, Sealed, Uuid, random_uuid, unseal};
 use crate::format::geometry::{
     ALLOCATION_UNIT_BYTES, BLOCK_BYTES, GROUP_UNITS_MAX, Group, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
 };
@@ -38,7 +38,7 @@ use crate::volume::ownership::Standing;
 /// The longest volume in units: one block of the table of segments is in use.
 pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
 
-/// What a volume says of itself and its segments.
+/// The layout of a volume and its segments.
 #[derive(Clone)]
 pub(crate) struct Layout {
     pub(crate) header: VolumeHeader,
@@ -67,12 +67,12 @@ impl Volume {
             device.content()?.check_nothing(device.name())?;
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
-        let uuid = Uuid::random().map_err(failed)?;
+        let uuid = random_uuid().map_err(failed)?;
         device.allocate(0)?;
         HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
         device.flush()?;
         let units = device.len() / ALLOCATION_UNIT_BYTES;
-        let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
+        let segment = SegmentEntry { uuid: random_uuid().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
         let epoch = 1;

@@ -16,7 +16,7 @@ use crate::format::superblock::Superblock;
 use crate::volume::commit::Committed;
 use crate::volume::segment::Segment;
 
-/// What a segment's owner knows of itself.
+/// The state of a segment's owner.
 pub(crate) struct Ownership {
     /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
@@ -43,7 +43,7 @@ impl Ownership {
     }
 }
 
-/// What an opening knows until it owns the segment: it may go on as long as no other owner has claimed it since.
+/// The state of an opening until it owns the segment: it may go on as long as no other owner has claimed it since.
 #[derive(Clone)]
 pub(super) struct Standing {
     pub(super) number: u32,

@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use crate::batching_lock::BatchingLock;
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, FullPlace, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
+use crate::format::block::{Block, Kind, Sealed, Uuid, random_uuid, unseal};
 use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
@@ -216,7 +216,7 @@ impl Segment {
         // Most likely not the number that another opening has begun with.
         let failed =
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
-        let [low, high, ..] = Uuid::random().map_err(failed)?.0;
+        let [low, high, ..] = random_uuid().map_err(failed)?.into_bytes();
         Ok(Segment {
             chunk_generations: chunk_generations.clone(),
             merges: Merges::default(),

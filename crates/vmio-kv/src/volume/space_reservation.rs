@@ -17,7 +17,7 @@ const DELETE_UNITS: u64 = 2;
 const BACKGROUND_CHUNKS: u64 = 4;
 const BACKGROUND_SHARE: u64 = 16;
 
-/// Who may take the last space: the first is refused first.
+/// Priority of a write for the last space: the first is refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpacePriority {
     /// Background writes, which no user has asked for.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::device::Device;
 use crate::error::{Damage, Error, FullPlace, Result};
-use crate::format::block::{Block, Uuid};
+use crate::format::block::{Block, Uuid, random_uuid};
 use crate::format::geometry::{
     ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, Group, first_units, unit_behind, units_from,
 };
@@ -103,7 +103,7 @@ impl Volume {
     pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
-        let name = Uuid::random().map_err(failed)?;
+        let name = random_uuid().map_err(failed)?;
         let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
         loop {
             // Before our claims the former owner may have made more of what was read.

@@ -1,4 +1,4 @@
-//! vmio-kv itself: the stores that a program has which links nobody else's.
+//! vmio-kv as an engine, for programs that link no other store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::page_trace::PageTrace;
 const BESIDE_BYTES_MIN: u64 = 16 << 20;
 const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 
-/// Those of vmio-kv alone.
+/// vmio-kv alone.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStores;
 
@@ -32,18 +32,18 @@ impl Stores for OwnStores {
     }
 }
 
-/// An engine that another program has: `vmio` links nobody else's store.
+/// An engine of another program: `vmio` links no other store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{engine} is measured by vmio-bench: cargo run --release -p vmio-bench{} -- kv --engines vmio,{engine}", .engine.cargo_options())]
 pub struct MeasuredByVmioBench {
-    /// The engine that was asked for.
+    /// The requested engine.
     pub engine: EngineKind,
 }
 
 /// A store in a file of the folder.
 pub struct VmioEngine {
     keyspaces: Vec<VmioKeyspace>,
-    /// Of the two memtables of all keyspaces.
+    /// The memtables of all keyspaces together, twice.
     memtables_bytes: u64,
     page_trace: Option<Arc<PageTrace>>,
     db: Db,
@@ -53,9 +53,9 @@ struct VmioKeyspace(KeyspaceHandle);
 
 impl VmioEngine {
     pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
-        // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
+        // The program, its stacks, page tables and the allocator's reserves come in addition to the store's memory.
         let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
-        // Sparse, so that space which is not used costs nothing.
+        // Sparse, so that unused space costs nothing.
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
         let keyspaces = u64::from(setup.keyspaces);
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_an_engine_is_told() {
+    fn an_error_names_the_program_that_has_an_engine() {
         for engine in EngineKind::ALL {
             let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
             let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());

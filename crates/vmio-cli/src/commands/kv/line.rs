@@ -76,7 +76,7 @@ struct Key {
 }
 
 impl Form {
-    /// What `--json`, `--format`, `--hex` and `--base64` say.
+    /// The form that `--json`, `--format`, `--hex` and `--base64` choose.
     pub fn of(json: bool, format: Option<Format>, encoding: EncodingArgs) -> anyhow::Result<Self> {
         let format = format.unwrap_or(if json { Format::Json } else { Format::Text });
         let encoding = encoding.encoding();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::keyspace::Keyspace;
@@ -134,7 +134,7 @@ impl OpenSegment {
             return Ok(());
         }
         for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
-            // What a failed compaction has left is lost to no reader, and stays.
+            // The memtable of a failed compaction is lost to no reader, and stays.
             let target = keyspace.memtables_so_far();
             loop {
                 let flushed = keyspace.flushed_memtables();

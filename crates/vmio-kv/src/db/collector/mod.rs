@@ -11,7 +11,7 @@ mod thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
@@ -47,7 +47,7 @@ pub(crate) struct Collector {
     pub(super) moved_bytes: AtomicU64,
 }
 
-/// What the collecting thread knows.
+/// The state of the collecting thread.
 #[derive(Default)]
 pub(super) struct Collecting {
     /// Chunks without a live record, and when the last record left them.
@@ -188,7 +188,7 @@ impl OpenSegment {
         let mut state = self.collecting();
         self.log.check_goes_on()?;
         self.store.compactions.forget_apart();
-        // What readers held until now.
+        // Blocks that readers held until now.
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
@@ -199,7 +199,7 @@ impl OpenSegment {
                 break;
             }
             self.learn_all(learning)?;
-            // What is written meanwhile is left to the next collection.
+            // Later writes are left to the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
             for _ in 0..chunks {
                 if self.step(&mut state, goal, Learning::Nothing)? != Step::Emptied {
@@ -258,7 +258,7 @@ impl OpenSegment {
         }
         compact_again()?;
         if !has_space() {
-            // What running merges have replaced becomes free when they end.
+            // Blocks that running merges have replaced become free when the merges end.
             self.segment.merges.wait();
             self.segment.give_back()?;
         }

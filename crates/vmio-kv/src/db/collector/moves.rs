@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::db::OpenSegment;
 use crate::db::collector::learning::Learning;
+use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;

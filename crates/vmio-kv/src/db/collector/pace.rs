@@ -20,12 +20,12 @@ const WAITED_FOR_BYTES: u64 = 1 << 20;
 /// Thousandths of the way to the bound at which writers stop.
 const BOUND: u32 = 1000;
 
-/// What is bounded.
+/// A bounded quantity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
     /// The space that the log takes.
     Space,
-    /// What an opening would read back.
+    /// The log that an opening would read back.
     Recovery,
 }
 

@@ -10,7 +10,7 @@ use vmio::SignalsBlocked;
 
 use super::learning::Learning;
 use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;

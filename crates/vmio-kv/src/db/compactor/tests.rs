@@ -36,7 +36,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 /// Waits until no merge runs, and those that ran have committed and freed what they replaced.
 fn wait_for_compactions(home: &OpenSegment) {
     home.segment.merges.wait();
-    drop(home.committing.lock().expect("nobody has panicked"));
+    drop(home.committing.lock().expect("no thread has panicked"));
 }
 
 /// Where the last leaf of a tree is.
@@ -126,7 +126,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
     home.finish_compaction(held).expect("compacted");
     assert_eq!((trees()[1].compacting, trees()[2].active.map(|root| root.entries)), (None, last));
     check(&db, &all);
-    // What has come in meanwhile is next.
+    // Entries that have come in meanwhile are next.
     home.finish_compaction(keyspace.begin_compaction(false).expect("the level is full")).expect("compacted");
     assert!(trees()[1].active.is_none());
     check(&db, &all);

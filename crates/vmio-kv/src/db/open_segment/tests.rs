@@ -70,7 +70,7 @@ fn large_values_leave_a_batch_its_space() {
     });
 }
 
-/// What an unfinished compaction has taken.
+/// The blocks of an unfinished compaction.
 struct Nodes {
     segment: Arc<Segment>,
     cursor: Cursor,

@@ -22,7 +22,7 @@ const GONE_BY_SHARE: u64 = 4;
 const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
-/// What a record that is ahead takes besides its key and value: itself, its place in the order of reading, and what the allocator adds to
+/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and what the allocator adds to
 /// both.
 const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
 

@@ -10,7 +10,7 @@ use crate::volume::allocator::{Allocator, GroupMap};
 /// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
 const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
-/// What was taken for a value.
+/// The blocks taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenRuns {
     /// For its bytes, in their order.

@@ -8,7 +8,7 @@ use super::*;
 use crate::format::extents::Extent;
 use crate::format::geometry::{GROUP_UNITS_MAX, unit_of};
 
-const SEGMENT: Uuid = Uuid([3; 16]);
+const SEGMENT: Uuid = Uuid::from_bytes([3; 16]);
 
 fn group(units: u64) -> Vec<Group> {
     vec![Group::new(1, units)]

@@ -228,11 +228,11 @@ mod tests {
         let kept: usize = allocator.groups.iter().map(|map| map.units.len()).sum();
         assert_eq!(kept, 513 + 99);
         assert_eq!(allocator.free_units_with_holes(), free - 511);
-        let changed = allocator.changed(Uuid([1; 16]), 1, write_fence);
+        let changed = allocator.changed(Uuid::from_bytes([1; 16]), 1, write_fence);
         let unused: u64 = changed.unused.iter().map(|unused| unused.indexes.end - unused.indexes.start).sum();
         let all: u64 = groups.iter().map(|group| group.bitmaps_in_use() + group.unit_tables_in_use()).sum();
         assert_eq!((changed.blocks.len() as u64, unused), (9 + 3 + 99 * 2, all - 9 - 3 - 99 * 2));
-        assert!(allocator.changed(Uuid([1; 16]), 2, write_fence).blocks.is_empty());
+        assert!(allocator.changed(Uuid::from_bytes([1; 16]), 2, write_fence).blocks.is_empty());
     }
 
     fn give_space_below(allocator: &mut Allocator, end: u64) {
