@@ -60,7 +60,8 @@ fn without_outer_links(source: &str, text: &str) -> String {
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         let Event::Start(Tag::Link { dest_url, .. }) = event else { continue };
         let Some(file) = outer_file(folder, &dest_url) else { continue };
-        let label = text[range.clone()].strip_prefix('[').and_then(|rest| rest.rsplit_once("](")).map(|(label, _)| label);
+        let label =
+            text[range.clone()].strip_prefix('[').and_then(|rest| rest.rsplit_once("](")).map(|(label, _)| label);
         let Some(label) = label else { continue };
         changed += &text[done..range.start];
         changed += label;
@@ -211,7 +212,11 @@ mod tests {
     #[test]
     fn a_broken_link_of_the_built_book_is_named() {
         let built = tempfile::tempdir().unwrap();
-        fs::write(built.path().join("a.html"), r##"<h1 id="x"></h1><a class="b" href="a.html#x"> <a href="#x"> <a href="https://c.d">"##).unwrap();
+        fs::write(
+            built.path().join("a.html"),
+            r##"<h1 id="x"></h1><a class="b" href="a.html#x"> <a href="#x"> <a href="https://c.d">"##,
+        )
+        .unwrap();
         check_links(built.path()).unwrap();
         fs::write(built.path().join("b.html"), r#"<a href="a.html#y"> <a href="gone.html">"#).unwrap();
         let told = check_links(built.path()).unwrap_err().to_string();

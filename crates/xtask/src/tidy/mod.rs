@@ -102,7 +102,15 @@ mod tests {
         ]);
         assert_eq!(
             places(pages::check(&tree).unwrap()),
-            ["README.md:2", "README.md:4", "docs/one.md:1", "docs/one.md:2", "docs/two.md:3", "docs/two.md:4", "docs/two.md:1"]
+            [
+                "README.md:2",
+                "README.md:4",
+                "docs/one.md:1",
+                "docs/one.md:2",
+                "docs/two.md:3",
+                "docs/two.md:4",
+                "docs/two.md:1"
+            ]
         );
     }
 

@@ -68,7 +68,8 @@ impl Link {
         if url.contains("://") || url.starts_with("mailto:") {
             return None;
         }
-        let (file, heading) = url.split_once('#').map_or((url, None), |(file, heading)| (file, Some(heading.to_owned())));
+        let (file, heading) =
+            url.split_once('#').map_or((url, None), |(file, heading)| (file, Some(heading.to_owned())));
         let file = if file.is_empty() { page.to_owned() } else { resolved(&folder.join(file)) };
         Some(Link { line, file, heading })
     }
