@@ -199,7 +199,7 @@ int main(int count, char **words)
 			int kind = random_below(8);
 			for (int at = 0; at < 100; at++)
 				transfer(which, kind, at % 10 == 0);
-			// The keeper has a processor now, if it wants one.
+			// The lease manager has a processor now, if it wants one.
 			if (random_below(4) == 0)
 				usleep(300);
 		}

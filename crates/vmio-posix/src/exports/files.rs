@@ -295,7 +295,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
             }
             // They are about what is cached while it is warm, or used for that.
             libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd),
-            // The keeper is told by signals to whom the file belongs.
+            // The lease manager is told by signals to whom the file belongs.
             libc::F_SETOWN | libc::F_GETOWN | F_SETOWN_EX | F_GETOWN_EX | F_SETSIG | F_GETSIG => split::leave(fd),
             _ => {}
         }

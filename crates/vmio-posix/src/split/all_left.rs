@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{descriptors, keeper};
+use super::{descriptors, lease_manager};
 
 /// How many of them there are.
 static HELD: AtomicU32 = AtomicU32::new(0);
@@ -15,9 +15,9 @@ pub(crate) struct AllLeft {
 
 impl AllLeft {
     pub(crate) fn new() -> Self {
-        let is_counted = keeper::is_in_this_process();
+        let is_counted = lease_manager::is_in_this_process();
         if is_counted {
-            // Before: what the keeper begins to warm up from here on it gives up again.
+            // Before: what the lease manager begins to warm up from here on it gives up again.
             HELD.fetch_add(1, Ordering::SeqCst);
         }
         descriptors::leave_all();

@@ -1,4 +1,4 @@
-//! How a thread of the program's waits for the keeper.
+//! How a thread of the program's waits for the lease manager.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 const OPEN: u32 = 0;
 const GIVEN: u32 = 1;
 
-/// What the keeper says of a request: a count, or why there is none. It is in the frame of who waits for it.
+/// What the lease manager says of a request: a count, or why there is none. It is in the frame of who waits for it.
 pub(super) struct Answer {
     state: AtomicU32,
     outcome: AtomicI64,

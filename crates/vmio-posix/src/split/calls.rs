@@ -9,7 +9,7 @@ use rustix::io::{Errno, pread, pwrite, pwritev};
 use smallvec::SmallVec;
 
 use super::descriptors::{self, Call, Held};
-use super::keeper;
+use super::lease_manager;
 use super::strict_calls;
 use super::warm::Warm;
 use crate::transfer::{Position, TRANSFER_MAX};
@@ -31,7 +31,7 @@ pub(crate) enum Way {
 impl Call {
     /// The kernel reads or writes a file that may be worth more.
     fn is_of_the_kernel(&self) {
-        if self.description.is_worth_a_look() && !keeper::look_at(self.fd) {
+        if self.description.is_worth_a_look() && !lease_manager::look_at(self.fd) {
             self.description.ask_again();
         }
     }
@@ -184,7 +184,7 @@ pub(crate) fn write<'a>(
     if is_nowhere(position, len) {
         return Way::Linux(None);
     }
-    if keeper::is_strict() {
+    if lease_manager::is_strict() {
         return strict_calls::write(fd, position, buffers);
     }
     let Some(call) = Call::begin(fd.as_raw_fd()) else { return Way::Linux(None) };
@@ -358,18 +358,18 @@ pub(crate) fn synced(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
 
 /// The kernel is about to read a file by itself: it must know what was written.
 pub(crate) fn reads(fd: RawFd) -> Option<Held> {
-    keeper::has_frames().then(|| descriptors::held(fd))
+    lease_manager::has_frames().then(|| descriptors::held(fd))
 }
 
 /// Something that is not logged, and goes by the kernel, is about to change bytes of a file: in strict mode it must not be undone, and
 /// what is in frames of this process must not be older.
 pub(crate) fn changes(fd: RawFd) -> Option<Held> {
-    (keeper::is_strict() || keeper::has_frames()).then(|| descriptors::held(fd))
+    (lease_manager::is_strict() || lease_manager::has_frames()).then(|| descriptors::held(fd))
 }
 
 /// The same of what the kernel maps, which is changed, or read, for as long as it is mapped.
 pub(crate) fn maps(fd: BorrowedFd<'_>, changes: bool) {
-    if keeper::has_frames() || changes && keeper::is_strict() {
+    if lease_manager::has_frames() || changes && lease_manager::is_strict() {
         descriptors::leave(fd.as_raw_fd());
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum State {
     Free,
     /// The kernel, so far.
     Cold,
-    /// The keeper is at work on it: calls wait.
+    /// The lease manager is at work on it: calls wait.
     Warming,
     /// vmio, with a lease.
     Warm,
@@ -42,7 +42,7 @@ pub(crate) struct Description {
     /// The tick of the clock at which one of the program's descriptors was last known to be one of it.
     pub(super) verified_at: AtomicU64,
     calls: AtomicU32,
-    /// Whether the keeper has been asked.
+    /// Whether the lease manager has been asked.
     is_asked: AtomicBool,
     /// Calls of the kernel's under way, from its position or about the file's length: it does not become warm meanwhile.
     held: AtomicU32,
@@ -206,14 +206,14 @@ impl Description {
         true
     }
 
-    /// One more call by which the kernel reads or writes the file; whether the keeper should look at it now.
+    /// One more call by which the kernel reads or writes the file; whether the lease manager should look at it now.
     pub(super) fn is_worth_a_look(&self) -> bool {
         self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS_BEFORE_WARMTH
             && self.held.load(Ordering::Relaxed) == 0
             && !self.is_asked.swap(true, Ordering::Relaxed)
     }
 
-    /// The keeper has looked, in vain: later it may look again.
+    /// The lease manager has looked, in vain: later it may look again.
     pub(super) fn ask_again(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);

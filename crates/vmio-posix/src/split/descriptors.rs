@@ -11,7 +11,7 @@ use vmio::SignalsBlocked;
 
 use super::cached_file::CachedFile;
 use super::description::{Description, State};
-use super::keeper;
+use super::lease_manager;
 use super::report;
 use super::warm::{Counts, Warm};
 use crate::entry;
@@ -135,7 +135,7 @@ impl Call {
     /// where vmio alone has something of the file, or the program was found to close descriptors without our knowing; else once a tick of the clock.
     fn is_of_the_same_file(&self) -> bool {
         let description = self.description;
-        let has_bytes = keeper::is_strict() || description.warm().is_some_and(|warm| warm.cached().is_some());
+        let has_bytes = lease_manager::is_strict() || description.warm().is_some_and(|warm| warm.cached().is_some());
         if has_bytes || CLOSES_UNSEEN.load(Ordering::Relaxed) {
             return description.own.is_same(self.fd);
         }
@@ -178,7 +178,7 @@ fn tick() -> u64 {
 /// Whether the caller is a child that has its parent's memory until it is another program (vfork), and descriptors of its own: what it does to
 /// those says nothing of its parent's. All is Linux's from here on, for both.
 fn is_childs() -> bool {
-    if keeper::is_in_this_process() {
+    if lease_manager::is_in_this_process() {
         return false;
     }
     leave_all();
@@ -190,7 +190,7 @@ pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_childs()) else { return };
     opened_elsewhere(fd);
     // SAFETY: the program has just opened it.
-    if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
+    if !lease_manager::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return;
     }
     if let Some((index, description)) = free() {
@@ -307,7 +307,7 @@ fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
 enum Own {
     /// The program is about to lose its record locks on the file in any case.
     GoesWithIt,
-    /// It may have some, so that the keeper looks before it is closed.
+    /// It may have some, so that the lease manager looks before it is closed.
     Stays,
 }
 
@@ -327,7 +327,7 @@ fn forget(fd: RawFd, own: Own) {
     } else {
         description.unshare();
         if has_own {
-            keeper::look_for_closed();
+            lease_manager::look_for_closed();
         }
     }
 }
@@ -380,7 +380,7 @@ impl Drop for Held {
 pub(crate) fn held(fd: RawFd) -> Held {
     let held = Held(of_descriptor(fd));
     if let Some(description) = held.0 {
-        // Before: what the keeper begins to warm up from here on it gives up again.
+        // Before: what the lease manager begins to warm up from here on it gives up again.
         description.hold();
         leave_description(description, Until::ItIsWarm);
     }
@@ -407,7 +407,7 @@ pub(super) fn belong_to_child() {
 pub(super) fn leave_those_asked_back(told: impl Fn(BorrowedFd<'_>)) {
     let until = if Settings::refuse_shared() { Until::ItIsWarm } else { Until::TheEnd };
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        if description.state() == State::Warm && keeper::is_asked_back(description) {
+        if description.state() == State::Warm && lease_manager::is_asked_back(description) {
             description.own.get().map(&told);
             leave_description(description, until);
         }
@@ -448,7 +448,7 @@ pub(super) fn add_counts(total: &Counts) {
 
 /// Hands to the kernel what was written by all descriptions, and waits for those that are just being left. The first error.
 pub(crate) fn write_back_all() -> Result<(), Errno> {
-    if !keeper::has_frames() {
+    if !lease_manager::has_frames() {
         return Ok(());
     }
     let mut outcome = Ok(());
@@ -513,10 +513,10 @@ fn leave_description(description: &'static Description, until: Until) {
     description.log_key.store(0, Ordering::Release);
     if is_quiet {
         // SAFETY: no call is under way, and none can begin.
-        unsafe { keeper::dispose(description.take_warm()) };
+        unsafe { lease_manager::dispose(description.take_warm()) };
     }
     if let Some(own) = own {
-        keeper::give_back(own);
+        lease_manager::give_back(own);
     }
     description.ask_again();
     description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
@@ -592,7 +592,7 @@ mod tests {
         let fd = file.as_raw_fd();
         let (index, description) = free().unwrap();
         number(fd).unwrap().store(index + 1, Ordering::SeqCst);
-        keeper::start();
+        lease_manager::start();
         duplicated(fd, DESCRIPTORS as RawFd);
         assert!(description.state() == State::Linux);
         forget(fd, Own::Stays);

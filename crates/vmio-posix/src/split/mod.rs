@@ -2,7 +2,7 @@
 //! everything else is the kernel file system's.
 //!
 //! A file that the process opens is the kernel's at first. Once some calls have read or written it by one *description* (an open file
-//! description: what duplicated descriptors share), the `keeper` looks whether it lies under one of the folders and takes a lease on
+//! description: what duplicated descriptors share), the `lease_manager` looks whether it lies under one of the folders and takes a lease on
 //! it, which nobody gets who shares the file with a writer. While there is a lease the description is *warm*: its position is
 //! counted here, and what lies within the length that is known is copied. Whoever opens the file, or changes its length by its path,
 //! waits for the kernel to have the lease back; the description is left to Linux then, for good, and so it is before anybody else can
@@ -20,7 +20,7 @@ mod cached_file;
 mod calls;
 mod description;
 mod descriptors;
-mod keeper;
+mod lease_manager;
 mod leased_file;
 mod own_descriptor;
 mod refusal;
@@ -35,6 +35,6 @@ pub(crate) use descriptors::{
     Held, closed, closed_range, duplicated, flags, give_way_to, given_away, held, is_alone, leave, leave_range, opened,
     opened_elsewhere, replacing, write_back_all,
 };
-pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
+pub(crate) use lease_manager::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
 pub(crate) use report::{goes_on, report};
 pub(crate) use strict::opening_logs;

@@ -48,7 +48,7 @@ impl OwnDescriptor {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Takes one for the open file behind a descriptor. The keeper alone does that, while there is none.
+    /// Takes one for the open file behind a descriptor. The lease manager alone does that, while there is none.
     pub(super) fn take(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'static>, Errno> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if u64::from(TAKEN.load(Ordering::Relaxed)) >= limit / SHARE {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use serde_json::json;
 
-use super::keeper;
+use super::lease_manager;
 use super::refusal::Refusal;
 use super::strict;
 use crate::messages;
@@ -91,7 +91,7 @@ pub(crate) fn report() {
     if process.get() != PROCESS.load(Ordering::Relaxed) || HAS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (counts, warmed) = (keeper::counts(), keeper::warmed());
+    let (counts, warmed) = (lease_manager::counts(), lease_manager::warmed());
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (reads, read_bytes) = (of(&counts.reads), of(&counts.read_bytes));
     let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
@@ -99,7 +99,7 @@ pub(crate) fn report() {
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
     let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
     let flushes = synchronous::flushes();
-    let cache = keeper::cache_stats();
+    let cache = lease_manager::cache_stats();
     let of_cache = cache.as_ref().map_or(String::new(), |stats| {
         format!(
             "; cache: {} misses, {} bytes read, {} written, {} pages evicted",

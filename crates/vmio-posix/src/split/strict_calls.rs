@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::calls::{BUFFERS_ON_STACK, Way, write_part};
 use super::descriptors::{self, Call};
-use super::keeper::{self, ForWrites};
+use super::lease_manager::{self, ForWrites};
 use super::strict::{SharedWrite, Turn};
 use super::warm::Warm;
 use crate::entry;
@@ -22,7 +22,7 @@ type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
     let buffers: Buffers<'_> = buffers.collect();
-    // Once the keeper has looked at the description it is warm, or others' as well.
+    // Once the lease manager has looked at the description it is warm, or others' as well.
     for has_looked in [false, true] {
         let mut is_shared = false;
         if let Some(call) = Call::begin(fd.as_raw_fd()) {
@@ -43,7 +43,7 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
             return Way::Linux(None);
         }
-        match keeper::for_writes(fd) {
+        match lease_manager::for_writes(fd) {
             ForWrites::IsThere => {}
             ForWrites::NotNeeded => return Way::Linux(None),
             // Without a log it would not be what was promised.
@@ -52,9 +52,9 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         if is_shared {
             break;
         }
-        keeper::look_now(fd.as_raw_fd());
+        lease_manager::look_now(fd.as_raw_fd());
     }
-    match keeper::write(&SharedWrite { fd, position, buffers: &buffers }) {
+    match lease_manager::write(&SharedWrite { fd, position, buffers: &buffers }) {
         Some(outcome) => Way::Done(outcome),
         // A child before exec, which has its parent's memory.
         None => Way::Linux(None),

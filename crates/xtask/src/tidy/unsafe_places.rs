@@ -59,10 +59,10 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-posix/src/file.rs",
     "crates/vmio-posix/src/fork.rs",
     "crates/vmio-posix/src/process.rs",
-    // What calls share without a lock, descriptors that the program has open, and what the keeper asks the kernel.
+    // What calls share without a lock, descriptors that the program has open, and what the lease manager asks the kernel.
     "crates/vmio-posix/src/split/description.rs",
     "crates/vmio-posix/src/split/descriptors.rs",
-    "crates/vmio-posix/src/split/keeper.rs",
+    "crates/vmio-posix/src/split/lease_manager.rs",
     "crates/vmio-posix/src/split/leased_file.rs",
     "crates/vmio-posix/src/split/own_descriptor.rs",
     "crates/vmio-posix/src/split/answer.rs",

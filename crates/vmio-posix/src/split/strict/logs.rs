@@ -71,7 +71,7 @@ pub(in super::super) fn close_descriptors_of_parent() {
     }
 }
 
-/// The logs that the keeper has made. Only its thread has them.
+/// The logs that the lease manager has made. Only its thread has them.
 #[derive(Default)]
 pub(in super::super) struct Logs(Vec<Arc<ProcessLog>>);
 
@@ -161,7 +161,7 @@ impl ProcessLog {
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(no_flush(Errno::IO)),
             };
-            // SAFETY: it is vmio's own, or the keeper's caller waits with it: who closes it has the file retired before, and that waits for the end of this.
+            // SAFETY: it is vmio's own, or the lease manager's caller waits with it: who closes it has the file retired before, and that waits for the end of this.
             Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
         };
         COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);

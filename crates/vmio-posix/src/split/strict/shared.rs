@@ -1,4 +1,4 @@
-//! Writes to files that others have open, too, or that no lease is to be had for. The keeper does them, since its thread may allocate
+//! Writes to files that others have open, too, or that no lease is to be had for. The lease manager does them, since its thread may allocate
 //! and wait.
 
 use std::io::IoSlice;

@@ -31,7 +31,7 @@ use crate::own_descriptors;
 use crate::settings::{Mode, Settings};
 use crate::table::is_regular;
 
-/// What waits for the keeper at most; what finds no room is asked for again, or never freed.
+/// What waits for the lease manager at most; what finds no room is asked for again, or never freed.
 const REQUESTS_MAX: usize = 256;
 
 /// How often descriptors are looked for that were closed without our knowing, while files are warm.
@@ -47,7 +47,7 @@ const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
 
-/// By which the kernel, when it wants a lease back, and this process wake the keeper: it is sent to that thread alone. Programs wait for
+/// By which the kernel, when it wants a lease back, and this process wake the lease manager: it is sent to that thread alone. Programs wait for
 /// real-time signals and SIGIO themselves, and where as many signals are pending as may be, the former do not arrive; this one nobody
 /// else sends.
 const WAKE_SIGNAL: c_int = libc::SIGSTKFLT;
@@ -85,8 +85,8 @@ struct Disposed(*mut Warm);
 // SAFETY: it is a box that was taken apart, of a type that may go to another thread.
 unsafe impl Send for Disposed {}
 
-/// The keeper's thread, and what has been asked of it.
-struct Keeper {
+/// The lease manager's thread, and what has been asked of it.
+struct LeaseManager {
     requests: ArrayQueue<Request>,
     /// What was done by descriptions that have been left.
     counts: Counts,
@@ -104,11 +104,11 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Its thread; [`NO_THREAD`] until there is one, which a forked child does not have.
 static THREAD: AtomicI32 = AtomicI32::new(NO_THREAD);
 /// Null before there is a thread, and in a forked child.
-static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
+static MANAGER: AtomicPtr<LeaseManager> = AtomicPtr::new(ptr::null_mut());
 
-fn keeper() -> Option<&'static Keeper> {
+fn manager() -> Option<&'static LeaseManager> {
     // SAFETY: what was stored is never freed.
-    unsafe { KEEPER.load(Ordering::Acquire).as_ref() }
+    unsafe { MANAGER.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether the process was started with a mode.
@@ -150,11 +150,11 @@ pub(super) fn is_in_this_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == getpid().as_raw_nonzero().get()
 }
 
-/// In a forked child, which has no keeper.
+/// In a forked child, which has no lease manager.
 pub(crate) fn begin_anew() {
     THREAD.store(NO_THREAD, Ordering::Relaxed);
     // The thread may have been in the middle of taking something out: what it had stays as it is, unused.
-    KEEPER.store(ptr::null_mut(), Ordering::Relaxed);
+    MANAGER.store(ptr::null_mut(), Ordering::Relaxed);
     descriptors::belong_to_child();
     all_left::begin_anew();
     strict::close_descriptors_of_parent();
@@ -185,22 +185,22 @@ fn begin() -> bool {
         thread::yield_now();
     }
     messages::keep();
-    let keeper = Box::into_raw(Box::new(Keeper {
+    let manager = Box::into_raw(Box::new(LeaseManager {
         requests: ArrayQueue::new(REQUESTS_MAX),
         counts: Counts::default(),
         warmed: AtomicU64::new(0),
         frames: OnceLock::new(),
     }));
     // SAFETY: it is freed below if there is no thread, and never if there is one.
-    let kept: &'static Keeper = unsafe { &*keeper };
-    if thread::Builder::new().name("vmio-keeper".to_owned()).spawn(move || keep(kept)).is_ok() {
+    let shared: &'static LeaseManager = unsafe { &*manager };
+    if thread::Builder::new().name("vmio-leases".to_owned()).spawn(move || serve_requests(shared)).is_ok() {
         while THREAD.load(Ordering::Acquire) == STARTING {
             thread::yield_now();
         }
         return true;
     }
     // SAFETY: there is no thread that has it, and nobody else was told of it.
-    drop(unsafe { Box::from_raw(keeper) });
+    drop(unsafe { Box::from_raw(manager) });
     THREAD.store(NO_THREAD, Ordering::Release);
     false
 }
@@ -248,9 +248,9 @@ pub(super) fn look_for_closed() {
 /// It is a box that was taken apart, and nobody else's any more.
 pub(super) unsafe fn dispose(warm: *mut Warm) {
     // SAFETY: by the caller.
-    if let (Some(about), Some(keeper)) = (unsafe { warm.as_ref() }, keeper()) {
+    if let (Some(about), Some(manager)) = (unsafe { warm.as_ref() }, manager()) {
         if let Some(counts) = about.counts() {
-            keeper.counts.absorb(counts);
+            manager.counts.absorb(counts);
         }
         ask(Request::Dispose(Disposed(warm)));
     }
@@ -258,7 +258,7 @@ pub(super) unsafe fn dispose(warm: *mut Warm) {
 
 /// Asks for something, and waits until it is done; `None` if there is nobody to ask.
 fn demand(request: impl Fn(*const Answer) -> Request) -> Option<Result<usize, Errno>> {
-    if !is_in_this_process() || KEEPER.load(Ordering::Relaxed).is_null() {
+    if !is_in_this_process() || MANAGER.load(Ordering::Relaxed).is_null() {
         return None;
     }
     // A handler that asks, too, would not be told before this is; one that leaves this frame for good, never.
@@ -275,7 +275,7 @@ pub(super) fn look_now(fd: RawFd) {
     demand(|answer| Request::LookNow(fd, answer));
 }
 
-/// Has the keeper write to a file that others have open.
+/// Has the lease manager write to a file that others have open.
 pub(super) fn write(write: &SharedWrite<'_>) -> Option<Result<usize, Errno>> {
     demand(|answer| Request::Write(ptr::from_ref(write).cast(), answer))
 }
@@ -303,11 +303,11 @@ pub(crate) fn close_logs() {
 }
 
 fn ask(request: Request) -> bool {
-    let Some(keeper) = keeper() else { return false };
-    if keeper.requests.push(request).is_err() {
+    let Some(manager) = manager() else { return false };
+    if manager.requests.push(request).is_err() {
         return false;
     }
-    // With the one in `keep`: either the thread finds the request when it begins, or it is seen here.
+    // With the one in `serve_requests`: either the thread finds the request when it begins, or it is seen here.
     fence(Ordering::SeqCst);
     let thread = THREAD.load(Ordering::Relaxed);
     if thread > 0 {
@@ -338,7 +338,7 @@ fn await_signal() -> bool {
     let is_sent_by_hand = about.si_signo == WAKE_SIGNAL && about.si_code <= 0 && about.si_code != libc::SI_TKILL;
     // SAFETY: such a signal has a sender. Nobody is one for which there was no room in the queue, as may be with this process's own.
     if is_sent_by_hand && unsafe { about.si_pid() } != 0 {
-        // What is sent to the process is taken from it here. Its first thread may have it: from the process the keeper would take it again.
+        // What is sent to the process is taken from it here. Its first thread may have it: from the process the lease manager would take it again.
         if about.si_code == libc::SI_USER {
             // Which the kernel has nobody say for another.
             about.si_code = libc::SI_QUEUE;
@@ -350,16 +350,16 @@ fn await_signal() -> bool {
     true
 }
 
-fn keep(keeper: &'static Keeper) {
+fn serve_requests(manager: &'static LeaseManager) {
     // SAFETY: tells a number.
     let thread = unsafe { libc::gettid() };
-    KEEPER.store(ptr::from_ref(keeper).cast_mut(), Ordering::Release);
+    MANAGER.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
     THREAD.store(thread, Ordering::Release);
     fence(Ordering::SeqCst);
     entry::stay_inside();
     let mut logs = Logs::default();
     loop {
-        while let Some(request) = keeper.requests.pop() {
+        while let Some(request) = manager.requests.pop() {
             match request {
                 Request::Look(fd) => warm_up(fd, thread, &mut logs),
                 Request::LookNow(fd, answer) => {
@@ -427,8 +427,8 @@ fn warm_up(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
     }
     let taken = take(opened, thread, description, logs);
     let is_warm = taken.is_ok();
-    if let (true, Some(keeper)) = (is_warm, keeper()) {
-        keeper.warmed.fetch_add(1, Ordering::Relaxed);
+    if let (true, Some(manager)) = (is_warm, manager()) {
+        manager.warmed.fetch_add(1, Ordering::Relaxed);
     }
     report::looked_at(opened, taken);
     description.change(State::Warming, if is_warm { State::Warm } else { State::Linux });
@@ -502,7 +502,7 @@ fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -
 /// A mapping of a leased file: over frames of this process if there are any, and the file is not persistent memory anyway.
 fn mapped(fd: BorrowedFd<'_>, len: u64, access: Access, settings: &Settings) -> std::io::Result<Warm> {
     let shared = || Warm::new(fd, len, access, settings.stores_after_bytes);
-    let Some(cache) = keeper().and_then(|keeper| keeper.cache(settings)) else { return shared() };
+    let Some(cache) = manager().and_then(|manager| manager.cache(settings)) else { return shared() };
     if let Ok(shared) = shared()
         && shared.is_persistent()
     {
@@ -512,7 +512,7 @@ fn mapped(fd: BorrowedFd<'_>, len: u64, access: Access, settings: &Settings) -> 
     cached.map_or_else(shared, |file| Ok(Warm::of_cached(file, access)))
 }
 
-impl Keeper {
+impl LeaseManager {
     /// The frames, made by the first file that is warm.
     fn cache(&self, settings: &Settings) -> Option<&Cache> {
         let build = |bytes: &u64| {
@@ -528,7 +528,7 @@ impl Keeper {
     }
 }
 
-/// Takes a lease; the keeper is told when it is asked back.
+/// Takes a lease; the lease manager is told when it is asked back.
 fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, id: thread };
     let is_leased = control(fd, F_SETSIG, WAKE_SIGNAL as usize) == 0
@@ -561,19 +561,19 @@ fn control(fd: BorrowedFd<'_>, command: c_int, argument: usize) -> c_int {
 
 /// What the cache of this process has done, if there is one.
 pub(super) fn cache_stats() -> Option<Stats> {
-    keeper()?.frames.get()?.as_ref().map(Cache::stats)
+    manager()?.frames.get()?.as_ref().map(Cache::stats)
 }
 
 /// How many descriptions were warmed up.
 pub(super) fn warmed() -> u64 {
-    keeper().map_or(0, |keeper| keeper.warmed.load(Ordering::Relaxed))
+    manager().map_or(0, |manager| manager.warmed.load(Ordering::Relaxed))
 }
 
 /// What was done without a system call so far.
 pub(super) fn counts() -> Counts {
     let total = Counts::default();
-    if let Some(keeper) = keeper() {
-        total.absorb(&keeper.counts);
+    if let Some(manager) = manager() {
+        total.absorb(&manager.counts);
     }
     descriptors::add_counts(&total);
     total
