@@ -241,7 +241,7 @@ nightly() {
         skip "no nightly toolchain could be installed"
 }
 
-# some_test COMMAND...: a test run whose filter must match something, so that a renamed test does not pass unseen.
+# some_test COMMAND...: a test run whose filter must match something, so that a renamed test does not pass unnoticed.
 some_test() {
     "$@" 2>&1 | tee "$scratch/output"
     grep -qE '^running [1-9]' "$scratch/output" || die "no test has a name that matches"

@@ -1,4 +1,4 @@
-//! `cargo xtask`: chores of the repository that are more than a script.
+//! `cargo xtask`: development tasks that are too large for a script.
 
 mod apt;
 mod breakdown;
@@ -27,47 +27,54 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Series};
 use crate::module_bench::Question;
 
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask tidy                                     check the project lints
+  cargo xtask vm --kernel 6.12 -- uname -r             run a command on another kernel
+  cargo xtask module-tests --kernel 6.12 --rounds 0    test the kernel module in a guest
+  cargo xtask vm-tests --kernel 6.1 sigbus             run one test binary of the library in a guest";
+
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the vmio repository")]
+#[command(name = "cargo xtask", about = "Development tasks of the vmio repository", after_help = EXAMPLES)]
 struct Xtask {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Check the house rules that no compiler checks
+enum Task {
+    /// Check the project lints: rules that no compiler checks
     Tidy {
-        /// How many of the longest files and functions it names
+        /// The number of longest files and functions to list
         #[arg(long, default_value_t = 5, value_name = "N")]
         longest: usize,
     },
-    /// Run a command on another kernel, under QEMU; its exit status is this one's
+    /// Run a command on another kernel, under QEMU, and exit with its status
     Vm {
         #[command(flatten)]
         machine: Machine,
-        /// Keep the folder that is $OUT inside: what the command writes there, and what the kernel said
+        /// Keep the folder $OUT of the guest here: the command's output files and the kernel's log
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// What to run, in the current directory; the host's files are there, but for reading only
+        /// The command, run in the current directory; the guest sees the host's files read-only
         #[arg(required = true, last = true, value_name = "CMD")]
         command: Vec<String>,
     },
-    /// Fetch a kernel, if it is not there yet, and say which it is
+    /// Fetch a kernel if necessary, and print its release
     VmKernel {
         #[command(flatten)]
         machine: Machine,
     },
-    /// Fetch the programs that guests need and hosts lack, if they are not there yet, and say where they are
+    /// Fetch the programs that guests need and hosts lack if necessary, and print their folder
     VmPrograms,
-    /// Use each thing that a guest has beside its disks once
+    /// Check each device of a guest other than its disks
     VmLab {
         #[command(flatten)]
         machine: Machine,
-        /// Only these programs of tests/vm/checks
+        /// Run only these programs of tests/vm/checks
         checks: Vec<String>,
     },
-    /// Count the instructions of a read each way to a device, on one core
+    /// Count the instructions of a device read by each method, on one core
     VmInstructions {
         #[command(flatten)]
         machine: Machine,
@@ -76,20 +83,20 @@ enum Chore {
     VmTests {
         #[command(flatten)]
         machine: Machine,
-        /// Load the kernel module, and run what its engine promises
+        /// Load the kernel module, and run the tests of its engine
         #[arg(long)]
         module: bool,
-        /// Only these test binaries, though the suite may leave them out
+        /// Run only these test binaries, even if the suite leaves them out
         tests: Vec<String>,
     },
-    /// Build the kernel module, without a warning
+    /// Build the kernel module; a warning is an error
     Module {
-        /// For these kernels
+        /// Build for these kernels
         #[arg(value_enum, default_values_t = [
             Series::Linux6_1, Series::Linux6_8, Series::Linux6_11, Series::Linux6_12, Series::Linux6_14, Series::Linux6_17, Series::Newest
         ])]
         kernels: Vec<Series>,
-        /// Have sparse check it, too
+        /// Also check it with sparse
         #[arg(long)]
         sparse: bool,
     },
@@ -97,24 +104,24 @@ enum Chore {
     ModuleTests {
         #[command(flatten)]
         machine: Machine,
-        /// How often it is loaded and unloaded afterwards; each takes a second or so
+        /// How often to load and unload the module afterwards, at about a second each
         #[arg(long, default_value_t = 50)]
         rounds: u32,
-        /// Only these; `!NAME` leaves one out
+        /// Run only these tests; `!NAME` leaves one out
         tests: Vec<String>,
     },
-    /// Measure the kernel module beside Linux mmap and the library; with `--accelerator counted --cores 1` in instructions
+    /// Compare the kernel module with Linux mmap and the library; `--accelerator counted --cores 1` counts instructions
     ModuleBench {
         #[command(flatten)]
         machine: Machine,
         #[command(flatten)]
         question: Question,
     },
-    /// See the kernel module's tests fail for mistakes made in it on purpose (kernel/tests/mutants); with `--kernel 6.12-debug`
+    /// Check that the kernel module's tests find deliberate bugs (kernel/tests/mutants); needs `--kernel 6.12-debug`
     ModuleMutants {
         #[command(flatten)]
         machine: Machine,
-        /// Only these
+        /// Try only these
         mutants: Vec<String>,
     },
 }
@@ -131,17 +138,16 @@ struct Machine {
     /// Memory in MiB
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     memory: u32,
-    /// Nodes of memory, which the cores and the memory are dealt to
+    /// NUMA nodes, which share the cores and the memory
     #[arg(long, default_value_t = 1)]
     nodes: u32,
-    /// What QEMU runs it with; KVM is faster where the host can
+    /// QEMU's accelerator; KVM is faster if the host has it
     #[arg(long, value_enum, default_value_t = Accelerator::Tcg)]
     accelerator: Accelerator,
-    /// Have its kernel look for stores to memory that is not, or no longer, allocated: guarded samples (KFENCE), red zones and
-    /// poison around and in objects, poison in free pages
+    /// Have the guest's kernel check for stores to unallocated memory: KFENCE, red zones and poison of objects, poisoned free pages
     #[arg(long)]
     memory_checks: bool,
-    /// End it after so many seconds
+    /// Stop the machine after this number of seconds
     #[arg(long, default_value_t = 600, value_name = "S")]
     timeout: u64,
 }
@@ -149,13 +155,13 @@ struct Machine {
 #[derive(ValueEnum, Clone, Copy)]
 enum Accelerator {
     Tcg,
-    /// TCG, and the clock goes on by a nanosecond for each instruction
+    /// TCG with a clock that advances by a nanosecond for each instruction
     Counted,
     Kvm,
 }
 
 impl Accelerator {
-    /// What QEMU is told.
+    /// The options for QEMU.
     fn options(self) -> &'static [&'static str] {
         match self {
             Accelerator::Tcg => &["-accel", "tcg,thread=multi"],
@@ -164,8 +170,8 @@ impl Accelerator {
         }
     }
 
-    /// The same of the processor. Where instructions are counted it lacks fast `rep stosb` and `rep movsb`, by which Linux would
-    /// clear and copy pages: each byte would count as an instruction, and whoever does more of that would look the dearer for it.
+    /// The processor for QEMU. Where instructions are counted it lacks fast `rep stosb` and `rep movsb`, by which Linux would clear and copy
+    /// pages: each byte would count as an instruction, and code that copies more would look more expensive.
     fn processor(self) -> &'static str {
         match self {
             Accelerator::Counted => "max,la57=off,erms=off,fsrm=off",
@@ -175,33 +181,33 @@ impl Accelerator {
 }
 
 fn main() -> Result<ExitCode> {
-    let status = match Xtask::parse().chore {
-        Chore::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
-        Chore::Vm { machine, out, command } => {
+    let status = match Xtask::parse().task {
+        Task::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
+        Task::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?
         }
-        Chore::VmKernel { machine } => {
+        Task::VmKernel { machine } => {
             println!("{}", Kernel::of(machine.kernel)?.release);
             0
         }
-        Chore::VmPrograms => {
+        Task::VmPrograms => {
             println!("{}", programs::fetched()?.display());
             0
         }
-        Chore::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
-        Chore::VmInstructions { machine } => suite::count_instructions(machine)?,
-        Chore::VmTests { machine, module, tests } => suite::run(machine, module, &tests)?,
-        Chore::Module { kernels, sparse } => {
+        Task::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
+        Task::VmInstructions { machine } => suite::count_instructions(machine)?,
+        Task::VmTests { machine, module, tests } => suite::run(machine, module, &tests)?,
+        Task::Module { kernels, sparse } => {
             for kernel in kernels {
                 let module = if sparse { module::check(kernel)? } else { module::build(kernel)? };
                 println!("{}", module.display());
             }
             0
         }
-        Chore::ModuleTests { machine, rounds, tests } => module::test(machine, rounds, &tests)?,
-        Chore::ModuleBench { machine, question } => module_bench::run_in_guest(machine, question)?,
-        Chore::ModuleMutants { machine, mutants } => mutants::run(machine, &mutants)?,
+        Task::ModuleTests { machine, rounds, tests } => module::test(machine, rounds, &tests)?,
+        Task::ModuleBench { machine, question } => module_bench::run_in_guest(machine, question)?,
+        Task::ModuleMutants { machine, mutants } => mutants::run(machine, &mutants)?,
     };
     Ok(ExitCode::from(status))
 }

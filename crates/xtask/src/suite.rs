@@ -1,4 +1,4 @@
-//! The library's integration tests on another kernel, and what else runs in a guest.
+//! The library's integration tests, and other programs, on another kernel in a guest.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,7 @@ const LEFT_OUT: &[LeftOut] = &[
 /// Of the test binaries, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
 const OF_THE_MODULE: &[&str] = &[
     "kernel_engine",
-    "kernel_vetting",
+    "kernel_verify_before_map",
     "crash",
     "devices",
     "end_of_file",

@@ -1,5 +1,5 @@
-//! House rules that no compiler checks. Those of clippy and of rustc (each unsafe block says why it is sound, each public item what
-//! it is) are in the workspace's `Cargo.toml`; here is that every crate keeps them.
+//! Project lints: rules that no compiler checks. The lints of clippy and rustc are in the workspace's `Cargo.toml`; `lints` checks that every
+//! crate inherits them.
 
 mod layers;
 mod lengths;
