@@ -201,7 +201,7 @@ struct core *frame_core(const struct frame *frame)
 static void to_clean(struct core *core, struct frame *frame)
 {
 	list_move_tail(&frame->queue, &core->clean[frame->priority]);
-	/* It is cleared by whoever finds the queue empty. */
+	/* The thread that finds the queue empty clears it. */
 	__set_bit(frame->priority, core->priorities);
 }
 

@@ -160,7 +160,7 @@ struct attachment {
 	struct maple_tree priorities; /* of ranges of pages */
 	struct xarray fresh; /* by span: see fresh.c */
 	atomic_long_t fresh_spans;
-	unsigned int read_ahead; /* pages beside a missed one, if it continues a stream */
+	unsigned int read_ahead; /* pages after a missed one, if it continues a stream */
 	/* the next pages of recent streams, by span; hints, no lock */
 	pgoff_t streams[STREAMS];
 	struct mutex end_lock; /* for end */
@@ -196,7 +196,7 @@ static inline unsigned long dirty_max(const struct attachment *attachment)
 }
 
 /*
- * Of so many pages pinned at most: they may all be dirty, and stay so, which leaves
+ * The most of a number of pages that may be pinned: they may all stay dirty, which leaves
  * some that stores need not wait for.
  */
 static inline long pinned_max(unsigned long pages)

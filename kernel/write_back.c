@@ -111,9 +111,9 @@ static bool end_stores(struct attachment *attachment, struct list_head *frames)
 }
 
 /*
- * Whether anybody beside the pool and page tables refers to a page. It is locked, so
- * that nobody maps it meanwhile. Who unmaps it drops the reference last: for a moment
- * it looks held.
+ * Whether a page has references beside those of the pool and page tables. It is
+ * locked, so that nobody maps it meanwhile. A thread that unmaps it drops its
+ * reference last: for a moment the page looks held.
  */
 bool has_holder(const struct folio *folio)
 {
