@@ -47,7 +47,7 @@ static void fill(size_t bytes)
 		buffer[at] = (char)(start + at * 7 + at / 256);
 }
 
-// One read or write: many of them follow each other, so that it pays to have the file warm.
+// One read or write: many of them follow each other, so that it pays to have the file leased.
 static void transfer(int which, int kind, int is_said)
 {
 	int fd = fds[which];
