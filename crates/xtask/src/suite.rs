@@ -141,7 +141,7 @@ fn check_module(doctor: &str, is_there: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the suite runs of some tests, a line each: a name, an executable, and the tests that it shall skip.
+/// The suite's list of tests, one on each line: a name, an executable, and the tests to skip.
 fn shortened(tests: &[(&str, &str)]) -> String {
     let mut list = String::new();
     for LeftOut { binaries, tests, reason } in LEFT_OUT {

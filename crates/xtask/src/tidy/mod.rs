@@ -70,7 +70,7 @@ mod tests {
         let tree = Tree::of(&[("crates/vmio/src/sys/a.rs", code), ("crates/vmio/src/a.rs", code)]);
         let found = places(unsafe_places::check(&tree).unwrap());
         assert_eq!(found[0], "crates/vmio/src/a.rs:3");
-        // What may have some and is gone is told of, too.
+        // A listed file that does not exist is a breach, too.
         assert!(found.len() > 1 && found[1..].iter().all(|place| place.contains("unsafe_places.rs")));
     }
 
