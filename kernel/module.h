@@ -7,7 +7,7 @@
  * divided by core: each span of 512 neighbouring pages belongs to one core, so that
  * neighbours stay together.
  *
- * Locks, outermost first; docs/kernel.md has the reasons:
+ * Locks, outermost first; docs/design/kernel-module.md has the reasons:
  *
  *   mmap_lock or the lock of a VMA   (a fault holds it when it calls us)
  *   attachment->end_lock

@@ -3,7 +3,7 @@
 //!
 //! A call takes this way: `exports` has a function of the C library's name. `entry` keeps vmio's own calls out. `process` has the cache of the
 //! process, built at its first mapping. `file` is one mapped file, with the `windows` through which the program sees it. With `--mode`,
-//! `split` serves reads and writes. docs/design/run.md says which calls are served, and why.
+//! `split` serves reads and writes. docs/guides/run.md lists the served calls.
 #![deny(unsafe_op_in_unsafe_fn)]
 // Without `exports` most of it is not called.
 #![cfg_attr(test, allow(dead_code, unused_imports))]

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use rustix::fs::{CWD, readlinkat_raw};
 use vmio::Engine;
 
-/// The options of `vmio run`. docs/design/run.md lists the variables.
+/// The options of `vmio run`. docs/guides/run.md lists the variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// The cache through which files are mapped; none if mappings are not served.

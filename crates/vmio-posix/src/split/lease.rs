@@ -20,8 +20,9 @@ use crate::entry;
 use crate::settings::Settings;
 use crate::table::is_regular;
 
-/// The signal by which the kernel says that it breaks a lease. It is sent to the lease manager's thread alone, and nobody else sends it.
-/// Programs wait for real-time signals and SIGIO themselves, and a real-time signal is lost if too many are pending.
+/// The signal by which the kernel says that it breaks a lease, and by which this process wakes the lease manager. It is sent to that thread
+/// alone, and nobody else sends it. Real-time signals and SIGIO will not do: programs wait for these, and a real-time signal is lost if too
+/// many are pending.
 pub(super) const BREAK_SIGNAL: c_int = libc::SIGSTKFLT;
 
 /// Commands of fcntl for which the libc crate has no names.

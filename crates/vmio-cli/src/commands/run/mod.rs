@@ -34,14 +34,14 @@ Examples:
   vmio run --cache 256M --under /data --verbose -- my-database
                                        say which mappings are served, which are not, and why
   vmio run --engine kernel --cache 4G --under /data -- my-database
-                                       use the kernel module, the fastest engine (see kernel.md)
+                                       use the kernel module, the fastest engine (see docs/kernel.md)
   vmio run --engine managed --cache 4G --under /data -- my-server --processes 8
                                        let several processes store to the same files
   vmio run --cache 4G --under /data --preallocate -- my-database
                                        allocate sparse files when they are mapped; a full disk is then an error of mmap
 
   vmio run --mode posix --under /data -- my-database
-                                       read and overwrite cached data without system calls (see posix.md)
+                                       read and overwrite cached data without system calls (see docs/posix.md)
   vmio run --mode posix --cache 4G --under /data -- my-database
                                        the same, with at most 4 GiB of the files in memory
   vmio run --mode posix --cache 4G --when-shared refuse --under /data -- my-database
@@ -65,7 +65,7 @@ as without vmio. The other engines keep their own pages, with these differences 
   - Writes of other processes to a mapped file are not seen, and may be lost.
   - A forked child does not have its parent's mappings.
   - With reader threads, a process that is killed loses the stores that it has not synced.
-The design page run.md lists all differences.
+docs/guides/run.md lists all differences.
 
 The kernel engine requires the kernel module and the right to open /dev/vmio. Reader threads require the right to handle page faults of
 system calls (CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1). The managed engine requires nothing. `vmio doctor` shows what this machine
@@ -75,7 +75,7 @@ programs, or Go programs, they run without vmio, and a message on standard error
 
 With --mode, vmio takes a lease (F_SETLEASE) of a file that is used often and that no other process writes. It then copies reads and
 overwrites from and to a mapping of the file. A lease of your own file requires no privilege. Another process that opens the file waits
-until vmio has returned the lease. The page posix.md says what the modes promise.
+until vmio has returned the lease. docs/posix.md says what the modes promise.
 
 With --mode and --cache, the bytes of leased files are in a vmio cache of the process, and misses bypass the page cache (since Linux 6.14;
 before, the page cache has them, too). This requires userfaultfd for faults of the program's own code, which needs no privilege. One
@@ -87,12 +87,12 @@ back all the same, and soon has the file in its cache again. Programs without th
 
 With --heap, the program's allocations (malloc and related functions) lie in a new file. The file loses its name at once and disappears
 when the program ends. This applies to CMD and to programs that it becomes by exec, but not to programs that it starts. A forked child
-gets a copy. No privilege is required. The page heap.md has the design and its limits.
+gets a copy. No privilege is required. docs/heap.md has the limits.
 
 With --mode strict, vmio first replays the logs that dead processes have left in the folders. Every other program that uses such a folder
 in this mode does the same, and so does `vmio recover`.
 
-Exit status: the status of CMD; 127 if there is no such program; 126 if it cannot run with vmio; 1 or 2 if vmio fails before.";
+Exit status: the status of CMD; 127 if there is no such program; 126 if it cannot run with vmio; 1 or 2 if vmio itself fails.";
 
 /// Run an unmodified program with its files mapped through vmio.
 #[derive(Args)]
@@ -118,7 +118,7 @@ pub struct RunArgs {
     /// Put the program's heap into this file, which must not exist yet; --cache is the part that is in memory
     #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "on_full", "strict_coverage", "verbose", "stats"])]
     heap: Option<PathBuf>,
-    /// With --heap: the most that can be allocated; by default 16 times the cache. The file takes disk space only for pages that are used
+    /// With --heap: the most that can be allocated; by default 16 times the cache. The file takes disk space only for pages that the program writes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
     heap_size: Option<u64>,
     /// With --heap: the engine that keeps the heap within the cache. For comparison, mmap is a plain shared mapping without a limit
