@@ -226,9 +226,9 @@ fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
     fs::write(&script, "echo hello\n")?;
     refused_by(&script, "chmod +x", 126)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    refused_by(&script, "a script begins with #!", 126)?;
+    refused_by(&script, "a script that begins with #!", 126)?;
     fs::write(&script, "#!/absent/interpreter\n")?;
-    refused_by(&script, &format!("{} is to be run by /absent/interpreter", script.display()), 127)?;
+    refused_by(&script, &format!("{} is a script for /absent/interpreter", script.display()), 127)?;
     let colon = dir.path().join("a:b");
     fs::create_dir(&colon)?;
     let mut run = vmio();
@@ -253,7 +253,7 @@ fn a_trace_of_a_process_without_a_cache_says_that_it_waits() -> TestResult {
     let mut process = Command::new("sleep").arg("1").spawn()?;
     let mut trace = vmio();
     trace.arg("trace").arg("--out").arg(dir.path().join("trace")).args(["--pid", &process.id().to_string()]);
-    refused(&mut trace, "waiting until it has")?;
+    refused(&mut trace, "waiting for one")?;
     process.wait()?;
     Ok(())
 }

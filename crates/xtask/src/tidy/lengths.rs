@@ -32,7 +32,7 @@ fn files(tree: &Tree) -> impl Iterator<Item = (usize, &str)> {
     tree.texts().filter(|(name, _)| !EXEMPT.contains(name)).map(|(name, text)| (text.lines().count(), name))
 }
 
-/// Prints the longest files and functions, so many of each.
+/// Prints the longest files and functions, `count` of each.
 pub fn list_longest(tree: &Tree, count: usize) -> Result<()> {
     let mut files: Vec<_> = files(tree).map(|(lines, name)| (lines, name.to_owned())).collect();
     let mut functions = Vec::new();

@@ -1,5 +1,5 @@
-//! House rules that no compiler checks. Those of clippy and of rustc (each unsafe block says why it is sound, each public item what
-//! it is) are in the workspace's `Cargo.toml`; here is that every crate keeps them.
+//! Project lints: rules that no compiler checks. The lints of clippy and rustc are in the workspace's `Cargo.toml`; `lints` checks that every
+//! crate inherits them.
 
 mod layers;
 mod lengths;
@@ -71,7 +71,7 @@ mod tests {
         let tree = Tree::of(&[("crates/vmio/src/sys/a.rs", code), ("crates/vmio/src/a.rs", code)]);
         let found = places(unsafe_places::check(&tree).unwrap());
         assert_eq!(found[0], "crates/vmio/src/a.rs:3");
-        // What may have some and is gone is told of, too.
+        // A listed file that does not exist is a breach, too.
         assert!(found.len() > 1 && found[1..].iter().all(|place| place.contains("unsafe_places.rs")));
     }
 

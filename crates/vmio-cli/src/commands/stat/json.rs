@@ -1,4 +1,4 @@
-//! A sample as an object: bytes, counts and nanoseconds, nothing rounded.
+//! A sample as a JSON object: bytes, counts and nanoseconds, not rounded.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -78,7 +78,7 @@ fn rates(interval: &Interval) -> Value {
     })
 }
 
-/// Quantiles are null where nothing was timed.
+/// Quantiles are null if nothing was timed.
 fn latency(histogram: &Histogram) -> Value {
     json!({
         "count": histogram.count(),

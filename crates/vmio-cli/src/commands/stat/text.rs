@@ -1,4 +1,4 @@
-//! Samples for people to read.
+//! Samples as text.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use vmio_report::size::format_size;
 use super::interval::Interval;
 use super::priorities::resident_by_priority;
 
-/// Writes what every cache holds and has done.
+/// Writes the contents and counts of every cache.
 pub fn write_totals(output: &mut impl Write, process_id: u32, command: &str, caches: &[Snapshot]) -> io::Result<()> {
     writeln!(output, "process {process_id} ({command})")?;
     caches.iter().try_for_each(|cache| write_cache(output, cache))
@@ -95,7 +95,7 @@ pub fn write_header(output: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Writes what a cache did in an interval, in one line.
+/// Writes the rates of a cache in an interval, in one line.
 pub fn write_interval(output: &mut impl Write, cache: &Snapshot, interval: &Interval) -> io::Result<()> {
     let share = |pages: u64| format!("{:.1}%", 100.0 * pages as f64 / cache.stats.capacity_pages as f64);
     let quantile = |share| quantile(&interval.miss, share);
@@ -147,7 +147,7 @@ fn format_time(time: Duration) -> String {
     }
 }
 
-/// How long ago that was; nothing if the clock has been set back since.
+/// The time since then; zero if the clock has been set back since.
 fn age(unix_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_nanos(unix_ns))

@@ -1,5 +1,4 @@
-//! What else makes descriptors. Their numbers may be those of files that the program has closed in a way that nobody tells us of: from here on
-//! they are not.
+//! Calls that make descriptors of other kinds. Their numbers may be those of files that were closed without our noticing: here we notice.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::slice;
@@ -11,7 +10,7 @@ use super::streams::noticed;
 use crate::real;
 use crate::split;
 
-/// Notes a number that is something new.
+/// Records that a number is a new descriptor.
 fn made(fd: c_int) -> c_int {
     if is_of_mode(fd) {
         split::opened_elsewhere(fd);
@@ -19,10 +18,10 @@ fn made(fd: c_int) -> c_int {
     fd
 }
 
-/// The same of two, which a call has stored.
+/// The same for two numbers that a call has stored.
 ///
 /// # Safety
-/// There is room for two, which are stored if the status is 0.
+/// The pointer has space for two numbers, which are stored if the status is 0.
 unsafe fn made_both(status: c_int, ends: *const c_int) -> c_int {
     if status == 0 {
         // SAFETY: by the caller.
@@ -31,7 +30,7 @@ unsafe fn made_both(status: c_int, ends: *const c_int) -> c_int {
     status
 }
 
-/// The same of those that came with a message.
+/// The same for descriptors that came with a message.
 ///
 /// # Safety
 /// The message was filled by the kernel.
@@ -51,12 +50,12 @@ unsafe fn made_by(message: &msghdr) {
                 (0..count).for_each(|at| _ = made(first.cast::<c_int>().add(at).read_unaligned()));
             }
         }
-        // SAFETY: as above.
+        // SAFETY: by the caller.
         part = unsafe { libc::CMSG_NXTHDR(message, part) };
     }
 }
 
-macro_rules! makers {
+macro_rules! descriptor_makers {
     ($(fn $name:ident($($argument:ident: $of:ty),*);)*) => {
         $(
             #[unsafe(no_mangle)]
@@ -68,7 +67,7 @@ macro_rules! makers {
     };
 }
 
-makers! {
+descriptor_makers! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int);
     fn accept(socket: c_int, address: *mut sockaddr, len: *mut socklen_t);
     fn accept4(socket: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int);
@@ -135,7 +134,7 @@ unsafe extern "C" fn recvmmsg(
     // SAFETY: by the caller.
     let received = unsafe { real::recvmmsg(socket, messages, count, flags, timeout) };
     for at in 0..usize::try_from(received).unwrap_or(0) {
-        // SAFETY: the kernel has filled so many.
+        // SAFETY: the kernel has filled this number of them.
         unsafe { made_by(&(*messages.add(at)).msg_hdr) };
     }
     received

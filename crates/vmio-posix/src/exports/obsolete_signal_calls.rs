@@ -1,4 +1,5 @@
-//! The older ways to say what is done at a signal, and the kernel's own: the C library does them past the name of `sigaction`.
+//! The older functions that install signal handlers, and the kernel's own call: the C library does them without calling `sigaction` by its
+//! name.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong};
 use std::mem::MaybeUninit;
@@ -10,7 +11,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t};
 use super::signals::{is_shared, sigaction, sigprocmask, unblocked};
 use crate::real;
 
-/// `SIG_HOLD` of the C library: to block the signal, or that it was blocked.
+/// `SIG_HOLD` of the C library: blocks the signal, or says that it was blocked.
 const SIG_HOLD: sighandler_t = 2;
 
 /// Whether SIGBUS interrupts system calls with the handlers that `signal` installs from now on, as `siginterrupt` has it.
@@ -76,7 +77,7 @@ unsafe extern "C" fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighan
     unsafe { __sysv_signal(signal, handler) }
 }
 
-/// Blocks a signal or has it no more blocked; whether it was.
+/// Blocks or unblocks a signal; returns whether it was blocked.
 fn masked(how: c_int, signal: c_int) -> bool {
     let (set, mut before) = (set_of(Some(signal)), set_of(None));
     // SAFETY: both are ours.
@@ -134,7 +135,7 @@ unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     }
 }
 
-/// The structure of `sigvec`, which only programs of old have.
+/// The structure of `sigvec`, which only old programs use.
 #[repr(C)]
 struct OldAction {
     handler: sighandler_t,
@@ -142,7 +143,7 @@ struct OldAction {
     flags: c_int,
 }
 
-/// Its flags, and what they are called now; the second means the opposite.
+/// Its flags, and their present names; the second has the opposite meaning.
 const SV_ONSTACK: c_int = 1;
 const SV_INTERRUPT: c_int = 2;
 const SV_RESETHAND: c_int = 4;
@@ -194,7 +195,7 @@ struct KernelAction {
     mask: u64,
 }
 
-/// The kernel's rt_sigaction by `syscall`; none if it is the kernel's to do.
+/// The kernel's rt_sigaction by `syscall`; `None` if the kernel must do it.
 ///
 /// # Safety
 /// The arguments are those of the system call.
@@ -228,11 +229,11 @@ pub(super) unsafe fn rt_sigaction(signal: c_int, action: c_long, before: c_long,
 
 /// Whether vmio has no handler of SIGBUS in this process.
 fn vmio_has_none() -> bool {
-    // SAFETY: it only tells.
+    // SAFETY: the call only stores the present action, in this frame.
     unsafe { vmio::sigbus_action(None) }.is_none()
 }
 
-/// The set that the kernel's rt_sigprocmask is to be given by `syscall`; none if it is the program's own.
+/// The set to pass to the kernel's rt_sigprocmask by `syscall`; `None` to pass the program's own.
 ///
 /// # Safety
 /// As of the system call.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages that somebody in user space looks at as they arrive, before anybody sees
- * them. Each arrival has a number, by which what is admitted is known to be what was
- * looked at: it may have been evicted since, and read again. What is poisoned may
- * be seen, but not stored to.
+ * Verify before map: user space verifies each page that was read before it is mapped.
+ * Each read of a page (its arrival) has a number, by which VMIO_ADMIT names the bytes
+ * that were inspected: the page may have been evicted and read again since. A
+ * poisoned page may be loaded from, but not stored to.
  */
 
 #include <linux/highmem.h>
@@ -15,8 +15,8 @@
 #include "uapi/vmio.h"
 
 /*
- * What a page that is fresh holds need not be looked at, though it came in, ahead of
- * a touch perhaps, before anybody said so. The folio is locked.
+ * Admits a page that was marked fresh after it was read, by read-ahead perhaps: it
+ * becomes zeros, which need no verification. The folio is locked.
  */
 void admit_if_fresh(struct frame *frame)
 {
@@ -26,7 +26,7 @@ void admit_if_fresh(struct frame *frame)
 	frame->arrival = 0;
 }
 
-/* Takes what is asked of a page, which begins with its offset, and finds its number. */
+/* Copies a request, which begins with the offset of a page, and finds the page's number. */
 static int take_request(struct attachment *attachment, const void __user *argument, void *request,
 			size_t size, pgoff_t *index)
 {
@@ -38,7 +38,7 @@ static int take_request(struct attachment *attachment, const void __user *argume
 	if (copy_from_user(request, argument, size))
 		return -EFAULT;
 	offset = *(u64 *)request;
-	if (!attachment->vetted || offset & ~PAGE_MASK)
+	if (!attachment->verify || offset & ~PAGE_MASK)
 		return -EINVAL;
 	if (offset >> PAGE_SHIFT >= attachment_end(attachment))
 		return -ENXIO;
@@ -46,7 +46,7 @@ static int take_request(struct attachment *attachment, const void __user *argume
 	return 0;
 }
 
-/* The frame of a page that is in memory, its folio locked. EAGAIN: it has none by now. */
+/* The frame of a page in memory, with its folio locked. EAGAIN: it is not in memory any more. */
 static struct frame *lock_resident(struct attachment *attachment, pgoff_t index)
 {
 	struct shard *shard = &attachment->shards[core_of(attachment, index)];
@@ -56,7 +56,7 @@ static struct frame *lock_resident(struct attachment *attachment, pgoff_t index)
 	return error ? ERR_PTR(error) : frame;
 }
 
-/* A frame for a page that is not in memory. EAGAIN: there is none for now, and it was waited for. */
+/* A free frame for a page that is not in memory. EAGAIN: there was none, and this has waited. */
 static struct frame *find_frame(struct attachment *attachment)
 {
 	struct frame *frame = frame_find(attachment);
@@ -70,7 +70,7 @@ static struct frame *find_frame(struct attachment *attachment)
 	return ERR_PTR(error ?: -EAGAIN);
 }
 
-/* Brings a page in that is not in memory. Its folio is locked then. EAGAIN, EBUSY: look again. */
+/* Reads a page that is not in memory, and locks its folio. EAGAIN, EBUSY: look again. */
 static struct frame *lock_missing(struct attachment *attachment, pgoff_t index)
 {
 	struct frame *frame = find_frame(attachment);
@@ -90,7 +90,7 @@ static bool looks_again(const struct frame *frame)
 	return frame == ERR_PTR(-EAGAIN) || frame == ERR_PTR(-EBUSY);
 }
 
-/* A page, brought into memory by a function if it is not there, its folio locked. */
+/* A page with its folio locked; a function brings it into memory if necessary. */
 static struct frame *lock_page_by(struct attachment *attachment, pgoff_t index,
 				  struct frame *(*lock_absent)(struct attachment *, pgoff_t))
 {
@@ -107,8 +107,8 @@ static struct frame *lock_page_by(struct attachment *attachment, pgoff_t index,
 	}
 }
 
-/* The same, read anew as long as it is poisoned. */
-static struct frame *lock_wholesome(struct attachment *attachment, pgoff_t index)
+/* A page with its folio locked, read again while it is poisoned. */
+static struct frame *lock_unpoisoned(struct attachment *attachment, pgoff_t index)
 {
 	for (;;) {
 		struct frame *frame = lock_page_by(attachment, index, lock_missing);
@@ -148,12 +148,12 @@ long inspect(struct attachment *attachment, void __user *argument)
 	error = take_request(attachment, argument, &request, sizeof(request), &index);
 	if (error)
 		return error;
-	frame = lock_wholesome(attachment, index);
+	frame = lock_unpoisoned(attachment, index);
 	if (IS_ERR(frame))
 		return PTR_ERR(frame);
 	request.arrival = frame->arrival;
 	folio = frame->folio;
-	/* Nobody sees it, so nobody changes it; if it is to go meanwhile, it goes without its page. */
+	/* It is not mapped, so nobody changes it. If it is evicted, the frame gets another folio. */
 	if (request.arrival)
 		folio_get(folio);
 	folio_unlock(folio);
@@ -188,7 +188,7 @@ long admit(struct attachment *attachment, const void __user *argument)
 	return error;
 }
 
-/* A frame for a page that is not in memory, and stays unread. EAGAIN, EBUSY: look again. */
+/* A frame for a page that is not in memory, without reading it. EAGAIN, EBUSY: look again. */
 static struct frame *lock_unread(struct attachment *attachment, pgoff_t index)
 {
 	struct frame *frame = find_frame(attachment);

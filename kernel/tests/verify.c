@@ -20,7 +20,7 @@
 static struct mapped map_vetted(int pool)
 {
 	struct mapped mapped = { .backing = new_file(PAGES * PAGE), .length = PAGES * PAGE };
-	struct vmio_attach request = { .fd = mapped.backing, .flags = VMIO_ATTACH_VETTED };
+	struct vmio_attach request = { .fd = mapped.backing, .flags = VMIO_ATTACH_VERIFY };
 	void *page = new_page();
 
 	for (int i = 0; i < PAGES; i++) {
@@ -77,7 +77,7 @@ static void of_page(struct mapped *mapped, unsigned long request, uint64_t numbe
 	CHECK(ioctl(mapped->descriptor, request, &range) == 0);
 }
 
-void vetted(void)
+void verify(void)
 {
 	int pool = new_pool(POOL_PAGES);
 	struct mapped mapped = map_vetted(pool);
@@ -191,12 +191,12 @@ void vetted_under_pressure(void)
 	free(page);
 }
 
-void vetting_refused(void)
+void verify_refused(void)
 {
 	int pool = new_pool(POOL_PAGES), other = new_pool(POOL_PAGES), backing = new_file(PAGES * PAGE);
 	struct mapped plain = map(pool, backing, PAGES * PAGE), mapped = map_vetted(pool);
 	void *page = new_page();
-	struct vmio_attach attach = { .fd = backing, .flags = VMIO_ATTACH_VETTED };
+	struct vmio_attach attach = { .fd = backing, .flags = VMIO_ATTACH_VERIFY };
 	struct vmio_inspect inspect = { .contents = (uintptr_t)page };
 	struct vmio_poison poison = { .offset = PAGES * PAGE };
 	struct vmio_admit admit = { .offset = 1 };

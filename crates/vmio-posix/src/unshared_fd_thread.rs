@@ -1,7 +1,7 @@
-//! A descriptor that the program does not have, for a moment.
+//! A thread with its own descriptor table, to open and close files for a moment.
 //!
-//! Who closes any descriptor of a file gives up all record locks of the process on it (`F_SETLK`): also those that the program has
-//! taken by a descriptor of its own. A thread with descriptors of its own has no locks to give up.
+//! Closing any descriptor of a file ends all record locks of the process on it (`F_SETLK`), also those that the program has taken by a
+//! descriptor of its own. A thread that does not share the descriptor table holds no locks.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,7 +9,7 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use vmio::SignalsBlocked;
 
-/// Room for a few paths and a message. Not in the caller's frame: that may be a handler's on a stack of 8 KiB.
+/// Space for a few paths and a message. The caller's stack will not do: a signal handler may have one of 8 KiB.
 const STACK_BYTES: usize = 64 << 10;
 
 struct Job<F, T> {
@@ -17,21 +17,21 @@ struct Job<F, T> {
     outcome: Option<T>,
 }
 
-/// Runs a few system calls in a thread that begins with the process's descriptors, and whose own are gone when this returns; none if
-/// there can be no thread. Allocates nothing; a child before exec may call it.
+/// Runs a function in a thread that starts with a copy of the process's descriptor table, which ends with the thread. `None` if the thread
+/// cannot be started. The function should make only a few system calls. Nothing is allocated, so that a child before exec may call this.
 pub(crate) fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
-    // The thread has no handlers of the program's to run.
+    // So that no handler of the program's runs in the thread.
     let _signals = SignalsBlocked::new();
     let mut job = Job { call: Some(call), outcome: None };
-    // A thread in everything but its descriptors; this one goes on when it has ended.
+    // A thread in everything but its descriptors. With CLONE_VFORK the caller waits for its end.
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
         | libc::CLONE_VFORK;
-    // SAFETY: the stack grows down from its end, and like `job` it is there until the thread has ended. It calls the kernel alone:
-    // what belongs to this thread in the C library is not touched. Nobody else has the stack.
+    // SAFETY: the stack grows down from its end; the stack and `job` exist until the thread has ended. The thread makes system calls only,
+    // and does not touch the C library's data of this thread. Nobody else has the stack.
     unsafe {
         let stack =
             mmap_anonymous(ptr::null_mut(), STACK_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).ok()?;
@@ -42,7 +42,7 @@ pub(crate) fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
 }
 
 extern "C" fn perform<F: FnOnce() -> T, T>(job: *mut c_void) -> c_int {
-    // SAFETY: whose address it is waits, and knows its type.
+    // SAFETY: `run` passes the address of a job of this type, and waits.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
     job.outcome = job.call.take().map(|call| call());
     0
@@ -68,6 +68,6 @@ mod tests {
         assert_eq!(run(open), Some(Ok(())));
         assert_eq!(lock(), 1);
         open().unwrap();
-        assert_eq!(lock(), 0, "the test shows nothing");
+        assert_eq!(lock(), 0, "the test does not show anything");
     }
 }

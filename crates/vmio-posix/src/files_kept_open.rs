@@ -1,5 +1,5 @@
-//! Files that vmio has opened and could not map, while the program had record locks on them: closing any descriptor of such a file would
-//! end these, so they stay open until the program closes one itself.
+//! Files that vmio opened and could not map while the program had record locks on them. Closing any descriptor of such a file would end the
+//! locks, so they stay open until the program closes one itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use crate::file::OpenedFile;
 pub(crate) type Files = Vec<OpenedFile>;
 
 static FILES: Mutex<Files> = Mutex::new(Files::new());
-/// Whether there has been one: nothing is to be looked for else.
+/// Whether there may be any: without, there is nothing to look for.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
-/// Keeps one open.
+/// Keeps a file open.
 pub(crate) fn keep(file: OpenedFile) {
     let _no_handlers = SignalsBlocked::new();
     files().push(file);
@@ -27,19 +27,19 @@ pub(crate) fn are_there() -> bool {
     ARE_THERE.load(Ordering::Acquire)
 }
 
-/// The program closes a descriptor of one, which ends its locks in any case.
+/// The program closes a descriptor of a file, which ends its locks in any case: closes ours, too.
 pub(crate) fn release(file: Identity) {
     let _no_handlers = SignalsBlocked::new();
     files().retain(|kept| kept.identity() != file);
 }
 
-/// In a forked child, which may close the descriptors and have their numbers for other files: they are its parent's to close.
+/// In a forked child, which may close the descriptors and use their numbers for other files: only the parent closes them.
 pub(crate) fn are_left_to_parent(files: &mut Files) {
     std::mem::forget(std::mem::take(files));
     ARE_THERE.store(false, Ordering::Release);
 }
 
-/// All of them. With signals blocked only.
+/// All of them. Signals must be blocked.
 pub(crate) fn files() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }

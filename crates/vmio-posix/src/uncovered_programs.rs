@@ -1,6 +1,7 @@
-//! Programs that this one starts, or becomes, and that vmio does not see: the user is told, or they are refused (`--strict-coverage`).
+//! Programs that this one starts or becomes and that vmio does not cover: a message names them, or they are refused
+//! (`--strict-coverage`).
 //!
-//! A child between vfork and exec comes here, too: nothing is allocated.
+//! A child between vfork and exec comes here, too, so nothing is allocated.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt::{self, Write as _};
@@ -12,27 +13,27 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use libc::pid_t;
-use preloadable::{FRONT_BYTES, Program, Unseen};
+use preloadable::{FRONT_BYTES, Program, Uncovered};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::apart;
 use crate::messages;
 use crate::settings::{ReportForm, Settings};
+use crate::unshared_fd_thread;
 
-/// Linux follows so many scripts that are the interpreters of others.
+/// Linux follows at most this number of scripts that interpret each other.
 const SCRIPTS_MAX: usize = 5;
 /// The longest path.
 const PATH_BYTES: usize = 4096;
-/// Programs that can be told of once; others are told of again.
-const TOLD_MAX: usize = 512;
+/// Programs that are remembered; a message may name others again.
+const NAMED_MAX: usize = 512;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// That of this process.
+/// The environment of this process.
 pub(crate) fn environment() -> *const *const c_char {
     // SAFETY: the program does not change it while it starts another.
     unsafe { environ }
@@ -49,17 +50,17 @@ pub(crate) enum Named<'a> {
     Open(BorrowedFd<'a>),
 }
 
-/// Those that were told of, by this process or one that it has forked.
-struct Told([AtomicU64; TOLD_MAX]);
+/// The programs that messages have named, in this process or one that it has forked.
+struct AlreadyNamed([AtomicU64; NAMED_MAX]);
 
-static TOLD: AtomicPtr<Told> = AtomicPtr::new(ptr::null_mut());
+static ALREADY_NAMED: AtomicPtr<AlreadyNamed> = AtomicPtr::new(ptr::null_mut());
 
-/// What has vmio preloaded.
+/// The library that is preloaded.
 const LIBRARY: &[u8] = b"libvmio_posix.so";
-/// Where the C library looks if the environment does not say.
+/// Where the C library looks without PATH.
 const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 
-/// Whether the environment had it preloaded into this process, and not something else.
+/// Whether this process got the library by its environment.
 static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
 
 /// The library has been loaded.
@@ -71,13 +72,13 @@ pub(crate) fn start() {
     IS_PRELOADED.store(unsafe { preloads(environment()) }, Ordering::Relaxed);
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: the kernel chooses the place.
-    if let Ok(told) = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<Told>(), protection, flags) } {
-        TOLD.store(told.cast(), Ordering::Release);
+    if let Ok(named) = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<AlreadyNamed>(), protection, flags) } {
+        ALREADY_NAMED.store(named.cast(), Ordering::Release);
     }
 }
 
-impl Told {
-    /// Whether the program with this number has not been told of.
+impl AlreadyNamed {
+    /// Whether no message has named the program with this number.
     fn is_new(&self, number: u64) -> bool {
         for place in &self.0 {
             match place.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
@@ -93,9 +94,9 @@ impl Told {
 /// Why a program runs without vmio.
 #[derive(Clone, Copy)]
 pub(crate) enum Why {
-    /// Because of what it is.
-    Program(Unseen),
-    /// Because of what it is given.
+    /// Because of its kind.
+    Program(Uncovered),
+    /// Because of its environment.
     Environment,
 }
 
@@ -103,55 +104,53 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Program(why) => why.fmt(f),
-            Why::Environment => {
-                f.write_str("its environment does not have vmio preloaded (LD_PRELOAD and VMIO_RUN_UNDER)")
-            }
+            Why::Environment => f.write_str("its environment does not have LD_PRELOAD and VMIO_RUN_UNDER of vmio run"),
         }
     }
 }
 
-/// What came of a look at a program.
+/// The result of examining a program.
 #[derive(Clone, Copy)]
-pub(crate) struct Looked {
-    /// Whether there is something that this user may execute.
+pub(crate) struct Examined {
+    /// Whether there is a program that this user may execute.
     pub(crate) is_there: bool,
     pub(crate) why: Option<Why>,
 }
 
-/// Before an exec or a spawn, with the environment that the program will have.
+/// To be called before an exec or a spawn, with the environment that the program will get.
 ///
 /// # Errors
-/// EACCES if the program is not seen, and the user wants none such.
+/// EACCES if the program is not covered, with `--strict-coverage`.
 ///
 /// # Safety
 /// The environment is null or a list of C strings that ends with null.
-pub(crate) unsafe fn check(named: Named<'_>, environment: *const *const c_char) -> Result<Looked, Errno> {
-    let unknown = Looked { is_there: true, why: None };
+pub(crate) unsafe fn check(named: Named<'_>, environment: *const *const c_char) -> Result<Examined, Errno> {
+    let unknown = Examined { is_there: true, why: None };
     let Some(settings) = Settings::of_this_process() else { return Ok(unknown) };
     // SAFETY: by the caller.
     let is_preloaded = !IS_PRELOADED.load(Ordering::Relaxed) || unsafe { preloads(environment) };
-    // Its stack has room for the paths, which that of a handler may not have.
-    let outcome = apart::run(|| {
+    // Its stack has space for the paths, which a signal handler's stack may not have.
+    let outcome = unshared_fd_thread::run(|| {
         found(named, |path, file, is_there| {
-            let why = match look(file) {
+            let why = match examine(file) {
                 Some((why, number)) => Some((Why::Program(why), number)),
                 None if is_there && !is_preloaded => {
                     file.and_then(number_of).map(|number| (Why::Environment, number ^ 1 << 62))
                 }
                 None => None,
             };
-            told(settings, path, why)?;
-            Ok(Looked { is_there, why: why.map(|(why, _)| why) })
+            name_or_refuse(settings, path, why)?;
+            Ok(Examined { is_there, why: why.map(|(why, _)| why) })
         })
     });
     outcome.unwrap_or(Ok(unknown))
 }
 
-/// For statistics: a process is, or is about to be, a program that was looked at.
-pub(crate) fn report(named: Named<'_>, looked: Looked, process: pid_t) {
+/// For `--stats`: reports a process that is, or is about to be, an uncovered program.
+pub(crate) fn report(named: Named<'_>, examined: Examined, process: pid_t) {
     let form = Settings::of_this_process().and_then(|settings| settings.report);
-    let Some((form, why)) = form.zip(looked.why) else { return };
-    apart::run(|| {
+    let Some((form, why)) = form.zip(examined.why) else { return };
+    unshared_fd_thread::run(|| {
         found(named, |path, _, _| match form {
             ReportForm::Text => messages::say(format_args!("process {process}, not served: {}", path.display())),
             ReportForm::Json => messages::write_formatted(format_args!("{}\n", Report { process, path, why })),
@@ -159,7 +158,7 @@ pub(crate) fn report(named: Named<'_>, looked: Looked, process: pid_t) {
     });
 }
 
-/// Whether an environment has the loader preload vmio, and says what for.
+/// Whether an environment has the loader preload vmio and names the folders.
 ///
 /// # Safety
 /// It is null or a list of C strings that ends with null.
@@ -168,7 +167,7 @@ unsafe fn preloads(environment: *const *const c_char) -> bool {
     let mut at = environment;
     // SAFETY: by the caller, here and below.
     while let Some(variable) = unsafe { at.as_ref() }.filter(|variable| !variable.is_null()) {
-        // SAFETY: likewise.
+        // SAFETY: by the caller.
         let text = unsafe { CStr::from_ptr(*variable) }.to_bytes();
         if let Some(list) = text.strip_prefix(b"LD_PRELOAD=") {
             has_library |= list.split(|byte| b": \t\n".contains(byte)).any(|path| path.ends_with(LIBRARY));
@@ -180,13 +179,13 @@ unsafe fn preloads(environment: *const *const c_char) -> bool {
     has_library && has_folders
 }
 
-/// Finds a program, in a thread of [`apart`]: its path, the file if it may be read, and whether it may be executed.
+/// Finds a program, in a thread of [`unshared_fd_thread`]: its path, the file if it is readable, and whether it is executable.
 fn found<T>(named: Named<'_>, mut act: impl FnMut(&Path, Option<BorrowedFd<'_>>, bool) -> T) -> T {
     match named {
         Named::At(folder, path) => {
             act(Path::new(OsStr::from_bytes(path.to_bytes())), open(folder, path), is_executable(folder, path))
         }
-        // Open for its path alone it could not be read.
+        // The descriptor may be open with O_PATH, and could then not be read.
         Named::Open(fd) => {
             let (file, is_there) = Settings::with_link(fd, |link| (open(CWD, link), is_executable(CWD, link)));
             Settings::with_path(fd, |path| act(path, file, is_there))
@@ -222,7 +221,7 @@ fn joined<'a>(parts: &[&[u8]], buffer: &'a mut [u8; PATH_BYTES]) -> Option<&'a C
     CStr::from_bytes_until_nul(buffer).ok()
 }
 
-/// In a thread of [`apart`], with whose end it is closed.
+/// Opens a file in a thread of [`unshared_fd_thread`], whose end closes it.
 fn open(folder: BorrowedFd<'_>, path: &CStr) -> Option<BorrowedFd<'static>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(folder, path, flags, Mode::empty()).ok()?;
@@ -230,33 +229,33 @@ fn open(folder: BorrowedFd<'_>, path: &CStr) -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(file.into_raw_fd()) })
 }
 
-/// By which a program can be told from others.
+/// A number that identifies a program.
 fn number_of(file: BorrowedFd<'_>) -> Option<u64> {
     let stat = fstat(file).ok()?;
     Some((stat.st_dev << 40) ^ stat.st_ino ^ 1 << 63)
 }
 
-/// Why the program is not seen, or the one that runs it if it is a script, and its number.
-fn look(first: Option<BorrowedFd<'_>>) -> Option<(Unseen, u64)> {
+/// Why the program, or the interpreter of a script, is not covered, and its number.
+fn examine(first: Option<BorrowedFd<'_>>) -> Option<(Uncovered, u64)> {
     let (mut front, mut interpreter) = ([0; FRONT_BYTES], [0; PATH_BYTES]);
     let mut file = first?;
     for _ in 0..SCRIPTS_MAX {
         match Program::of(file, &mut front).ok()? {
-            Program::Unseen(why) => return Some((why, number_of(file)?)),
+            Program::Uncovered(why) => return Some((why, number_of(file)?)),
             Program::Script(script) => {
                 file = open(CWD, joined(&[script.interpreter.as_bytes()], &mut interpreter)?)?;
             }
-            Program::Seen | Program::Unknown => return None,
+            Program::Covered | Program::Unknown => return None,
         }
     }
     None
 }
 
-/// Tells of it, once, or refuses it.
-fn told(settings: &Settings, path: &Path, unseen: Option<(Why, u64)>) -> Result<(), Errno> {
-    let Some((why, number)) = unseen else { return Ok(()) };
+/// Names an uncovered program in a message, once, or refuses it.
+fn name_or_refuse(settings: &Settings, path: &Path, uncovered: Option<(Why, u64)>) -> Result<(), Errno> {
+    let Some((why, number)) = uncovered else { return Ok(()) };
     // SAFETY: it is never unmapped.
-    let is_new = unsafe { TOLD.load(Ordering::Acquire).as_ref() }.is_none_or(|told| told.is_new(number));
+    let is_new = unsafe { ALREADY_NAMED.load(Ordering::Acquire).as_ref() }.is_none_or(|named| named.is_new(number));
     let refused = settings.strict_coverage;
     if refused || is_new {
         let what = if refused { "is refused (--strict-coverage)" } else { "runs without vmio" };
@@ -265,7 +264,7 @@ fn told(settings: &Settings, path: &Path, unseen: Option<(Why, u64)>) -> Result<
     if refused { Err(Errno::ACCESS) } else { Ok(()) }
 }
 
-/// An object in one line, of a program that is not served.
+/// A line of JSON about a process that is not served.
 struct Report<'a> {
     process: pid_t,
     path: &'a Path,
@@ -292,10 +291,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_program_is_told_of_once() {
-        let told = Told([const { AtomicU64::new(0) }; TOLD_MAX]);
-        assert!((1..=TOLD_MAX as u64).all(|number| told.is_new(number) && !told.is_new(number)));
-        assert!(told.is_new(1000) && told.is_new(1000), "there is no room to remember it");
+    fn each_program_is_named_once() {
+        let named = AlreadyNamed([const { AtomicU64::new(0) }; NAMED_MAX]);
+        assert!((1..=NAMED_MAX as u64).all(|number| named.is_new(number) && !named.is_new(number)));
+        assert!(named.is_new(1000) && named.is_new(1000), "there is no space to remember it");
     }
 
     #[test]

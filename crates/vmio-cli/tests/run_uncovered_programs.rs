@@ -68,13 +68,13 @@ fn a_program_whose_environment_lacks_vmio_is_told_of_or_refused() -> TestResult 
 #[test]
 fn a_program_is_found_as_the_call_finds_it() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let (bare, unseen) = (compiled("bare", dir.path(), &[])?, linked(dir.path(), "unseen", &["-static"])?);
+    let (bare, uncovered) = (compiled("bare", dir.path(), &[])?, linked(dir.path(), "uncovered", &["-static"])?);
     for (call, expected) in [
-        ("path", "unseen runs without vmio: it is a static program"),
-        ("folder", "unseen runs without vmio: it is a static program"),
+        ("path", "uncovered runs without vmio: it is a static program"),
+        ("folder", "uncovered runs without vmio: it is a static program"),
         ("unset", "bin/true runs without vmio: its environment"),
     ] {
-        let output = run("--cache 8M", dir.path(), &[text(&bare), call, text(&unseen)])?;
+        let output = run("--cache 8M", dir.path(), &[text(&bare), call, text(&uncovered)])?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(if call == "unset" { 0 } else { STATUS }), "{call}: {said}");
         assert_eq!(said.matches(expected).count(), 1, "{call}: {said}");
@@ -127,20 +127,20 @@ fn run(options: &str, folder: &Path, words: &[&str]) -> Result<Output, Box<dyn E
 fn each_call_tells_of_a_program_that_is_not_seen_or_refuses_it() -> TestResult {
     let dir = tempfile::tempdir()?;
     let becomes = compiled("becomes", dir.path(), &[])?;
-    let unseen = linked(dir.path(), "unseen", &["-static"])?;
+    let uncovered = linked(dir.path(), "uncovered", &["-static"])?;
     for call in CALLS {
-        let words = [text(&becomes), call, text(&unseen)];
+        let words = [text(&becomes), call, text(&uncovered)];
         let output = run("--cache 8M", dir.path(), &words)?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(STATUS), "{call}: {said}");
-        assert_eq!(said.matches("unseen runs without vmio: it is a static program").count(), 1, "{call}: {said}");
+        assert_eq!(said.matches("uncovered runs without vmio: it is a static program").count(), 1, "{call}: {said}");
 
         let output = run("--mode strict --strict-coverage", dir.path(), &words)?;
         let said = String::from_utf8_lossy(&output.stderr);
         // execl and its kin cannot fail: the process ends as a shell does that cannot run a program, and as `system` says.
         let expected = if ["execl", "execle", "execlp", "system"].contains(&call) { 126 } else { libc::EACCES };
         assert_eq!(output.status.code(), Some(expected), "{call}: {said}");
-        assert!(said.contains("unseen is refused (--strict-coverage): it is a static program"), "{call}: {said}");
+        assert!(said.contains("uncovered is refused (--strict-coverage): it is a static program"), "{call}: {said}");
     }
     Ok(())
 }
@@ -148,10 +148,10 @@ fn each_call_tells_of_a_program_that_is_not_seen_or_refuses_it() -> TestResult {
 #[test]
 fn a_shell_tells_of_each_program_once_and_statistics_list_each_process() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let (unseen, go) = (linked(dir.path(), "unseen", &["-static"])?, of_go(dir.path())?);
-    fs::write(dir.path().join("script"), format!("#!{}\n", text(&unseen)))?;
+    let (uncovered, go) = (linked(dir.path(), "uncovered", &["-static"])?, of_go(dir.path())?);
+    fs::write(dir.path().join("script"), format!("#!{}\n", text(&uncovered)))?;
     succeeded(Command::new("chmod").arg("+x").arg(dir.path().join("script")))?;
-    let line = format!("for n in 1 2 3; do {} ; ./script; {}; done; exit 0", text(&unseen), text(&go));
+    let line = format!("for n in 1 2 3; do {} ; ./script; {}; done; exit 0", text(&uncovered), text(&go));
     for options in ["--cache 8M", "--mode posix", "--cache 8M --stats --json"] {
         let output = run(options, dir.path(), &["sh", "-c", &line])?;
         let said = String::from_utf8_lossy(&output.stderr);
