@@ -36,11 +36,17 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check the house rules that no compiler checks
+    /// Check the project lints: rules that no compiler checks
     Tidy {
         /// How many of the longest files and functions it names
         #[arg(long, default_value_t = 5, value_name = "N")]
         longest: usize,
+        /// How many of the worst sentences it names
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        sentences: usize,
+        /// Instead, list each sentence that needs another look in these files and folders
+        #[arg(long, value_name = "PATH", num_args = 1..)]
+        prose: Vec<String>,
     },
     /// Run a command on another kernel, under QEMU; its exit status is this one's
     Vm {
@@ -176,7 +182,15 @@ impl Accelerator {
 
 fn main() -> Result<ExitCode> {
     let status = match Xtask::parse().chore {
-        Chore::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
+        Chore::Tidy { longest, sentences, prose } => {
+            let root = lab::workspace().canonicalize()?;
+            if prose.is_empty() {
+                u8::from(!tidy::tidy(&root, longest, sentences)?)
+            } else {
+                tidy::list_prose(&root, &prose)?;
+                0
+            }
+        }
         Chore::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?
