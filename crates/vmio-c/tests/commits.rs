@@ -63,7 +63,7 @@ fn a_killed_program_leaves_both_files_at_its_last_commit() -> TestResult {
     let committer = Committer { library: &library, program, files };
     let created = committer.command("create").output()?;
     if created.status.code() == Some(UNSUPPORTED) {
-        eprintln!("skipped: the managed engine has no atomic mappings");
+        test_depth::skipped("the managed engine has no atomic mappings");
         return Ok(());
     }
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));

@@ -33,7 +33,7 @@ fn value(number: u32) -> Vec<u8> {
 fn has_module() -> bool {
     let is_there = Path::new("/dev/vmio").exists();
     if !is_there {
-        println!("skipped: needs the kernel module");
+        test_depth::skipped("no kernel module");
     }
     is_there
 }

@@ -29,7 +29,7 @@ fn open(cache: &Cache, path: &Path) -> Mapping {
 #[test]
 fn without_the_module_the_cache_says_what_to_do() {
     if Path::new("/dev/vmio").exists() {
-        return println!("skipped: the module is there");
+        return test_depth::skipped("the module is there");
     }
     let error = Cache::builder().engine(Engine::Kernel).capacity(capacity_of(256)).build().unwrap_err();
     assert!(matches!(&error, Error::NoKernelModule { reason } if reason.contains("/dev/vmio")), "{error}");
@@ -479,7 +479,7 @@ impl FailingDevice {
         let file = numbered_file_of(128);
         let output = command("losetup").args(["--find", "--show"]).arg(file.path()).output().unwrap();
         if !output.status.success() {
-            println!("skipped: no loop device is to be had");
+            test_depth::skipped("no loop device can be made");
             return None;
         }
         let beneath = String::from_utf8(output.stdout).unwrap().trim().to_owned();
@@ -487,7 +487,7 @@ impl FailingDevice {
         if dmsetup(&["create", name, "--table", &device.works()]) {
             return Some(device);
         }
-        println!("skipped: dmsetup is not to be had");
+        test_depth::skipped("dmsetup makes no device");
         None
     }
 

@@ -162,7 +162,7 @@ fn dirty_pages_above_the_ratio_are_written() {
     (0..1024).for_each(|page| store(&map, at(page), page));
     thread::sleep(Duration::from_millis(300));
     if cache.stats().dirty_pages == 0 && cache.stats().writes == 0 {
-        return println!("skipped: this kernel does not tell what is dirty");
+        return test_depth::skipped("this kernel does not tell what is dirty");
     }
     until(|| cache.stats().writes > 0 && cache.stats().dirty_pages <= 410);
     (0..1024).for_each(|page| assert_eq!(load(&map, at(page)), page));
@@ -452,7 +452,7 @@ fn a_failed_write_fails_every_later_sync() {
         return;
     }
     let _watchdog = watchdog("a_failed_write_fails_every_later_sync");
-    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let Some(full) = FullDevice::of_pages(4096) else { return test_depth::skipped("no loop device can be made") };
     let cache = managed(512);
     let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
     (0..256).for_each(|page| store(&map, at(page), page + 1));
@@ -476,7 +476,7 @@ fn a_failed_write_of_the_reclaimer_is_an_error_of_sync() {
         return;
     }
     let _watchdog = watchdog("a_failed_write_of_the_reclaimer_is_an_error_of_sync");
-    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let Some(full) = FullDevice::of_pages(4096) else { return test_depth::skipped("no loop device can be made") };
     let cache = managed(512);
     let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
     (0..4096).for_each(|page| store(&map, at(page), page + 1));

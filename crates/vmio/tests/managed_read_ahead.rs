@@ -45,7 +45,7 @@ fn who_is_said_to_jump_about_gets_single_pages() {
     let cache = cache_of(CAPACITY).engine(Engine::Managed).build().unwrap();
     let map = open(&cache, file.path(), Access::ReadOnly);
     if !comes_in_by_huge_pages(&map) {
-        return println!("skipped: this kernel maps no huge pages of files, or the device is memory");
+        return test_depth::skipped("this kernel maps no huge pages of files, or the device is memory");
     }
     map.advise(0..map.len(), Advice::Random).unwrap();
     assert!(!comes_in_by_huge_pages(&map));

@@ -84,7 +84,7 @@ pub fn test_source(name: &str) -> PathBuf {
 pub fn installed<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     let found = |program: &&str| Command::new(program).arg("--version").output().is_ok();
     let (there, missing): (Vec<_>, Vec<_>) = programs.iter().copied().partition(found);
-    missing.iter().for_each(|program| eprintln!("skipped: {program} is not installed"));
+    missing.iter().for_each(|program| test_depth::skipped(format_args!("{program} is not installed")));
     there
 }
 

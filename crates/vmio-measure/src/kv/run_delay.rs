@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn threads_on_one_processor_wait_for_each_other() {
         if RunDelay::of_this_thread().since_last_ns().is_none() {
-            return;
+            return test_depth::skipped("this kernel does not say how long a thread waits");
         }
         let (start, has_waited) = (Instant::now(), AtomicBool::new(false));
         let spin = || {

@@ -158,7 +158,7 @@ mod tests {
         let map = Mapping::open(&cache, backing, MappingOptions::new().frames(FrameHint::Mixed)).unwrap();
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         if region.deactivatable().is_none() {
-            println!("skipped: this kernel does not note stores");
+            test_depth::skipped("this kernel does not note stores");
             return None;
         }
         for page in 0..2 {

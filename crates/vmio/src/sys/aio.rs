@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_read_ends_in_another_thread_than_it_began_in() {
-        let Ok(aio) = Aio::new(4) else { return println!("skipped: no Linux AIO") };
+        let Ok(aio) = Aio::new(4) else { return test_depth::skipped("no Linux AIO") };
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
         let unreadable = std::fs::File::options().write(true).open("/dev/null").unwrap();

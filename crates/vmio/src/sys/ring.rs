@@ -165,7 +165,7 @@ mod tests {
 
     fn ring() -> Option<(Ring, Arc<Wake>)> {
         let made = Wake::new().map(Arc::new).and_then(|wake| Ok((Ring::new(4, Arc::clone(&wake))?, wake)));
-        made.inspect_err(|error| println!("skipped: no io_uring: {error}")).ok()
+        made.inspect_err(|error| test_depth::skipped(format_args!("no io_uring: {error}"))).ok()
     }
 
     #[test]

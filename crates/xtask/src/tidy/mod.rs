@@ -6,6 +6,8 @@ mod lengths;
 mod lints;
 mod machine_paths;
 mod pages;
+mod prose;
+mod silent_tests;
 mod tree;
 mod unsafe_places;
 
@@ -14,6 +16,7 @@ use std::path::Path;
 use anyhow::Result;
 
 pub use pages::resolved;
+use prose::Prose;
 pub use tree::Tree;
 
 /// What breaks a rule, and where.
@@ -29,9 +32,10 @@ impl Breach {
     }
 }
 
-/// Prints each breach as `file:line: what`, and how many files and functions are long; says whether there is none.
-pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
+/// Prints each breach as `file:line: what`, then the longest files and functions and the worst sentences; says whether there is no breach.
+pub fn tidy(root: &Path, longest: usize, sentences: usize) -> Result<bool> {
     let tree = Tree::read(root)?;
+    let prose = Prose::read(&tree)?;
     let mut breaches = Vec::new();
     breaches.extend(lengths::check(&tree));
     breaches.extend(unsafe_places::check(&tree)?);
@@ -40,12 +44,23 @@ pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
     breaches.extend(lints::check(&tree));
     breaches.extend(layers::check_modules(&tree)?);
     breaches.extend(layers::check_packages(&tree, root)?);
+    breaches.extend(prose.check());
+    breaches.extend(silent_tests::check(&tree)?);
     for Breach { file, line, what } in &breaches {
         println!("{file}:{line}: {what}");
     }
     lengths::list_longest(&tree, longest)?;
+    prose.list(sentences);
     println!("tidy: {} files, {} breaches", tree.len(), breaches.len());
     Ok(breaches.is_empty())
+}
+
+/// Prints the sentences that are not as they should be, of files whose names begin as one of these paths.
+pub fn list_prose(root: &Path, starts: &[String]) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let prose = Prose::read(&tree)?;
+    starts.iter().for_each(|start| prose.list_in(start.trim_start_matches("./")));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ mod tests {
         file.as_file().sync_data().unwrap();
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
         if rustix::io::preadv2(&file, &mut [std::io::IoSliceMut::new(&mut [0])], 0, flags).is_err() {
-            return println!("skipped: the file system cannot say whether a read would have to wait");
+            return test_depth::skipped("the file system cannot say whether a read would have to wait");
         }
         let cache = Cache::builder().capacity(64 << 20).build().unwrap();
         let backing = FileBacking::open(file.path(), Access::ReadOnly).unwrap();
@@ -197,7 +197,7 @@ mod tests {
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         let (door, spent) = (Arc::new(Door::new().unwrap()), Arc::default());
         let Ok(reads) = CallerReads::start(&region.shared, 2, &door, &spent) else {
-            return println!("skipped: no Linux AIO");
+            return test_depth::skipped("no Linux AIO");
         };
         let begins = |pages, urgency| {
             let outcome = Arc::new(Outcome::of_parts(1));
