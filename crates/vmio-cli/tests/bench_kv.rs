@@ -19,7 +19,7 @@ fn small(dir: &Path) -> Command {
 }
 
 #[test]
-fn it_measures_vmio_kv_alone_unless_told_otherwise() -> TestResult {
+fn vmio_kv_alone_is_measured_by_default() -> TestResult {
     let dir = tempfile::tempdir()?;
     let json = succeeded(small(dir.path()).args(["--phases", "L,A", "--scenarios", "reopen", "--json", "-"]))?;
     let runs: Vec<Value> = serde_json::from_str(&json)?;

@@ -30,7 +30,7 @@ fn fed(command: &mut Command, input: &str) -> Result<(bool, String, String), Box
 }
 
 #[test]
-fn what_was_put_is_found_by_the_next_command() -> TestResult {
+fn values_are_found_by_the_next_command() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
     succeeded(kv("put", &store).args(["apple", "red"]))?;
@@ -79,7 +79,7 @@ fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
 }
 
 #[test]
-fn what_former_owners_hold_is_told_from_a_full_store() -> TestResult {
+fn space_held_for_former_owners_is_not_reported_as_a_full_store() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
@@ -200,7 +200,7 @@ fn objects_come_back_and_a_bad_line_is_named() -> TestResult {
 }
 
 #[test]
-fn what_is_no_store_is_refused() -> TestResult {
+fn files_without_a_store_are_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
     refused(&mut kv("create", &store), "holds a store already")?;

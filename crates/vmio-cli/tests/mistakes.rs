@@ -61,7 +61,7 @@ fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
 }
 
 #[test]
-fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
+fn files_that_hold_no_store_are_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     refused(kv("get", &store).arg("a"), "`vmio kv create` makes one")?;
@@ -79,7 +79,7 @@ fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
 }
 
 #[test]
-fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
+fn values_and_lines_that_cannot_be_put_are_named() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "128M"]))?;

@@ -27,28 +27,22 @@ mod stats;
 mod store;
 mod value_reader;
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::opened::Opened;
-use crate::db::reorganization::ScannedRecords;
 use crate::device::{Device, TakeoverBacking};
 use crate::error::{Error, Result};
-use crate::format::extents::LARGE_BYTES_MAX;
-use crate::format::geometry::ALLOCATION_UNIT_BYTES;
-use crate::keyspace::{Keyspace, Limits, MemtableBudget};
+use crate::keyspace::Keyspace;
 use crate::options::{Durability, Options};
-use crate::tree::MergeThreads;
 use crate::volume::Volume;
-use crate::volume::chunk_generations::ChunkGenerations;
 use crate::write_batch::{WriteBatch, Writes};
 pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
 pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
+pub(crate) use lengths::{check_key, check_value_length};
 pub(crate) use open_handle::OpenHandle;
 pub(crate) use open_handles::{HandleKind, OpenHandles};
 pub(crate) use open_keyspace::OpenKeyspace;

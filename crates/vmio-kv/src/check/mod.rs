@@ -50,7 +50,7 @@ pub enum Event {
 ///
 /// # Errors
 ///
-/// [`Error::NoVolume`](crate::Error::NoVolume) if the file holds no volume, [`Error::UnknownVersion`](crate::Error::UnknownVersion) or
+/// [`Error::NoVolume`](crate::Error::NoVolume) if the file holds no volume, [`Error::NewerVersion`](crate::Error::NewerVersion) or
 /// [`Error::UnknownFeatures`](crate::Error::UnknownFeatures) if this program does not know the volume's format, and
 /// [`Error::Io`](crate::Error::Io) if the file cannot be opened. Damage is no error: it is in the report.
 ///

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, FullPlace, Result};
-use crate::format::block::{Block, Uuid, random_uuid};
+use crate::format::block::{Block, random_uuid};
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
 use crate::volume::Volume;

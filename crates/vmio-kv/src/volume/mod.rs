@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, random_uuid, unseal};
+use crate::format::block::{Block, Kind, Sealed, random_uuid, unseal};
 use crate::format::geometry::{
     ALLOCATION_UNIT_BYTES, BLOCK_BYTES, GROUP_UNITS_MAX, Group, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
 };

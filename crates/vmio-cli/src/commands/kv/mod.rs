@@ -28,7 +28,7 @@ use line::{Form, Format};
 use load::Loaded;
 use scan::ScanArgs;
 use serde_json::json;
-use vmio::backing::{Access, Backing, FileBacking, FileUser, HandleKind};
+use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
 use vmio_kv::{DEFAULT_KEYSPACE, Db, Durability, FullPlace, KeyspaceHandle, Options, SegmentHandle, SegmentStats};
 use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
@@ -417,7 +417,7 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
             Io(vmio::Error::InUse { holder, wanted, .. }) => {
                 // A reader should not end another process's writes.
                 let or_take_over = match (holder, wanted) {
-                    (HandleKind::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
+                    (Holder::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
                         ", or take it over (--take-over): writes of that process fail from then on"
                     }
                     _ => "",
