@@ -204,7 +204,7 @@ impl OpenSegment {
 
     /// Bytes of the log's chunks that an opening would read back now.
     pub(super) fn recovery_log_bytes(&self) -> u64 {
-        self.log.bytes_since(self.segment.superblock().log_replay_sequence)
+        self.log.bytes_since(self.segment.replay_sequence())
     }
 
     /// Requests flushes of memtables, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
@@ -223,7 +223,7 @@ impl OpenSegment {
         }
         // The memtables that need the older half of that log.
         let (_, end) = self.log.end();
-        let first = self.segment.superblock().log_replay_sequence;
+        let first = self.segment.replay_sequence();
         for keyspace in keyspaces {
             let is_old = keyspace.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
             if is_old && !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable() {

@@ -1,8 +1,8 @@
 //! Commits of a segment: each takes it from one consistent state to the next, whatever happens in between.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::format::block::{Block, Sealed};
@@ -130,15 +130,32 @@ impl Segment {
     /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
     /// [`Segment::retired`] tells.
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = &committed.failed {
-            return Err(self.stopped(why));
-        }
-        let done = self.write_commit(&mut committed, changes, retiring);
+        // A commit that only moves the write fence has no nodes, and a caller waits for it.
+        let synced = if changes.extend_write_fence { Ok(()) } else { self.sync_nodes()? };
+        let mut committed = self.committed()?;
+        let done = synced.and_then(|()| self.write_commit(&mut committed, changes, retiring));
         if let Err(error) = &done {
             committed.failed = Some(error.with_causes());
         }
         done.map(|()| committed.epoch)
+    }
+
+    /// Writes the nodes that a commit refers to, before the commit holds the committed state: a thread that needs the write fence moved does
+    /// not wait for nodes. The inner error is the device's; after it nothing is committed any more.
+    fn sync_nodes(&self) -> Result<Result<()>> {
+        let committed = self.committed()?;
+        self.check_owner(&committed)?;
+        drop(committed);
+        Ok(self.device.sync())
+    }
+
+    /// Locks the state of the last commit; fails if the device's contents are unknown.
+    fn committed(&self) -> Result<MutexGuard<'_, Committed>> {
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &committed.failed {
+            Some(why) => Err(self.stopped(why)),
+            None => Ok(committed),
+        }
     }
 
     /// Frees the blocks that durable commits have retired and that have no readers any more.
@@ -162,10 +179,6 @@ impl Segment {
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
-        // First the nodes that the new state refers to. A commit that only moves the write fence has none, and a caller waits for it.
-        if !changes.extend_write_fence {
-            self.device.sync()?;
-        }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.keyspaces, &changes.removed);
@@ -252,6 +265,7 @@ impl Segment {
         // A new owner that has not claimed the segment by now will read this superblock.
         self.check_owner(committed)?;
         let write_fence = superblock.write_fence;
+        self.replay_sequence.store(superblock.log_replay_sequence, Ordering::Release);
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
         // Before any of its retired blocks is free: a thread that takes one labels it with a later epoch.
         self.epoch.store(epoch, Ordering::Release);

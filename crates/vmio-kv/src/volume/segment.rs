@@ -43,6 +43,8 @@ pub(crate) struct Segment {
     pub(super) committed: Mutex<Committed>,
     /// The epoch of the last commit, for readers that must not wait for the one under way.
     pub(super) epoch: AtomicU64,
+    /// The first record that an opening reads back after the last commit, for the same readers.
+    pub(super) replay_sequence: AtomicU64,
     /// Counts the heads of large values, from a random number on.
     heads: AtomicU32,
 }
@@ -209,6 +211,7 @@ impl Segment {
         }
         // 0 means all units; once the segment grows it must not. The owner may use all features from its first commit on.
         let superblock = Superblock { units: units_of(&groups), write_fence, incompatible: FEATURES, ..superblock };
+        let replay_sequence = AtomicU64::new(superblock.log_replay_sequence);
         let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
         // Most likely not the number that another opening has begun with.
         let failed =
@@ -227,6 +230,7 @@ impl Segment {
             allocating: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
+            replay_sequence,
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
         })
     }
@@ -274,6 +278,11 @@ impl Segment {
     /// The epoch of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The number of the first record that an opening would read back. It does not wait for a commit under way, whose flushes may take long.
+    pub(crate) fn replay_sequence(&self) -> u64 {
+        self.replay_sequence.load(Ordering::Acquire)
     }
 
     /// The epoch of the next commit, or of the one under way: nodes that are built now have it.

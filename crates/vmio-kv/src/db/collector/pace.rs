@@ -12,7 +12,7 @@ const SLEEP_MIN: Duration = Duration::from_micros(100);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// At the bound a writer waits until there is space, but no longer than this: the collector may be waiting itself.
-const WAIT_MAX: Duration = Duration::from_millis(60);
+const WAIT_MAX: Duration = Duration::from_millis(40);
 
 /// For each of these bytes that it has written, a writer waits another `WAIT_MAX` at most.
 const WAITED_FOR_BYTES: u64 = 1 << 20;
