@@ -17,7 +17,7 @@ use format::leaf::{Leaf, LeafBuilder, key_hash};
 use format::pivot::Piece;
 use format::record::{Record, Seed};
 
-const UUID: Uuid = Uuid([1; 16]);
+const UUID: Uuid = Uuid::from_bytes([1; 16]);
 
 #[derive(Arbitrary, Debug)]
 enum Of {

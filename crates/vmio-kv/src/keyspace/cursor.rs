@@ -131,7 +131,7 @@ impl KeyspaceCursor {
             Direction::Down => Ordering::Greater,
         };
         let mut nearest = None;
-        let mut beside = Vec::new();
+        let mut same_key = Vec::new();
         for index in 0..self.levels.len() {
             let (newer, older) = self.levels.split_at_mut(index);
             let Some(next) = &mut older[0].next else { continue };
@@ -144,15 +144,15 @@ impl KeyspaceCursor {
             };
             if ordering == is_nearer {
                 nearest = Some(index);
-                beside.clear();
+                same_key.clear();
             } else if ordering == Ordering::Equal && shows_nothing {
                 // An older level may have an entry of the same key, which counts.
-                beside.extend(nearest.replace(index));
+                same_key.extend(nearest.replace(index));
             } else if ordering == Ordering::Equal {
-                beside.push(index);
+                same_key.push(index);
             }
         }
-        for index in beside {
+        for index in same_key {
             self.levels[index].take()?;
         }
         nearest.map_or(Ok(None), |nearest| self.levels[nearest].take())

@@ -314,15 +314,15 @@ impl Log {
         records: &[Append<'_>],
         priority: SpacePriority,
     ) -> Result<SpaceReservation<'_>> {
-        let beside = record_bytes(0, 8) + END_BYTES;
+        let overhead = record_bytes(0, 8) + END_BYTES;
         let (mut chunks, mut space) = (0, state.appender.space());
         for record in records {
             let bytes = record_bytes(record.key.len(), record.value.len());
-            if space < bytes + beside {
+            if space < bytes + overhead {
                 chunks += 1;
                 space = CHUNK_BYTES - RECORDS_AT;
             }
-            space = space.saturating_sub(bytes + beside);
+            space = space.saturating_sub(bytes + overhead);
         }
         match (priority, chunks) {
             // Moves free space.

@@ -140,8 +140,8 @@ impl Segment {
         done.map(|()| committed.epoch)
     }
 
-    /// Writes the nodes that a commit refers to before the commit locks out others: a caller that waits for the write fence waits for no nodes.
-    /// The inner error is the device's, after which nothing is committed any more.
+    /// Writes the nodes that a commit refers to, before the commit holds the committed state: a thread that needs the write fence moved does
+    /// not wait for nodes. The inner error is the device's; after it nothing is committed any more.
     fn sync_nodes(&self) -> Result<Result<()>> {
         let committed = self.committed()?;
         self.check_owner(&committed)?;
@@ -149,7 +149,7 @@ impl Segment {
         Ok(self.device.sync())
     }
 
-    /// The state that was committed last. Fails if an error has left it unknown what the device holds.
+    /// Locks the state of the last commit; fails if the device's contents are unknown.
     fn committed(&self) -> Result<MutexGuard<'_, Committed>> {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         match &committed.failed {

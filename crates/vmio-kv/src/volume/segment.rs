@@ -43,7 +43,7 @@ pub(crate) struct Segment {
     pub(super) committed: Mutex<Committed>,
     /// The epoch of the last commit, for readers that must not wait for the one under way.
     pub(super) epoch: AtomicU64,
-    /// The first record that an opening reads back after the last commit. Read without waiting for the commit under way.
+    /// The first record that an opening reads back after the last commit, for the same readers.
     pub(super) replay_sequence: AtomicU64,
     /// Counts the heads of large values, from a random number on.
     heads: AtomicU32,

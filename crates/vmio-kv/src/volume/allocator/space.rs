@@ -143,7 +143,7 @@ impl Allocator {
     /// Takes `units` free units, as runs, whose contents are to be discarded, if there are as many besides `kept` ones with space. They
     /// are free again with [`Self::end_discard`].
     pub(crate) fn begin_discard(&mut self, units: usize, kept: usize) -> Vec<Range<u64>> {
-        let mut beside = (self.free_units() as usize).saturating_sub(kept);
+        let mut spare = (self.free_units() as usize).saturating_sub(kept);
         // From the end: units are taken from the front.
         let mut found = Vec::new();
         for unit in self.free.discardable.range(self.write_fence.clone()).rev() {
@@ -151,8 +151,8 @@ impl Allocator {
             if found.len() == units {
                 break;
             }
-            if !is_ready || beside > 0 {
-                beside -= usize::from(is_ready);
+            if !is_ready || spare > 0 {
+                spare -= usize::from(is_ready);
                 found.push(*unit);
             }
         }
