@@ -178,6 +178,7 @@ impl Db {
     /// [`Error::Full`] if [`Options::max_volume_bytes`] does not allow the growth.
     ///
     /// # Examples
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let folder = tempfile::tempdir()?;

@@ -128,8 +128,8 @@ pub(super) fn measured_phases(outcomes: &[Outcome]) -> Vec<(Option<Scenario>, Ph
     phases
 }
 
-pub(super) const NOTE: &str = "vmio is: so many times as fast. kops/s of phases with writes: until all are in their place on the device, and\n\
-    background work has ended (flush s of the time). Read and written: by the block device's counters.\n";
+pub(super) const NOTE: &str = "vmio is: vmio's speed divided by the engine's. kops/s of phases with writes: the time ends when all writes are in their place\n\
+    on the device and background work has ended (flush s: that part of the time). Read and written: by the block device's counters.\n";
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
