@@ -51,7 +51,7 @@ fn what_was_logged_is_told_of_and_then_written() -> TestResult {
     let expected = [
         ("same", String::new()),
         ("renamed", format!(", now {}", under.join("new").display())),
-        ("gone", ", gone: nothing to write to".into()),
+        ("gone", ", gone: cannot be written".into()),
     ];
     for (name, now) in expected {
         let line = format!("file  {}: 2 operations, 15 bytes{now}\n", under.join(name).display());
