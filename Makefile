@@ -60,7 +60,7 @@ bench-busy: ## measure loads and stores beside Linux mmap while other threads ke
 fmt: ## format the Rust code
 	@cargo fmt --all
 
-lint: ## check format, clippy, shell scripts and the house rules
+lint: ## check format, clippy, shell scripts and the project lints
 	@scripts/test format clippy shell tidy
 
 doc: ## build the library's documentation, warnings denied

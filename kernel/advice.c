@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a program says of ranges of a mapping, and asks of them, by ioctls of its descriptor. */
+/* The ioctls of a mapping's descriptor. */
 
 #include <linux/module.h>
 #include <linux/uaccess.h>
@@ -7,7 +7,7 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
-/* The pages that lie in a range of bytes as a whole. False if there are none. */
+/* The pages that lie wholly in a range of bytes. False if there are none. */
 bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
 {
 	u64 end, from, to;
@@ -17,7 +17,7 @@ bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
 	if (check_add_overflow(offset, length, &end) || end > LLONG_MAX)
 		end = LLONG_MAX;
 	from = DIV_ROUND_UP_ULL(offset, PAGE_SIZE);
-	/* Where pages are numbered by 32 bits, not all bytes have one. */
+	/* With 32-bit page numbers, not every offset has a page. */
 	to = min_t(u64, end >> PAGE_SHIFT, ULONG_MAX);
 	if (from >= to)
 		return false;
@@ -26,7 +26,7 @@ bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
 	return true;
 }
 
-/* Kreon's priority of a page: what was said of it last. */
+/* The priority of a page, as it was last set (from Kreon). */
 u8 priority_of(struct attachment *attachment, pgoff_t index)
 {
 	void *entry = mtree_load(&attachment->priorities, index);
@@ -49,7 +49,7 @@ static int prioritize(struct attachment *attachment, const struct vmio_priority 
 	error = mtree_store_range(&attachment->priorities, first, last, entry, GFP_KERNEL_ACCOUNT);
 	if (error)
 		return error;
-	/* Pages that come into memory from here on have it; now those that are there. */
+	/* Pages that are read from here on get it; now those that are in memory. */
 	for (core = 0; core < attachment->pool->core_count; core++) {
 		struct frame *frame;
 		unsigned long index;
@@ -95,7 +95,7 @@ long attachment_ioctl(struct file *file, unsigned int command, unsigned long arg
 			return -EBADF;
 		if (copy_from_user(&range, (const void __user *)argument, sizeof(range)))
 			return -EFAULT;
-		/* What the backing was cut off by goes, wherever the range lies. */
+		/* Drops pages behind the backing's end, wherever the range lies. */
 		attachment_end(attachment);
 		if (!whole_pages(range.offset, range.length, &first, &last))
 			return 0;

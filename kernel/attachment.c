@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is attached, what its descriptors do, and how it goes. */
+/* Attachments: their descriptors, and how they come and go. */
 
 #include <linux/blkdev.h>
 #include <linux/file.h>
@@ -14,8 +14,8 @@
 
 #define VMIO_MAGIC 0x766d696f
 /*
- * With a few pages, threads and an instruction that needs several take them from
- * each other for ever.
+ * With very few pages, threads and instructions that need several pages would take
+ * them from each other for ever.
  */
 #define LIMIT_PAGES_MIN 64UL
 
@@ -23,10 +23,7 @@ static int init_inodes(struct fs_context *context)
 {
 	if (!init_pseudo(context, VMIO_MAGIC))
 		return -ENOMEM;
-	/*
-	 * Where the backing is, programs may not be run from: nothing is run from a
-	 * mapping of ours.
-	 */
+	/* The backing's file system may be mounted noexec: no code runs from our mappings. */
 	context->s_iflags |= SB_I_NOEXEC | SB_I_NODEV;
 	return 0;
 }
@@ -39,9 +36,8 @@ static struct file_system_type inodes_type = {
 };
 
 /*
- * Inodes of our own, so that each attachment has an address space: the one of
- * /dev/vmio is everybody's. Mounted while there is an attachment or a descriptor
- * of one, and as long the module stays.
+ * Our own inodes, so that each attachment has its own address space. Mounted while
+ * there is an attachment or a descriptor of one; the module stays as long.
  */
 static struct vfsmount *inodes;
 static int inodes_pinned;
@@ -52,14 +48,14 @@ static LIST_HEAD(registry);
 static unsigned long closings;
 static DECLARE_WAIT_QUEUE_HEAD(closed);
 
-/* Nobody is to be told that a page table says "dirty": page_mkwrite was called before. */
+/* A dirty bit in a page table needs no handling: page_mkwrite was called before. */
 static const struct address_space_operations address_space_operations = {
 	.dirty_folio = noop_dirty_folio,
 };
 
 /*
- * Takes what begins at an index out of memory, dirty or not. Nobody shall fault
- * it in again meanwhile, or it may be missed.
+ * Drops all pages from an index on, dirty or not. A page that is faulted in again
+ * meanwhile may be missed.
  */
 static void drop_from(struct attachment *attachment, pgoff_t first)
 {
@@ -77,7 +73,7 @@ static void drop_from(struct attachment *attachment, pgoff_t first)
 
 			if (frame_lock(frame, attachment, index, AS_LONG_AS_IT_TAKES))
 				continue;
-			/* It may have become visible again before it was locked. */
+			/* It may have been mapped again before it was locked. */
 			unmap_mapping_pages(attachment->inode->i_mapping, index, 1, false);
 			if (frame->dirty) {
 				xa_erase(&shard->dirty, index);
@@ -101,8 +97,8 @@ static pgoff_t pages_of(const struct attachment *attachment)
 }
 
 /*
- * How many pages the backing has now. If it was cut off since, what lay behind
- * goes, so that it reads as zeros should the backing become longer again.
+ * The number of pages that the backing has now. If it was cut since, the pages behind
+ * its end are dropped, so that they read as zeros if it becomes longer again.
  */
 pgoff_t attachment_end(struct attachment *attachment)
 {
@@ -114,8 +110,8 @@ pgoff_t attachment_end(struct attachment *attachment)
 	end = pages_of(attachment);
 	if (end < attachment->end) {
 		/*
-		 * First: who finds that it became longer meanwhile waits, and stores nothing that
-		 * would be dropped.
+		 * First: a fault that finds the backing longer again then waits for end_lock, and
+		 * its stores are not dropped.
 		 */
 		WRITE_ONCE(attachment->end, end);
 		drop_from(attachment, end);
@@ -132,7 +128,7 @@ static void attachment_free(struct attachment *attachment)
 	spin_lock(&pool->lock);
 	list_del(&attachment->of_pool);
 	spin_unlock(&pool->lock);
-	/* Nobody begins it again. */
+	/* Nobody queues it again. */
 	cancel_delayed_work_sync(&attachment->write_back);
 	if (attachment->inode) {
 		iput(attachment->inode);
@@ -148,7 +144,7 @@ static void attachment_free(struct attachment *attachment)
 	kfree(attachment);
 }
 
-static struct attachment *attachment_new(struct pool *pool, struct file *file, bool vetted,
+static struct attachment *attachment_new(struct pool *pool, struct file *file, bool verify,
 					 unsigned long limit)
 {
 	struct attachment *attachment = kzalloc(sizeof(*attachment), GFP_KERNEL_ACCOUNT);
@@ -161,11 +157,11 @@ static struct attachment *attachment_new(struct pool *pool, struct file *file, b
 	attachment->reader = get_file(file);
 	attachment->host = file->f_mapping->host;
 	attachment->limit = limit ? max(limit, LIMIT_PAGES_MIN) : ULONG_MAX;
-	attachment->vetted = vetted;
+	attachment->verify = verify;
 	INIT_DELAYED_WORK(&attachment->write_back, write_back);
 	INIT_LIST_HEAD(&attachment->of_pool);
 	mutex_init(&attachment->end_lock);
-	/* Faults look it up while it is being changed. */
+	/* Faults look priorities up while they are being changed. */
 	mt_init_flags(&attachment->priorities, MT_FLAGS_USE_RCU);
 	xa_init_flags(&attachment->fresh, XA_FLAGS_ACCOUNT);
 	attachment->end = pages_of(attachment);
@@ -197,7 +193,7 @@ failed:
 	return ERR_PTR(-ENOMEM);
 }
 
-/* What is registered for a backing. registry_lock is held. */
+/* The attachment of a backing, or NULL. registry_lock is held. */
 static struct attachment *find(struct inode *host)
 {
 	struct attachment *attachment;
@@ -209,8 +205,8 @@ static struct attachment *find(struct inode *host)
 }
 
 /*
- * Of each a line: its backing, pages in memory, of these dirty, its limit, pages
- * of its pool, failures in a row.
+ * Prints a line for each attachment: its backing, pages in memory, dirty pages, its
+ * limit, the pages of its pool, and failures in a row.
  */
 void show_attachments(struct seq_file *seq)
 {
@@ -233,8 +229,8 @@ void show_attachments(struct seq_file *seq)
 	mutex_unlock(&registry_lock);
 }
 
-/* The attachment of a backing, with one user more. */
-static struct attachment *join(struct pool *pool, struct file *file, bool vetted,
+/* Finds or makes the attachment of a backing, and counts a user. */
+static struct attachment *join(struct pool *pool, struct file *file, bool verify,
 			       unsigned long limit)
 {
 	struct inode *host = file->f_mapping->host;
@@ -250,16 +246,16 @@ static struct attachment *join(struct pool *pool, struct file *file, bool vetted
 			break;
 		seen = closings;
 		mutex_unlock(&registry_lock);
-		/* What it still writes has to be there before it is read. */
+		/* Its last writes must be done before the backing is read. */
 		error = wait_event_killable(closed, READ_ONCE(closings) != seen);
 		if (error)
 			return ERR_PTR(error);
 	}
 	if (!attachment) {
-		attachment = attachment_new(pool, file, vetted, limit);
+		attachment = attachment_new(pool, file, verify, limit);
 		if (!IS_ERR(attachment))
 			list_add(&attachment->registered, &registry);
-	} else if (attachment->vetted != vetted || (vetted && attachment->pool != pool)) {
+	} else if (attachment->verify != verify || (verify && attachment->pool != pool)) {
 		attachment = ERR_PTR(-EBUSY);
 	}
 	if (!IS_ERR(attachment)) {
@@ -271,8 +267,8 @@ static struct attachment *join(struct pool *pool, struct file *file, bool vetted
 	return attachment;
 }
 
-/* A user less. The last one sees to it that all is written, and lets everything go. */
-static void leave(struct attachment *attachment)
+/* Counts a user off. The last one writes all dirty pages and frees the attachment. */
+static void detach(struct attachment *attachment)
 {
 	bool last;
 	int error;
@@ -289,7 +285,7 @@ static void leave(struct attachment *attachment)
 		pr_err("vmio: stores to %s are lost: error %d\n", attachment->host->i_sb->s_id,
 		       error);
 	drop_from(attachment, 0);
-	/* An evictor that took the last page out of the tree may not be through with it. */
+	/* An evictor that took the last page out of the tree may still be using it. */
 	while (atomic_long_read_acquire(&attachment->resident))
 		schedule_timeout_uninterruptible(1);
 	mutex_lock(&registry_lock);
@@ -307,8 +303,8 @@ static int attachment_mmap(struct file *file, struct vm_area_struct *vma)
 	vma->vm_private_data = file->private_data;
 	vma->vm_ops = &mapping_operations;
 	/*
-	 * VM_DONTEXPAND keeps mlock, KSM and khugepaged away, too: the pool alone says
-	 * what is in memory.
+	 * VM_DONTEXPAND also excludes mlock, KSM and khugepaged: the pool alone decides
+	 * which pages are in memory.
 	 */
 	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
 	return 0;
@@ -328,7 +324,7 @@ static int attachment_fsync(struct file *file, loff_t start, loff_t end, int dat
 	if (error)
 		return error;
 	error = vfs_fsync_range(writer, start, end, data_only);
-	/* What the device had of the writes before is unknown from then on. */
+	/* From then on nobody knows which earlier writes the device has. */
 	if (error)
 		WRITE_ONCE(attachment->flush_error, error);
 	return READ_ONCE(attachment->flush_error);
@@ -336,7 +332,7 @@ static int attachment_fsync(struct file *file, loff_t start, loff_t end, int dat
 
 static int attachment_release(struct inode *inode, struct file *file)
 {
-	leave(file->private_data);
+	detach(file->private_data);
 	return 0;
 }
 
@@ -349,7 +345,7 @@ const struct file_operations attachment_file_operations = {
 	.compat_ioctl = compat_ptr_ioctl,
 };
 
-/* Of the device that a backing is on or is, as far as it has one. */
+/* The block size of the backing's device, or 1 if it has none. */
 static unsigned int logical_block_bytes(struct inode *host)
 {
 	struct block_device *device = S_ISBLK(host->i_mode) ? I_BDEV(host) : host->i_sb->s_bdev;
@@ -366,21 +362,21 @@ static int may_attach(const struct file *file)
 	if (!(file->f_mode & FMODE_CAN_READ) ||
 	    (file->f_mode & FMODE_WRITE && !(file->f_mode & FMODE_CAN_WRITE)))
 		return -EINVAL;
-	/* As mmap: stores need not append. */
+	/* As in mmap: a store would not append. */
 	if (file->f_mode & FMODE_WRITE && IS_APPEND(file_inode(file)))
 		return -EACCES;
 	if (!(file->f_flags & O_DIRECT) || file->f_op == &attachment_file_operations)
 		return -EINVAL;
 	if (!S_ISREG(mode) && !S_ISBLK(mode))
 		return -EINVAL;
-	/* What keeps it from being frozen below is taken where pages are locked already. */
+	/* Freeze protection of a lower file system would be taken after folio locks: a deadlock. */
 	if (file_inode(file)->i_sb->s_stack_depth)
 		return -EOPNOTSUPP;
-	/* A page is what is read and written at a time. */
+	/* Single pages are read and written. */
 	return logical_block_bytes(file->f_mapping->host) <= PAGE_SIZE ? 0 : -EINVAL;
 }
 
-/* A descriptor for a mapping of it, which holds the module. */
+/* A file for mappings of an attachment; it holds a reference to the module. */
 static struct file *open_attachment(struct attachment *attachment, bool writable)
 {
 	struct file *file;
@@ -399,7 +395,7 @@ static struct file *open_attachment(struct attachment *attachment, bool writable
 }
 
 /* VMIO_ATTACH: a new descriptor. */
-int attach(struct pool *pool, int fd, bool vetted, unsigned long limit)
+int attach(struct pool *pool, int fd, bool verify, unsigned long limit)
 {
 	struct attachment *attachment;
 	struct file *backing, *file;
@@ -415,14 +411,14 @@ int attach(struct pool *pool, int fd, bool vetted, unsigned long limit)
 	error = new;
 	if (new < 0)
 		goto put_backing;
-	attachment = join(pool, backing, vetted, limit);
+	attachment = join(pool, backing, verify, limit);
 	error = PTR_ERR_OR_ZERO(attachment);
 	if (error)
 		goto put_fd;
 	file = open_attachment(attachment, backing->f_mode & FMODE_WRITE);
 	error = PTR_ERR_OR_ZERO(file);
 	if (error) {
-		leave(attachment);
+		detach(attachment);
 		goto put_fd;
 	}
 	fd_install(new, file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Reads and writes runs of neighbouring pages of the backing, past its page cache. */
+/* Reads and writes runs of neighbouring pages of the backing, bypassing its page cache. */
 
 #include <linux/highmem.h>
 #include <linux/module.h>
@@ -18,17 +18,17 @@ struct run {
 	ssize_t result; /* bytes written, or an error */
 };
 
-/* All that one span needs, so that writing allocates nothing itself. */
+/* The state to write one span, so that writing does not allocate. */
 struct write_batch {
 	struct run runs[SPAN_PAGES];
 	struct bio_vec pages[SPAN_PAGES];
-	atomic_t pending; /* runs that have not ended, and one for whoever waits */
+	atomic_t pending; /* runs that have not ended, plus one for the thread that waits */
 	struct completion ended;
 };
 
 /*
- * Never fails: whoever closes an attachment cannot be told that its stores are
- * lost for want of some 70 KiB.
+ * Never fails: closing an attachment cannot report that its stores are lost because
+ * some 70 KiB of memory are missing.
  */
 struct write_batch *write_batch_new(void)
 {
@@ -40,7 +40,7 @@ void write_batch_free(struct write_batch *batch)
 	kvfree(batch);
 }
 
-/* Nothing of how the descriptor is set now matters: it may be changed at any time. */
+/* Ignores the descriptor's present flags, which may change at any time. */
 static void init_iocb(struct kiocb *iocb, struct file *file, loff_t position, int flags)
 {
 	init_sync_kiocb(iocb, file);
@@ -76,8 +76,8 @@ static void submit(struct attachment *attachment, struct read *read, int flags)
 }
 
 /*
- * Begins to fill locked folios of neighbouring pages. It waits for no lock of a
- * file: whoever faults may hold it, or a lock that its owner waits for.
+ * Begins to fill locked folios of neighbouring pages. Does not wait for a lock of the
+ * file: the faulting thread may hold it, or a lock that its owner waits for.
  */
 void backing_read_begin(struct attachment *attachment, struct frame **frames, unsigned int count,
 			struct read *read)
@@ -104,14 +104,14 @@ static bool needs_lock(const struct read *read)
 	return read->result == -EAGAIN || read->result == -EOPNOTSUPP;
 }
 
-/* Whether the end of a read that has begun may take a while. */
+/* Whether a read that has begun may take a while. */
 bool backing_read_must_wait(struct read *read)
 {
 	return !completion_done(&read->ended) || needs_lock(read);
 }
 
 /*
- * Copies the pages from the page cache: reading them into that takes no lock that
+ * Copies the pages from the page cache: a read into the page cache takes no lock that
  * a write of the file holds.
  */
 static int read_cached(struct attachment *attachment, struct read *read)
@@ -128,7 +128,7 @@ static int read_cached(struct attachment *attachment, struct read *read)
 		copy_highpage(read->pages[i].bv_page, folio_file_page(folio, first + i));
 		folio_put(folio);
 	}
-	/* Memory that the pool does not count. */
+	/* The pool does not count this memory. */
 	invalidate_mapping_pages(mapping, first, first + read->count - 1);
 	return read->count * PAGE_SIZE;
 }
@@ -138,7 +138,7 @@ static bool has_page_cache(struct inode *host)
 	return !IS_DAX(host) && host->i_mapping->a_ops->read_folio;
 }
 
-/* Whether fewer bytes came than there are. */
+/* Whether fewer bytes were read than there are. */
 static bool is_short(struct attachment *attachment, struct read *read)
 {
 	return read->result >= 0 && read->result < read->count * PAGE_SIZE &&
@@ -146,9 +146,9 @@ static bool is_short(struct attachment *attachment, struct read *read)
 }
 
 /*
- * Waits until the pages are filled; what is behind the end of the backing is
- * zeros. Where it can it does not wait for a lock of the file: a system call that
- * holds it may be waiting for one of these pages.
+ * Waits until the pages are filled; bytes behind the end of the backing are zeros.
+ * Avoids waiting for a lock of the file if possible: a system call that holds it may
+ * be waiting for one of these pages.
  */
 int backing_read_end(struct attachment *attachment, struct read *read)
 {
@@ -191,7 +191,7 @@ static void begin(struct run *run, struct file *file, loff_t position)
 	ssize_t result;
 
 	/*
-	 * A direct write of a page that the end is in would make the file longer:
+	 * A direct write of the page with the end of the file would make the file longer:
 	 * that one is written at its exact length, which devices may not take. It
 	 * counts as written once the device has it, as all others.
 	 */
@@ -200,9 +200,9 @@ static void begin(struct run *run, struct file *file, loff_t position)
 	iov_iter_bvec(&iter, ITER_SOURCE, run->pages, run->count, run->bytes);
 	atomic_inc(&run->batch->pending);
 	/*
-	 * As the loop device does, and not vfs_iocb_iter_write: since Linux 6.8 that
-	 * begins a write of the file system by itself, which may wait for a thaw here,
-	 * with pages locked, and which would be ours to end.
+	 * As the loop device does, and not vfs_iocb_iter_write: since Linux 6.8 that takes
+	 * freeze protection by itself, which may wait for a thaw here, with pages locked,
+	 * and which we would have to drop.
 	 */
 	result = file->f_op->write_iter(&run->iocb, &iter);
 	if (result != -EIOCBQUEUED)
@@ -216,10 +216,10 @@ static bool continues(const struct run *run, pgoff_t previous, pgoff_t index, si
 }
 
 /*
- * Writes frames of one span, by rising index, their folios locked and out of
- * sight; the caller keeps the file system from being frozen meanwhile. Those that
- * could not be written go to another list. What lies behind the end of the
- * backing counts as written: there is nowhere to write it.
+ * Writes frames of one span, in rising order of index, with locked folios that are
+ * unmapped or read-only; the caller holds freeze protection. Frames that could not be
+ * written go to another list. Pages behind the end of the backing count as written:
+ * there is nowhere to write them.
  */
 int backing_write(struct attachment *attachment, struct list_head *frames,
 		  struct write_batch *batch,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What differs between Linux 6.1 and the newest. */
+/* Differences between Linux 6.1 and the newest. */
 #ifndef VMIO_COMPAT_H
 #define VMIO_COMPAT_H
 
@@ -15,7 +15,7 @@ static inline void vm_flags_set(struct vm_area_struct *vma, vm_flags_t flags)
 #endif
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 6, 0)
-/* Before faults of files were handled under the lock of a VMA. */
+/* Before Linux handled faults of files under the lock of a VMA. */
 static inline void release_fault_lock(struct vm_fault *vmf)
 {
 	mmap_read_unlock(vmf->vma->vm_mm);

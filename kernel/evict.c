@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Eviction of clean pages, a span at a time: whatever number of them goes, it
- * costs one walk of the page tables and one TLB shootdown.
+ * Evicts clean pages, a span at a time: that costs one walk of the page tables and
+ * one TLB shootdown, whatever the number of pages.
  *
- * Which pages go: of those of the highest priority number that any core has, the
- * oldest one says which span. No page of a lower number goes with it. Its clean pages are
- * taken out of sight. Those that no fault has installed since the last visit are
- * evicted; the others stay, out of sight, and a fault that finds them there says
- * that they are in use: the second chance of CLOCK, at the grain of a page.
+ * The victim is the oldest page of the highest priority number that any core has,
+ * with the pages of its span that have no lower number. The span's clean pages are
+ * unmapped. Those that no fault has mapped since the last visit are evicted. The
+ * others stay in memory, unmapped, and a minor fault shows that they are in use:
+ * the second chance of CLOCK, for each page.
  */
 
 #include <linux/module.h>
@@ -15,15 +15,15 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
-/* What one call evicts, if it can. */
+/* The number of pages that one call evicts, if it can. */
 #define BATCH_PAGES 64
-/* Of pages that are to go and that somebody refers to, before they are taken to be held. */
+/* Visits of a victim with other references before it counts as held. */
 #define HELD_VISITS 10
-/* Spans to visit before recent pages go as well: no thread has to go round the whole memory. */
+/* Spans to visit before recent pages are evicted, too: no thread must walk all of memory. */
 #define PATIENT_VISITS 4
-/* Pages of a span that are unmapped one by one at most, if flushes are batched. */
+/* The most pages of a span that are unmapped one by one, if flushes are batched. */
 #define SCATTERED_MAX 8
-/* Spans that are visited together then. */
+/* Spans that are visited together in that case. */
 #define SPANS_TOGETHER 16
 
 /*
@@ -55,7 +55,7 @@ static unsigned long lock_clean(struct attachment *attachment, struct frame *hel
 	return number;
 }
 
-/* Takes a batch of frames of a span out of sight, by one walk and one TLB shootdown. */
+/* Unmaps a batch of frames of a span, by one walk and one TLB shootdown. */
 static void unmap_batch(struct attachment *attachment, const struct list_head *batch)
 {
 	pgoff_t first = list_first_entry(batch, struct frame, batch)->folio->index;
@@ -66,8 +66,8 @@ static void unmap_batch(struct attachment *attachment, const struct list_head *b
 }
 
 /*
- * Evicts of a batch of clean frames of a span, whose folios are locked and out of
- * sight, those that may go. Returns how many.
+ * Evicts the victims among a batch of clean frames of a span, whose folios are
+ * locked and unmapped. Returns their number.
  */
 static unsigned long judge(struct list_head *batch, bool recent_too)
 {
@@ -112,7 +112,7 @@ static unsigned long judge(struct list_head *batch, bool recent_too)
 	return evicted;
 }
 
-/* Evicts from a span what is of a priority at least. Returns how many pages went. */
+/* Evicts pages of a span with at least a priority number. Returns the number of pages. */
 static unsigned long visit(struct attachment *attachment, struct frame *held, pgoff_t start,
 			   unsigned int priority,
 			   bool recent_too)
@@ -126,8 +126,9 @@ static unsigned long visit(struct attachment *attachment, struct frame *held, pg
 }
 
 /*
- * The same from the span of a clean frame of a core, whose folio is locked, and from those that
- * follow in its queue, if flushes are batched: one for all spans that have few such pages.
+ * Evicts from the span of a core's clean frame, whose folio is locked. If flushes are
+ * batched, also from the spans that follow in the queue: one flush for all spans with
+ * few such pages.
  */
 static unsigned long visit_several(struct core *core, struct frame *held, unsigned int priority,
 				   bool recent_too)
@@ -155,7 +156,7 @@ static unsigned long visit_several(struct core *core, struct frame *held, unsign
 			scattered += number;
 		}
 		pages += number;
-		/* Out of the way of who looks for the next. */
+		/* So that another thread finds the next one. */
 		frames_visited(core, batch, &none);
 		held = NULL;
 		if (spans < SPANS_TOGETHER && pages < BATCH_PAGES)
@@ -172,8 +173,8 @@ static unsigned long visit_several(struct core *core, struct frame *held, unsign
 }
 
 /*
- * The core that may have the page to go first, of those up to a priority, which
- * becomes its own; among equals the first from a core on.
+ * The core that may have the next victim, among priority numbers up to a maximum, which
+ * is set to the one found; among equals the first from a core on.
  */
 static struct core *core_with_highest(struct pool *pool, unsigned int first_core,
 				      unsigned int *priority)
@@ -193,7 +194,7 @@ static struct core *core_with_highest(struct pool *pool, unsigned int first_core
 	return highest;
 }
 
-/* Evicts from a pool, beginning at a core, and returns how many pages are free for it. */
+/* Evicts from a pool, beginning at a core, and returns the number of pages that it has freed. */
 unsigned long evict(struct pool *pool, unsigned int first_core)
 {
 	unsigned int visits = 0, tries = 0, visits_max = PATIENT_VISITS + pool->core_count;
@@ -218,10 +219,10 @@ unsigned long evict(struct pool *pool, unsigned int first_core)
 					       span_of(frame->folio->index), priority, recent_too);
 		}
 		evicted += number;
-		/* Each core may turn out to have none, or none that is not locked. */
+		/* A core may turn out to have none, or only locked ones. */
 		if (number || (visits < visits_max && ++tries < visits_max + pool->core_count))
 			continue;
-		/* Those of this priority are all in use by system calls or devices. */
+		/* All of this priority are in use by system calls or devices. */
 		if (!priority)
 			break;
 		limit = priority - 1;
@@ -232,8 +233,8 @@ unsigned long evict(struct pool *pool, unsigned int first_core)
 }
 
 /*
- * Evicts what is of a priority at least from an attachment that is at its limit,
- * in the order of the file, and moves the hand on.
+ * Evicts pages with at least a priority number from an attachment at its limit, in the
+ * order of the file, and advances the hand.
  */
 static unsigned long evict_in_order(struct attachment *attachment, pgoff_t hand,
 				    unsigned int priority)
@@ -254,8 +255,8 @@ static unsigned long evict_in_order(struct attachment *attachment, pgoff_t hand,
 }
 
 /*
- * The same, of some spans: the dispensable first, then what nothing was said of,
- * then the rest.
+ * Evicts from some spans of an attachment at its limit: first the most dispensable
+ * pages, then those of the default priority, then the rest.
  */
 unsigned long evict_from(struct attachment *attachment)
 {
@@ -271,8 +272,8 @@ unsigned long evict_from(struct attachment *attachment)
 }
 
 /*
- * Locks pages of one span by rising index, whatever that waits for. EINTR: killed, and none is
- * locked. Counts the dirty ones that are left out and that somebody holds.
+ * Locks pages of one span in rising order of index, waiting as long as necessary.
+ * EINTR: killed, and none is locked. Counts held dirty pages, which are left out.
  */
 static int lock_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
 		      struct list_head *batch, unsigned long *held_dirty)
@@ -304,7 +305,7 @@ killed:
 	return -EINTR;
 }
 
-/* Of one span. Counts those that stay since somebody refers to them, the dirty ones that were to stay apart. */
+/* Evicts pages of one span. Counts those that stay since they are held, without the dirty ones that should stay. */
 static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
 		      unsigned long *held, unsigned long *held_dirty)
 {
@@ -325,7 +326,7 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 	list_for_each_entry_safe(frame, next, &batch, batch) {
 		pgoff_t index = frame->folio->index;
 
-		/* Of what nobody was to see, or poison, whoever refers to it keeps the page alone. */
+		/* A holder of an unverified or poisoned page keeps only the folio. */
 		if (folio_ref_count(frame->folio) != 1 && !frame->arrival && !frame->poisoned) {
 			list_del(&frame->batch);
 			folio_unlock(frame->folio);
@@ -353,10 +354,9 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 }
 
 /*
- * Takes pages out of memory that nobody else uses, whatever their priority; the
- * dirty ones stay, or their stores are forgotten. Who waits for the lock of a page
- * refers to it as well, but not for long: only what somebody holds stays. Returns
- * how many of those there are.
+ * Evicts pages that nobody else uses, whatever their priority; dirty ones stay, or
+ * lose their stores. A thread that waits for the lock of a page has a reference, too,
+ * but not for long: only held pages stay. Returns their number.
  */
 long evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Page faults: a page comes into memory, becomes visible, becomes writable. */
+/* Page faults: a page is read into memory, mapped, and made writable. */
 
 #include <linux/file.h>
 #include <linux/module.h>
@@ -7,12 +7,12 @@
 
 #include "module.h"
 
-/* Another thread was faster, or the page went meanwhile: look again. */
+/* Another thread was faster, or the page was evicted meanwhile: look again. */
 #define LOOK_AGAIN ((__force vm_fault_t)-1)
 
 /*
- * A killed thread may be in a system call, which tries again for ever unless it is
- * told that the memory is not there.
+ * A killed thread may be in a system call, which tries again for ever unless the
+ * fault fails.
  */
 static vm_fault_t fault_of(int error)
 {
@@ -28,10 +28,10 @@ static vm_fault_t fault_of(int error)
 }
 
 /*
- * Lets go of the lock that a fault holds before it waits, if it may: a thread
- * that wants it for writing, in mmap or munmap, holds up all others' faults. Then
- * the mapping may go, but not the file that is returned, nor what is attached to
- * it; and the fault must end with VM_FAULT_RETRY.
+ * Drops the lock of a fault before it waits, if that is allowed: a thread that waits
+ * for the lock in mmap or munmap would block all other faults. Then the mapping may
+ * go, but not the returned file and its attachment, and the fault must end with
+ * VM_FAULT_RETRY.
  */
 static struct file *unlock_fault(struct vm_fault *vmf)
 {
@@ -46,30 +46,30 @@ static struct file *unlock_fault(struct vm_fault *vmf)
 	return file;
 }
 
-/* Whether a fault is to end, with its lock held, in place of waiting. */
+/* Whether a fault must end, with its lock held, instead of waiting. */
 static bool must_not_wait(const struct vm_fault *vmf)
 {
 	return fault_flag_allow_retry_first(vmf->flags) && vmf->flags & FAULT_FLAG_RETRY_NOWAIT;
 }
 
 /*
- * Whether a fault that would wait with its lock held can rather end: the
- * instruction is tried again.
+ * Whether a fault can end instead of waiting with its lock held: the instruction is
+ * then tried again.
  */
 static bool can_begin_anew(const struct vm_fault *vmf, const struct file *unlocked)
 {
 	return !unlocked && vmf->flags & FAULT_FLAG_USER;
 }
 
-/* How long a fault waits while all that it could have is held. */
+/* How long a fault waits while all pages that it could get are held. */
 static unsigned long patience_of(const struct vm_fault *vmf)
 {
 	return vmf->flags & FAULT_FLAG_USER ? PATIENCE_OF_LOADS : PATIENCE_OF_CALLS;
 }
 
 /*
- * No page is to be had: system calls end with what they have, or EFAULT. Not
- * VM_FAULT_OOM, which has the system look for somebody to kill.
+ * There is no page: a system call ends early, or with EFAULT. Not VM_FAULT_OOM, by
+ * which the system would look for a process to kill.
  */
 static vm_fault_t give_up_fault(struct attachment *attachment)
 {
@@ -77,7 +77,7 @@ static vm_fault_t give_up_fault(struct attachment *attachment)
 	return VM_FAULT_SIGBUS;
 }
 
-/* What a fault returns that has waited, and whose page is not locked. */
+/* The result of a fault that has waited and whose page is not locked. */
 static vm_fault_t waited(struct file *unlocked, int error)
 {
 	if (!unlocked)
@@ -86,8 +86,8 @@ static vm_fault_t waited(struct file *unlocked, int error)
 	return VM_FAULT_RETRY;
 }
 
-/* Whether a page, whose folio is locked, was not admitted, or is poison and would be stored to. */
-static bool may_not_be_seen(const struct vm_fault *vmf, const struct frame *frame)
+/* Whether a locked page was not admitted, or is poisoned and would be stored to. */
+static bool must_not_be_mapped(const struct vm_fault *vmf, const struct frame *frame)
 {
 	return frame->arrival || (frame->poisoned && vmf->flags & FAULT_FLAG_WRITE);
 }
@@ -115,14 +115,14 @@ static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attach
 	if (error)
 		return fault_of(error);
 	admit_if_fresh(frame);
-	if (may_not_be_seen(vmf, frame)) {
+	if (must_not_be_mapped(vmf, frame)) {
 		folio_unlock(frame->folio);
 		return VM_FAULT_SIGBUS;
 	}
 	frame->recent = true;
 	folio_get(frame->folio);
 	vmf->page = folio_page(frame->folio, 0);
-	/* If it has waited before, the page is there because of it. */
+	/* A fault that has waited before has read the page itself. */
 	if (!(vmf->flags & FAULT_FLAG_TRIED))
 		count(attachment->pool, FAULTS_MINOR, 1);
 	return VM_FAULT_LOCKED;
@@ -135,8 +135,8 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 	struct load load;
 	int error;
 
-	/* Whoever vets it has it read. */
-	if (attachment->vetted && !fresh_is(attachment, vmf->pgoff))
+	/* VMIO_INSPECT reads it. */
+	if (attachment->verify && !fresh_is(attachment, vmf->pgoff))
 		return VM_FAULT_SIGBUS;
 	if (must_not_wait(vmf))
 		return VM_FAULT_RETRY;
@@ -163,7 +163,7 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 	if (error)
 		return error == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
 	if (frame->arrival) {
-		/* Written, and fresh no longer, before it was locked. */
+		/* It was written before it was locked, and is fresh no longer. */
 		folio_unlock(frame->folio);
 		return VM_FAULT_SIGBUS;
 	}
@@ -179,7 +179,7 @@ static bool must_wait_to_store(struct vm_fault *vmf, struct attachment *attachme
 	       has_too_many_dirty(attachment);
 }
 
-/* A store would make one more page dirty than there may be. */
+/* A store would exceed the limit of dirty pages. */
 static vm_fault_t fault_waits_to_store(struct vm_fault *vmf, struct attachment *attachment)
 {
 	struct file *unlocked;
@@ -188,7 +188,7 @@ static vm_fault_t fault_waits_to_store(struct vm_fault *vmf, struct attachment *
 		return VM_FAULT_SIGBUS;
 	if (must_not_wait(vmf))
 		return VM_FAULT_RETRY;
-	if (stores_stand_still(attachment, patience_of(vmf)))
+	if (stores_are_stalled(attachment, patience_of(vmf)))
 		return give_up_fault(attachment);
 	unlocked = unlock_fault(vmf);
 	if (can_begin_anew(vmf, unlocked))
@@ -223,8 +223,8 @@ static vm_fault_t mapping_fault(struct vm_fault *vmf)
 }
 
 /*
- * Has mapping_fault come next, which can wait with the lock of the fault let go:
- * page_mkwrite is not told whether it may.
+ * Unmaps the page, so that mapping_fault comes next: that may drop the fault's lock
+ * to wait, which page_mkwrite may not.
  */
 static vm_fault_t store_anew(struct vm_fault *vmf, struct attachment *attachment)
 {
@@ -277,8 +277,8 @@ static vm_fault_t mapping_page_mkwrite(struct vm_fault *vmf)
 }
 
 /*
- * Maps no neighbours. That there is such a function tells Linux since 6.7 that a
- * fault needs the lock of its VMA alone, and not the one of all memory.
+ * Maps no neighbours. Since Linux 6.7 its existence means that a fault needs only the
+ * lock of its VMA, and not mmap_lock.
  */
 static vm_fault_t mapping_map_pages(struct vm_fault *vmf, pgoff_t first, pgoff_t last)
 {

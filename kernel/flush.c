@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One TLB flush for pages far from each other, if the parameter batch_flushes asks
- * for it: they go out of the page tables one by one, and all flushes come at the end.
- * It is how the kernel reclaims pages, by functions that it does not export: kprobes
- * tell where they are.
+ * Batched TLB flushes for scattered pages, with the parameter batch_flushes: the pages
+ * are unmapped one by one, with one flush for all at the end. The kernel reclaims
+ * pages so, by functions that it does not export: kprobes find their addresses.
  */
 
 #include <linux/kprobes.h>
@@ -19,8 +18,8 @@ MODULE_PARM_DESC(batch_flushes,
 		 "Evict pages of several spans with one TLB flush, by functions that are not exported");
 
 /*
- * Direct calls: where branches by pointer are checked (IBT), these functions may not
- * be their target, since nobody takes their address.
+ * Direct calls: with indirect branch tracking (IBT) an indirect call of these functions
+ * would fail, since nobody takes their address.
  */
 DEFINE_STATIC_CALL_NULL(vmio_unmap, try_to_unmap);
 DEFINE_STATIC_CALL_NULL(vmio_flush, void (void));
@@ -64,9 +63,9 @@ bool flushes_are_batched(void)
 }
 
 /*
- * Takes a page, whose folio is locked, out of the page tables. Until flush_unmapped, by
- * the same thread, processors may still load from it: it must stay what it is, locked. They
- * may not store to it, if it is clean: no entry that they know is writable.
+ * Unmaps a page, whose folio is locked. Until the same thread calls flush_unmapped,
+ * processors may still load from the page: it must stay locked and unchanged. They
+ * cannot store to it if it is clean, since no TLB entry for it is writable.
  */
 void unmap_without_flush(struct folio *folio)
 {

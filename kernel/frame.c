@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Frames: what they stand for, who has them locked, and the queues they are in while they do. */
+/* Frames: the pages they stand for, their locks, and their queues. */
 
 #include <linux/module.h>
 #include <linux/sched/signal.h>
 
 #include "module.h"
 
-/* Of a queue, frames that are tried for one that is not locked. */
+/* Frames of a queue that are tried until one is not locked. */
 #define TRIES 16
 
 bool pool_has_free_or_clean(const struct pool *pool)
@@ -30,8 +30,8 @@ static bool all_are_dirty(const struct attachment *attachment)
 }
 
 /*
- * Whether no frame can be had: all that could go are dirty, and none can be written; or
- * others have held them for so long.
+ * Whether no frame can become free: all candidates are dirty and cannot be written, or
+ * others have held them for that long.
  */
 bool frames_are_stuck(struct attachment *attachment, unsigned long patience)
 {
@@ -39,13 +39,13 @@ bool frames_are_stuck(struct attachment *attachment, unsigned long patience)
 
 	if (is_at_limit(attachment))
 		return (is_failing(attachment) && all_are_dirty(attachment)) ||
-		       attachment_stands_still(attachment, patience);
-	/* Those that are being read will be clean. */
+		       attachment_is_stalled(attachment, patience);
+	/* Pages that are being read will be clean. */
 	return (dirty_pages(pool) >= READ_ONCE(pool->frame_count) && pool_is_stuck(pool)) ||
-	       pool_stands_still(pool, patience);
+	       pool_is_stalled(pool, patience);
 }
 
-/* Waits, for a moment at most, until there may be a frame. EINTR: killed. */
+/* Waits, for a tenth of a second at most, until there may be a frame. EINTR: killed. */
 int wait_for_frame(struct pool *pool)
 {
 	long left;
@@ -55,17 +55,17 @@ int wait_for_frame(struct pool *pool)
 	pool_clean(pool);
 	left = wait_event_killable_timeout(pool->freed, pool_has_free_or_clean(pool), HZ / 10);
 	/*
-	 * It did not wait: there are clean pages, but all in use just now, or not of the
-	 * attachment that is at its limit. Nobody tells when others let go of them; to look
-	 * whether all are held takes longer.
+	 * It did not wait: there are clean pages, but all are in use just now, or belong to
+	 * other attachments than the one at its limit. Nobody signals when they are dropped;
+	 * after a stall began, checking whether all are held takes longer.
 	 */
 	if (left == HZ / 10)
-		schedule_timeout_killable(READ_ONCE(pool->standstill.began) ? HZ / 50 : 1);
+		schedule_timeout_killable(READ_ONCE(pool->stall.began) ? HZ / 50 : 1);
 	atomic_dec(&pool->waiting);
 	return fatal_signal_pending(current) ? -EINTR : 0;
 }
 
-/* A frame in no queue and for nobody else to see; NULL if there is none for now. */
+/* A frame that is in no queue and that nobody else sees; NULL if there is none now. */
 struct frame *frame_find_in(struct pool *pool)
 {
 	while (!fatal_signal_pending(current)) {
@@ -80,7 +80,7 @@ struct frame *frame_find_in(struct pool *pool)
 	return NULL;
 }
 
-/* The same for a page of an attachment. */
+/* The same for a page of an attachment, which may be at its limit. */
 struct frame *frame_find(struct attachment *attachment)
 {
 	while (is_at_limit(attachment)) {
@@ -92,8 +92,8 @@ struct frame *frame_find(struct attachment *attachment)
 }
 
 /*
- * Locks the folio of a frame that was looked up as standing for a page. EAGAIN:
- * it does no longer; EBUSY: somebody else has it locked; EINTR: killed.
+ * Locks the folio of a frame that was looked up for a page. EAGAIN: it stands for
+ * another page by now; EBUSY: somebody else has it locked; EINTR: killed.
  */
 int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index,
 	       enum patience patience)
@@ -101,7 +101,7 @@ int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index
 	struct folio *folio = READ_ONCE(frame->folio);
 	int error = 0;
 
-	/* As in the page cache, the page may have been replaced and be anybody's by now. */
+	/* As in the page cache, the folio may have been replaced and freed by now. */
 	if (!folio || !folio_try_get(folio))
 		return -EAGAIN;
 	if (READ_ONCE(frame->folio) != folio) {
@@ -118,14 +118,14 @@ int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index
 		folio_unlock(folio);
 		error = -EAGAIN;
 	}
-	/* While it is locked, the pool's own reference stays. */
+	/* While it is locked, the pool keeps its own reference. */
 	folio_put(folio);
 	return error;
 }
 
 /*
- * Has a frame stand for a page, with its folio locked until it can be looked
- * at. EBUSY: another one does already.
+ * Makes a frame stand for a page, with its folio locked until the page is ready.
+ * EBUSY: another frame stands for it already.
  */
 int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t index)
 {
@@ -133,7 +133,7 @@ int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t ind
 	struct folio *folio = frame->folio;
 	int error;
 
-	/* Those who have looked it up as what it was hold the lock for a moment. */
+	/* Threads that looked it up for its former page hold the lock for a moment. */
 	folio_lock(folio);
 	folio->mapping = attachment->inode->i_mapping;
 	folio->index = index;
@@ -142,7 +142,7 @@ int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t ind
 	frame->dirty = false;
 	frame->recent = true;
 	frame->poisoned = false;
-	frame->arrival = attachment->vetted ? atomic64_inc_return(&attachment->arrivals) : 0;
+	frame->arrival = attachment->verify ? atomic64_inc_return(&attachment->arrivals) : 0;
 	atomic_long_inc(&attachment->resident);
 	error = xa_insert(&shard->pages, index, frame, GFP_KERNEL);
 	if (error) {
@@ -166,8 +166,8 @@ void frame_release(struct frame *frame)
 	frame->attachment = NULL;
 	frame->folio->mapping = NULL;
 	frame->folio->index = 0;
-	standstill_ends(&attachment->standstill);
-	standstill_ends(&attachment->pool->standstill);
+	stall_end(&attachment->stall);
+	stall_end(&attachment->pool->stall);
 	/* The attachment may go from here on: see leave(). */
 	(void)atomic_long_dec_return_release(&attachment->resident);
 }
@@ -201,7 +201,7 @@ struct core *frame_core(const struct frame *frame)
 static void to_clean(struct core *core, struct frame *frame)
 {
 	list_move_tail(&frame->queue, &core->clean[frame->priority]);
-	/* It is cleared by whoever finds the queue empty. */
+	/* The thread that finds the queue empty clears it. */
 	__set_bit(frame->priority, core->priorities);
 }
 
@@ -332,7 +332,7 @@ void frame_requeue(struct frame *frame, bool dirty)
 		WRITE_ONCE(core->clean_count, core->clean_count - more);
 		frame->dirty = dirty;
 		if (!dirty)
-			standstill_ends(&attachment->stores_standstill);
+			stall_end(&attachment->stores_stall);
 	}
 	spin_unlock(&core->lock);
 }
@@ -362,7 +362,7 @@ unsigned long frames_written(struct attachment *attachment, pgoff_t start, struc
 	WRITE_ONCE(core->clean_count, core->clean_count + cleaned);
 	atomic_long_sub(cleaned, &attachment->dirty);
 	if (cleaned)
-		standstill_ends(&attachment->stores_standstill);
+		stall_end(&attachment->stores_stall);
 	spin_unlock(&core->lock);
 	return cleaned;
 }

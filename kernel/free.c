@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Frames that stand for nothing. Each core has some at hand, of its own node of
- * memory; each node has the others in a queue, from which its cores take many at a
- * time. Only when a node has none left do its cores take those of another.
+ * Free frames. Each core has a list of some, of its own node's memory. Each node has
+ * the others in a queue, from which its cores take many at a time. Only when a node
+ * has none left do its cores take frames of another node.
  */
 
 #include <linux/module.h>
 
 #include "module.h"
 
-/* Moved from a node to a core at a time, at most: they are counted one by one, with the node's lock held. */
+/* The most frames moved from a node to a core at a time: they are counted one by one under the node's lock. */
 #define REFILL_MAX 512UL
 
-/* Small pools have cores share what little there is. */
+/* In small pools the cores share the few frames. */
 static unsigned long refill_of(const struct pool *pool)
 {
 	unsigned long share = READ_ONCE(pool->frame_count) / (4 * pool->core_count);
@@ -28,7 +28,7 @@ static void put(struct free_frames *to, struct list_head *frames, unsigned long 
 	spin_unlock(&to->lock);
 }
 
-/* Takes one, and moves up to so many others to a list. */
+/* Takes a frame, and moves up to a number of others to a list. */
 static struct frame *take(struct free_frames *from, unsigned long others, struct list_head *list)
 {
 	struct frame *frame;
@@ -53,7 +53,7 @@ static struct frame *take_one(struct free_frames *from)
 	return take(from, 0, NULL);
 }
 
-/* One of a core's own node, and with it some that the core has at hand from then on. */
+/* A frame of a core's own node; some others move to the core's list. */
 static struct frame *refill(struct pool *pool, struct core *core)
 {
 	LIST_HEAD(others);
@@ -63,7 +63,7 @@ static struct frame *refill(struct pool *pool, struct core *core)
 	return frame;
 }
 
-/* One that another core has at hand, of a node or of any. */
+/* A frame of another core's list, of a node or of any. */
 static struct frame *steal(struct pool *pool, unsigned int thief, int node)
 {
 	unsigned int i;
@@ -81,7 +81,7 @@ static struct frame *steal(struct pool *pool, unsigned int thief, int node)
 	return NULL;
 }
 
-/* One that is in the queue of a node other than this. */
+/* A frame of another node's queue. */
 static struct frame *take_far(struct pool *pool, unsigned int node)
 {
 	unsigned int i;
@@ -95,7 +95,7 @@ static struct frame *take_far(struct pool *pool, unsigned int node)
 	return NULL;
 }
 
-/* A free frame, in no queue any more, as near as there is one; NULL if there is none. */
+/* The nearest free frame, removed from its queue; NULL if there is none. */
 struct frame *take_free(struct pool *pool)
 {
 	unsigned int number = this_core(pool);
@@ -116,7 +116,7 @@ struct frame *take_free(struct pool *pool)
 	return frame;
 }
 
-/* Frames of one node: for this core, if it is of that node and has not enough, else for all of the node. */
+/* Frees frames of one node: to this core's list if it is of that node and has too few, else to the node's queue. */
 static void give(struct pool *pool, int node, struct list_head *frames, unsigned long number)
 {
 	struct core *core = &pool->cores[this_core(pool)];
@@ -128,7 +128,7 @@ static void give(struct pool *pool, int node, struct list_head *frames, unsigned
 		put(&pool->nodes[node], frames, number);
 }
 
-/* Frames in no other queue, linked by it, become free. */
+/* Frees frames that are in no queue, and that this list links. */
 void frames_free(struct pool *pool, struct list_head *frames)
 {
 	if (list_empty(frames))
@@ -151,7 +151,7 @@ void frames_free(struct pool *pool, struct list_head *frames)
 		wake_up_all(&pool->freed);
 }
 
-/* The same of one that stands for nothing any more. */
+/* Frees one frame. */
 void frame_free(struct pool *pool, struct frame *frame)
 {
 	LIST_HEAD(unused);
@@ -179,7 +179,7 @@ static void init(struct free_frames *free)
 	INIT_LIST_HEAD(&free->frames);
 }
 
-/* For a pool whose cores are there. */
+/* Sets up the lists of a pool that has its cores. */
 int free_frames_init(struct pool *pool)
 {
 	unsigned int i;
@@ -192,7 +192,7 @@ int free_frames_init(struct pool *pool)
 		init(&pool->nodes[i]);
 	for (i = 0; i < pool->core_count; i++)
 		init(&pool->cores[i].free);
-	/* That of a processor which is not there yet may be unknown. */
+	/* The node of a processor that is not present yet may be unknown. */
 	for_each_possible_cpu(cpu)
 		pool->cores[cpu & (pool->core_count - 1)].node = max(cpu_to_mem(cpu), 0);
 	return 0;

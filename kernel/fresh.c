@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages whose contents on the backing do not matter: kmmap's bitmap (Kreon §3.3).
- * A miss of one is zeros, without a read, until it has been written back.
+ * Fresh pages, whose contents in the backing do not matter: kmmap's bitmap (Kreon
+ * §3.3). A miss of one gets zeros, without a read, until it has been written back.
  */
 
 #include <linux/bitmap.h>
@@ -10,7 +10,7 @@
 
 #include "module.h"
 
-/* Of a span of which something was said; it stays until the attachment goes. */
+/* The bitmap of a span; it stays until the attachment goes. */
 struct fresh_span {
 	DECLARE_BITMAP(pages, SPAN_PAGES);
 };
@@ -21,7 +21,7 @@ static struct fresh_span *find_or_add(struct attachment *attachment, unsigned lo
 
 	if (span)
 		return span;
-	/* A file of holes may be far longer than memory: a span for each page of the pool is enough. */
+	/* A sparse file may be far longer than memory: one span for each page of the pool is enough. */
 	if (atomic_long_inc_return(&attachment->fresh_spans) >
 	    READ_ONCE(attachment->pool->frame_count)) {
 		atomic_long_dec(&attachment->fresh_spans);
@@ -40,7 +40,7 @@ static struct fresh_span *find_or_add(struct attachment *attachment, unsigned lo
 	return xa_is_err(other) ? ERR_PTR(xa_err(other)) : other;
 }
 
-/* What is in memory of the pages keeps its contents until it is evicted. */
+/* Marks pages as fresh. Pages in memory keep their contents until they are evicted. */
 int fresh_mark(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {
 	pgoff_t index = first;
@@ -51,7 +51,7 @@ int fresh_mark(struct attachment *attachment, pgoff_t first, pgoff_t last)
 
 		if (IS_ERR(span))
 			return PTR_ERR(span);
-		/* A bit at a time: others clear bits of the same words. */
+		/* Bit by bit: other threads clear bits of the same words. */
 		for (; index <= end; index++)
 			set_bit(index % SPAN_PAGES, span->pages);
 		if (fatal_signal_pending(current))
@@ -71,7 +71,7 @@ bool fresh_is(struct attachment *attachment, pgoff_t index)
 	return span && test_bit(index % SPAN_PAGES, span->pages);
 }
 
-/* The backing has what was stored to a page, whose folio is locked. */
+/* A page, whose folio is locked, was written to the backing: it is fresh no longer. */
 void fresh_clear(struct attachment *attachment, pgoff_t index)
 {
 	struct fresh_span *span;
@@ -83,7 +83,7 @@ void fresh_clear(struct attachment *attachment, pgoff_t index)
 		clear_bit(index % SPAN_PAGES, span->pages);
 }
 
-/* What the backing has in some pages matters after all. */
+/* Unmarks pages: their contents in the backing matter after all. */
 void fresh_forget(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {
 	struct fresh_span *span;

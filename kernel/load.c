@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages that come into memory by one read: the one that is missed, and those that
- * are read ahead.
+ * Loads: one read of a missed page and the pages that are read ahead.
  */
 
 #include <linux/highmem.h>
@@ -9,7 +8,7 @@
 
 #include "module.h"
 
-/* Those from a number on, whose folios are locked, go again. */
+/* Releases the frames from a number on, whose folios are locked. */
 static void drop(struct load *load, unsigned int first)
 {
 	struct attachment *attachment = load->attachment;
@@ -23,7 +22,7 @@ static void drop(struct load *load, unsigned int first)
 			 folio->index);
 		frame_release(frame);
 		folio_unlock(folio);
-		/* Its page may be freed from here on. */
+		/* Its folio may be freed from here on. */
 		frame_free(attachment->pool, frame);
 	}
 	load->count = first;
@@ -34,12 +33,12 @@ static pgoff_t *stream_at(struct attachment *attachment, pgoff_t index)
 	return &attachment->streams[(index >> SPAN_SHIFT) % STREAMS];
 }
 
-/* How many pages after one are to come with it, at most up to the end of its span. */
+/* The number of pages to read ahead after a page, at most to the end of its span. */
 static unsigned int pages_ahead(struct attachment *attachment, pgoff_t index)
 {
 	/*
-	 * As it was known: to ask the file may take what is behind its end away, and
-	 * the page that was missed is locked by now.
+	 * The end as it was known: checking the file may drop pages behind its end, and the
+	 * missed page is locked by now.
 	 */
 	pgoff_t end = min(READ_ONCE(attachment->end), span_of(index) + SPAN_PAGES);
 
@@ -49,7 +48,7 @@ static unsigned int pages_ahead(struct attachment *attachment, pgoff_t index)
 	return min_t(pgoff_t, READ_ONCE(attachment->read_ahead), end - index - 1);
 }
 
-/* Adds pages after the first one, as far as there are frames, and none of them is in memory. */
+/* Adds the following pages while there are frames and the pages are not in memory. */
 static void add_ahead(struct load *load, pgoff_t index, unsigned int ahead)
 {
 	struct attachment *attachment = load->attachment;
@@ -63,15 +62,15 @@ static void add_ahead(struct load *load, pgoff_t index, unsigned int ahead)
 			frame_free(attachment->pool, frame);
 			break;
 		}
-		/* It has yet to be touched. */
+		/* No fault has asked for it yet. */
 		frame->recent = false;
 		load->frames[load->count++] = frame;
 	}
 }
 
 /*
- * Begins to read a page into a frame that was taken. EBUSY: it is in memory, or
- * on the way. Else it is in sight of other threads, its folio locked.
+ * Begins to read a page into a free frame. EBUSY: the page is in memory, or being
+ * read. Else other threads find the frame from here on, with its folio locked.
  */
 int load_begin(struct load *load, struct attachment *attachment, struct frame *frame, pgoff_t index)
 {
@@ -84,11 +83,11 @@ int load_begin(struct load *load, struct attachment *attachment, struct frame *f
 	load->attachment = attachment;
 	load->frames[0] = frame;
 	load->count = 1;
-	/* Asked while it is locked: it may have been written a moment before. */
+	/* Checked while it is locked: it may have been written a moment before. */
 	load->fresh = fresh_is(attachment, index);
 	if (load->fresh) {
 		folio_zero_segment(frame->folio, 0, PAGE_SIZE);
-		/* There is nothing of it that could be vetted. */
+		/* Zeros need no verification. */
 		frame->arrival = 0;
 	} else {
 		add_ahead(load, index, pages_ahead(attachment, index));
@@ -99,15 +98,14 @@ int load_begin(struct load *load, struct attachment *attachment, struct frame *f
 	return 0;
 }
 
-/* Whether its end may take a while. */
+/* Whether the load may take a while. */
 bool load_must_wait(struct load *load)
 {
 	return !load->fresh && backing_read_must_wait(&load->read);
 }
 
 /*
- * Waits until the pages are there, and leaves the folio of the one that was missed
- * locked.
+ * Waits until the pages are read. The folio of the missed page stays locked.
  */
 int load_end(struct load *load, bool by_store)
 {
@@ -116,7 +114,7 @@ int load_end(struct load *load, bool by_store)
 	unsigned int i;
 
 	if (error && load->count > 1) {
-		/* It may be of a page that nobody has asked for. */
+		/* The error may be of a page that was only read ahead. */
 		drop(load, 1);
 		backing_read_begin(load->attachment, load->frames, 1, &load->read);
 		error = backing_read_end(load->attachment, &load->read);

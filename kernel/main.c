@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/vmio: each descriptor of it is a pool, which files and devices are attached to. */
+/* /dev/vmio: each descriptor has a pool, to which files and devices are attached. */
 
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -69,9 +69,9 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 	case VMIO_ATTACH:
 		if (copy_from_user(&request, (const void __user *)argument, sizeof(request)))
 			return -EFAULT;
-		if (request.flags & ~VMIO_ATTACH_VETTED || !pool)
+		if (request.flags & ~VMIO_ATTACH_VERIFY || !pool)
 			return -EINVAL;
-		return attach(pool, request.fd, request.flags & VMIO_ATTACH_VETTED,
+		return attach(pool, request.fd, request.flags & VMIO_ATTACH_VERIFY,
 			      min_t(u64, request.limit_pages, ULONG_MAX));
 	default:
 		return -ENOTTY;
@@ -80,7 +80,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 
 static int control_open(struct inode *inode, struct file *file)
 {
-	/* misc_open has left its device there. */
+	/* misc_open has stored its device there. */
 	file->private_data = NULL;
 	return 0;
 }

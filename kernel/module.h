@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The parts of the module and who may touch what.
+ * The parts of the module and their locks.
  *
  * A pool is memory that any number of attachments share: frames, each with a
- * page. An attachment is a file or block device with the pages of it that are in
- * memory. Both are divided by core: a page belongs to the core that its span (512
- * neighbouring pages) is dealt to, so neighbours stay together.
+ * page. An attachment is a file or block device with its pages in memory. Both are
+ * divided by core: each span of 512 neighbouring pages belongs to one core, so that
+ * neighbours stay together.
  *
- * Locks, outermost first; docs/kernel.md has the reasons:
+ * Locks, outermost first; docs/design/kernel-module.md has the reasons:
  *
  *   mmap_lock or the lock of a VMA   (a fault holds it when it calls us)
  *   attachment->end_lock
@@ -17,8 +17,8 @@
  *   xa_lock of shard->pages or shard->dirty, core->lock, pool->lock, lock of free_frames
  *                                    (leaves, never nested)
  *
- * The folio lock is the authority on a frame: who holds it may change what the
- * frame stands for, whether it is dirty, and may install it in page tables.
+ * The folio lock protects a frame: its holder may change which page the frame
+ * stands for and whether it is dirty, and may map it.
  */
 #ifndef VMIO_MODULE_H
 #define VMIO_MODULE_H
@@ -42,25 +42,25 @@
 
 #define SPAN_SHIFT 9
 #define SPAN_PAGES (1UL << SPAN_SHIFT)
-/* Of write-back in a row before those who wait for it are told. */
+/* Failures of write-back in a row before faults stop waiting for it. */
 #define FAILURES_TOLERATED 3
 #define PRIORITIES 256
-/* That are told apart: those whose spans are neighbours are. */
+/* Sequential streams that are recognized at a time. */
 #define STREAMS 16
 
 struct vmio_usage;
 
 /*
- * How long a fault that waits does so while all that it could have is held by others: in a
- * system call, which then ends early, and a load or store, which kills the program.
+ * How long a fault waits while others hold all pages that it could get: in a system
+ * call, which then ends early, and in a load or store, which then kills the program.
  */
 #define PATIENCE_OF_CALLS HZ
 #define PATIENCE_OF_LOADS (10 * HZ)
 
-/* Nothing can be had, for all is held. In jiffies; hints, no lock. */
-struct standstill {
-	unsigned long began; /* 0: there is none */
-	unsigned long seen; /* last */
+/* A time in which all pages were held and none could go. In jiffies; hints, no lock. */
+struct stall {
+	unsigned long began; /* 0: there is no stall */
+	unsigned long seen; /* for the last time */
 };
 
 /*
@@ -73,23 +73,23 @@ struct frame {
 	u64 epoch; /* of the attachment when it became dirty; folio lock */
 	/* its core's clean one or its shard's dirty one; core->lock. Or a free one; its lock */
 	struct list_head queue;
-	struct list_head batch; /* whatever the holder of the folio lock puts together */
+	struct list_head batch; /* for the holder of the folio lock */
 	bool dirty; /* folio lock */
-	bool held; /* somebody else had the page when it was last to be written; folio lock */
+	bool held; /* somebody held the page when it was last written; folio lock */
 	u8 priority; /* folio lock */
-	bool recent; /* a fault has installed it since an evictor last came by; folio lock */
-	bool poisoned; /* holds a pattern: see vetting.c; folio lock */
-	u64 arrival; /* 0: may be seen; folio lock */
+	bool recent; /* a fault has mapped it since the last visit of an evictor; folio lock */
+	bool poisoned; /* holds a pattern: see verify.c; folio lock */
+	u64 arrival; /* of the read to verify; 0: may be mapped; folio lock */
 };
 
-/* Those that stand for nothing, of one node of memory: at hand for a core, or for all of the node. */
+/* Free frames of one node's memory: a core's own, or the node's. */
 struct free_frames {
 	spinlock_t lock;
 	struct list_head frames;
 	unsigned long count; /* written under the lock, read without */
 } ____cacheline_aligned_in_smp;
 
-/* What is particular to a core, so that cores seldom meet at a lock. */
+/* The part of a pool for a core, so that cores seldom contend for a lock. */
 struct core {
 	struct free_frames free;
 	int node; /* of memory, the nearest */
@@ -104,21 +104,21 @@ struct core {
 struct pool {
 	refcount_t references;
 	struct mutex resize_lock; /* for blocks, spare and the number of frames */
-	/* where frames are; they stay until the pool goes, for look-ups may be at them */
+	/* of frames; they stay until the pool goes, since look-ups may use them */
 	struct list_head blocks;
 	struct list_head spare; /* frames without a page */
 	unsigned long frame_count; /* those with one */
-	unsigned long wanted; /* the same, or what it is being brought to; resize_lock to write */
-	atomic_long_t pinned; /* pages that pins hold, each time counted */
-	int last_node; /* that memory was taken from; resize_lock */
-	struct free_frames *nodes; /* nr_node_ids of them: free, and at hand for no core */
+	unsigned long wanted; /* the same, or the new size; resize_lock to write */
+	atomic_long_t pinned; /* pages that pins hold, counted once for each pin */
+	int last_node; /* that memory was allocated from; resize_lock */
+	struct free_frames *nodes; /* nr_node_ids of them: free frames of no core */
 	struct core *cores;
 	unsigned int core_count; /* a power of two */
 	spinlock_t lock; /* for attachments */
 	struct list_head attachments;
-	wait_queue_head_t freed; /* those that wait for a frame, or until fewer are dirty */
-	atomic_t waiting; /* how many */
-	struct standstill standstill;
+	wait_queue_head_t freed; /* faults that wait for a frame, or for fewer dirty pages */
+	atomic_t waiting; /* their number */
+	struct stall stall;
 	struct statistics statistics;
 };
 
@@ -129,8 +129,8 @@ static inline void count(struct pool *pool, enum statistic statistic, u64 number
 
 /* An attachment's part of a core. */
 struct shard {
-	struct xarray pages; /* index to frame: all that are in memory or being read */
-	/* index to frame: those to be written, sorted, so that neighbours are written together */
+	struct xarray pages; /* index to frame: all pages in memory or being read */
+	/* index to frame: dirty pages, sorted, so that neighbours are written together */
 	struct xarray dirty;
 	struct list_head dirty_queue; /* the same, longest dirty first; core->lock */
 };
@@ -140,31 +140,31 @@ struct attachment {
 	struct inode *inode; /* its i_mapping has the VMAs: the reverse map */
 	struct inode *host; /* of the backing: its length */
 	struct file *reader;
-	struct file *writer; /* NULL until a descriptor for writing came */
+	struct file *writer; /* NULL until it is attached by a descriptor for writing */
 	struct shard *shards; /* as many as the pool has cores */
 	struct list_head of_pool; /* pool->lock */
 	struct delayed_work write_back;
-	/* of write-back in a row, with nothing written between; a hint, no lock */
+	/* of write-back in a row, with nothing written in between; a hint, no lock */
 	unsigned int failures;
 	atomic_long_t resident;
 	atomic_long_t dirty; /* of these */
-	atomic_long_t pinned; /* pages that pins hold, each time counted */
-	unsigned long limit; /* of resident, in pages */
-	struct standstill standstill; /* at the limit */
-	struct standstill stores_standstill; /* too many are dirty */
-	unsigned long hand; /* where the evictor that keeps the limit goes on */
+	atomic_long_t pinned; /* pages that pins hold, counted once for each pin */
+	unsigned long limit; /* for resident, in pages */
+	struct stall stall; /* at the limit */
+	struct stall stores_stall; /* too many are dirty */
+	unsigned long hand; /* where eviction at the limit continues */
 	atomic64_t epoch; /* counts syncs */
-	bool vetted; /* see vetting.c */
-	atomic64_t arrivals; /* of pages, if it is */
+	bool verify; /* pages before they are mapped: see verify.c */
+	atomic64_t arrivals; /* counts reads of pages, if verify is set */
 	int flush_error; /* of the first flush of the backing that failed */
 	struct maple_tree priorities; /* of ranges of pages */
 	struct xarray fresh; /* by span: see fresh.c */
 	atomic_long_t fresh_spans;
-	unsigned int read_ahead; /* pages beside a missed one, if it continues a stream */
-	/* where those that were seen last go on, by span; hints, no lock */
+	unsigned int read_ahead; /* pages after a missed one, if it continues a stream */
+	/* the next pages of recent streams, by span; hints, no lock */
 	pgoff_t streams[STREAMS];
 	struct mutex end_lock; /* for end */
-	unsigned long end; /* pages of the backing when last looked at */
+	unsigned long end; /* pages of the backing when last checked */
 	unsigned int users; /* descriptors; registry_lock */
 	bool closing; /* registry_lock */
 	struct list_head registered; /* registry_lock */
@@ -180,7 +180,7 @@ static inline unsigned int core_of(const struct attachment *attachment, pgoff_t 
 	return (index >> SPAN_SHIFT) & (attachment->pool->core_count - 1);
 }
 
-/* Of an attachment in memory at most. */
+/* The most pages of an attachment in memory. */
 static inline unsigned long resident_max(const struct attachment *attachment)
 {
 	return min(attachment->limit, READ_ONCE(attachment->pool->frame_count));
@@ -196,7 +196,7 @@ static inline unsigned long dirty_max(const struct attachment *attachment)
 }
 
 /*
- * Of so many pages pinned at most: they may all be dirty, and stay so, which leaves
+ * The most of a number of pages that may be pinned: they may all stay dirty, which leaves
  * some that stores need not wait for.
  */
 static inline long pinned_max(unsigned long pages)
@@ -209,7 +209,7 @@ static inline bool has_too_many_dirty(const struct attachment *attachment)
 	return atomic_long_read(&attachment->dirty) >= dirty_max(attachment);
 }
 
-/* Its device fails, and not just for once: nobody should wait for it. */
+/* Its device fails repeatedly: nobody should wait for it. */
 static inline bool is_failing(const struct attachment *attachment)
 {
 	return READ_ONCE(attachment->failures) >= FAILURES_TOLERATED;
@@ -227,10 +227,10 @@ static inline bool frame_is(const struct frame *frame, const struct attachment *
 	return frame->attachment == attachment && frame->folio->index == index;
 }
 
-/* Of one read at most. */
+/* The most pages of one read. */
 #define READ_PAGES_MAX 32
 
-/* Neighbouring pages that are read by one request. Whoever begins it waits for its end. */
+/* Neighbouring pages that are read by one request, whose thread waits for its end. */
 struct read {
 	struct kiocb iocb;
 	struct completion ended;
@@ -295,7 +295,7 @@ unsigned long frames_written(struct attachment *attachment, pgoff_t start, struc
 
 /* attachment.c */
 extern const struct file_operations attachment_file_operations;
-int attach(struct pool *pool, int fd, bool vetted, unsigned long limit);
+int attach(struct pool *pool, int fd, bool verify, unsigned long limit);
 void show_attachments(struct seq_file *seq);
 pgoff_t attachment_end(struct attachment *attachment);
 
@@ -331,12 +331,12 @@ bool flushes_are_batched(void);
 void unmap_without_flush(struct folio *folio);
 void flush_unmapped(void);
 
-/* standstill.c */
-void standstill_ends(struct standstill *standstill);
+/* stall.c */
+void stall_end(struct stall *stall);
 bool frame_is_held(const struct frame *frame);
-bool pool_stands_still(struct pool *pool, unsigned long patience);
-bool attachment_stands_still(struct attachment *attachment, unsigned long patience);
-bool stores_stand_still(struct attachment *attachment, unsigned long patience);
+bool pool_is_stalled(struct pool *pool, unsigned long patience);
+bool attachment_is_stalled(struct attachment *attachment, unsigned long patience);
+bool stores_are_stalled(struct attachment *attachment, unsigned long patience);
 
 /* residence.c */
 pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
@@ -351,7 +351,7 @@ long discard(struct attachment *attachment, pgoff_t first, pgoff_t last);
 /* pin.c */
 long pin_pages(struct file *file, const void __user *argument);
 
-/* vetting.c */
+/* verify.c */
 void admit_if_fresh(struct frame *frame);
 long inspect(struct attachment *attachment, void __user *argument);
 long admit(struct attachment *attachment, const void __user *argument);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages that stay in memory as long as a descriptor is open: it holds a reference
- * to each, and nobody evicts, or takes for clean, what somebody else refers to.
+ * Pins: pages that stay in memory while a descriptor is open, which holds a reference
+ * to each. A page with another reference is neither evicted nor counted as clean.
  */
 
 #include <linux/anon_inodes.h>
@@ -14,13 +14,13 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
-/* Asked for at a time. */
+/* Pages that are pinned by one call. */
 #define BATCH_PAGES 512UL
 
 struct pin {
-	struct file *mapping; /* keeps the attachment */
-	unsigned long count; /* that it is charged for */
-	unsigned long got; /* of them in pages */
+	struct file *mapping; /* a reference to the attachment */
+	unsigned long count; /* pages that it is charged for */
+	unsigned long got; /* pages that are pinned so far */
 	struct page *pages[];
 };
 
@@ -30,7 +30,7 @@ static void uncharge(struct attachment *attachment, unsigned long count)
 	atomic_long_sub(count, &attachment->pool->pinned);
 }
 
-/* Before pages are pinned, so that there is always memory for others. */
+/* Charges the pages before they are pinned, so that there is always memory for others. */
 static int charge(struct attachment *attachment, unsigned long count)
 {
 	struct pool *pool = attachment->pool;
@@ -40,7 +40,7 @@ static int charge(struct attachment *attachment, unsigned long count)
 		return -ENOSPC;
 	of_attachment = atomic_long_add_return(count, &attachment->pinned);
 	of_pool = atomic_long_add_return(count, &pool->pinned);
-	/* Who shrinks the pool says so first, and looks at what is pinned then. */
+	/* A thread that shrinks the pool sets wanted first, and checks pinned afterwards. */
 	if (of_attachment <= pinned_max(resident_max(attachment)) &&
 	    of_pool <= pinned_max(READ_ONCE(pool->wanted)))
 		return 0;
@@ -70,7 +70,7 @@ static const struct file_operations pin_operations = {
 	.release = pin_release,
 };
 
-/* By the caller's page tables, so that they come into memory as by any other fault. */
+/* Pins by the caller's page tables, so that pages are read as by any other fault. */
 static int get_pages(struct pin *pin, unsigned long address, bool for_stores)
 {
 	const struct attachment *attachment = pin->mapping->private_data;
@@ -90,7 +90,7 @@ static int get_pages(struct pin *pin, unsigned long address, bool for_stores)
 
 			if (READ_ONCE(folio->mapping) != attachment->inode->i_mapping)
 				return -EINVAL;
-			/* As long as we refer to it, it does not become poison. */
+			/* With our reference it is not poisoned. */
 			frame = READ_ONCE(folio->private);
 			if (!frame || READ_ONCE(frame->poisoned))
 				return -EFAULT;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The memory of a pool: taken when it is reserved and when it grows, handed out a
- * frame at a time (free.c).
+ * The memory of a pool: allocated when it is reserved and when it grows, and handed
+ * out frame by frame (free.c).
  */
 
 #include <linux/module.h>
@@ -13,7 +13,7 @@
 #include "uapi/vmio.h"
 
 #define POOL_PAGES_MIN 64
-/* What is asked of the page allocator at a time, if it has that: 2 MiB with pages of 4 KiB. */
+/* The order of one allocation, if the page allocator has it: 2 MiB with pages of 4 KiB. */
 #define BLOCK_ORDER 9
 
 static unsigned long limit_mib;
@@ -29,14 +29,14 @@ static bool charge(unsigned long pages)
 
 	if (!limit)
 		limit = totalram_pages() / 2;
-	/* The pages alone are compared first: their sum with others may overflow. */
+	/* Compared alone first: the sum below may overflow. */
 	if (pages <= limit && sum > 0 && sum <= limit)
 		return true;
 	atomic_long_sub(pages, &pages_reserved);
 	return false;
 }
 
-/* Frames that were needed at a time. */
+/* Frames that were allocated together. */
 struct frame_block {
 	struct list_head blocks;
 	unsigned long count;
@@ -80,7 +80,7 @@ static unsigned long spares(const struct pool *pool)
 	return number;
 }
 
-/* Nodes take turns, unless the program has said where its memory is to be. */
+/* Allocates from the nodes in turn, unless the program has a memory policy. */
 static struct page *alloc_near(struct pool *pool, gfp_t gfp, unsigned int order)
 {
 #ifdef CONFIG_NUMA
@@ -122,12 +122,12 @@ static int grow_to(struct pool *pool, unsigned long wanted)
 	return error;
 }
 
-/* A frame that stands for nothing gives its page back to the system. */
+/* Returns the page of a free frame to the system. */
 static void remove_frame(struct pool *pool, struct frame *frame)
 {
 	struct folio *folio = frame->folio;
 
-	/* Those who have looked it up as what it was hold the lock for a moment. */
+	/* Threads that looked it up for its former page hold the lock for a moment. */
 	folio_lock(folio);
 	folio->private = NULL;
 	WRITE_ONCE(frame->folio, NULL);
@@ -138,7 +138,7 @@ static void remove_frame(struct pool *pool, struct frame *frame)
 	atomic_long_dec(&pages_reserved);
 }
 
-/* EIO: all that could go are dirty, and none can be written. */
+/* EIO: all candidates are dirty, and cannot be written. */
 static int shrink_to(struct pool *pool, unsigned long wanted)
 {
 	while (pool->frame_count > wanted) {
@@ -151,7 +151,7 @@ static int shrink_to(struct pool *pool, unsigned long wanted)
 
 			if (!pool_has_free_or_clean(pool) && pool_is_stuck(pool))
 				return -EIO;
-			if (pool_stands_still(pool, PATIENCE_OF_LOADS))
+			if (pool_is_stalled(pool, PATIENCE_OF_LOADS))
 				return -EBUSY;
 			error = wait_for_frame(pool);
 			if (error)
@@ -162,7 +162,7 @@ static int shrink_to(struct pool *pool, unsigned long wanted)
 	return 0;
 }
 
-/* VMIO_RESIZE. If it fails the pool may have any size between. */
+/* VMIO_RESIZE. If it fails the pool may have any size in between. */
 int pool_resize(struct pool *pool, unsigned long pages)
 {
 	int error;
@@ -173,7 +173,7 @@ int pool_resize(struct pool *pool, unsigned long pages)
 		return -EINTR;
 	if (pages <= pool->frame_count) {
 		WRITE_ONCE(pool->wanted, pages);
-		/* Who pins counts first, and looks at what is wanted then. */
+		/* A thread that pins counts its pages first, and checks wanted afterwards. */
 		smp_mb();
 		if (atomic_long_read(&pool->pinned) > pinned_max(pages))
 			error = -EBUSY;
@@ -267,7 +267,7 @@ void pool_put(struct pool *pool)
 		pool_free(pool, pool->frame_count);
 }
 
-/* Has all attachments write what they have dirty, since somebody waits for memory. */
+/* Makes all attachments write their dirty pages, since a fault waits for memory. */
 void pool_clean(struct pool *pool)
 {
 	struct attachment *attachment;
@@ -278,7 +278,7 @@ void pool_clean(struct pool *pool)
 	spin_unlock(&pool->lock);
 }
 
-/* Whether all that is dirty is of devices that fail. */
+/* Whether all dirty pages belong to failing devices. */
 bool pool_is_stuck(struct pool *pool)
 {
 	struct attachment *attachment;
@@ -298,7 +298,7 @@ bool pool_is_stuck(struct pool *pool)
 
 /*
  * Whether all frames are held by others, or dirty and cannot be written. Blocks of
- * frames only ever come until the pool goes: they are gone through without a lock.
+ * frames are only ever added while the pool exists, so this needs no lock.
  */
 bool pool_is_held(struct pool *pool)
 {
@@ -319,7 +319,7 @@ bool pool_is_held(struct pool *pool)
 	return true;
 }
 
-/* What it has, and what of its attachments. */
+/* The pages of a pool and its attachments. */
 void pool_usage(struct pool *pool, struct vmio_usage *usage)
 {
 	struct attachment *attachment;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is in memory: how much, which pages, and that some shall not be. */
+/* Resident pages: counting, listing, evicting and discarding them. */
 
 #include <linux/module.h>
 #include <linux/sched/signal.h>
@@ -8,7 +8,7 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
-/* Of pages that are to go and stay dirty. */
+/* Attempts to write and evict pages that stay dirty. */
 #define DIRTY_VISITS 3
 
 static pgoff_t next_page(struct attachment *attachment, bool dirty, pgoff_t index, pgoff_t last)
@@ -32,13 +32,13 @@ pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last
 	return next_page(attachment, false, index, last);
 }
 
-/* The first dirty one, likewise. */
+/* The first dirty page, likewise. */
 pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
 {
 	return next_page(attachment, true, index, last);
 }
 
-/* Takes pages of a span, those whose bits are set, out of a tree by one walk. */
+/* Removes the pages of a span whose bits are set from a tree, by one walk. */
 void erase_of_span(struct xarray *tree, pgoff_t start, const unsigned long *pages)
 {
 	XA_STATE(xas, tree, start + find_first_bit(pages, SPAN_PAGES));
@@ -107,9 +107,9 @@ long list_resident(struct attachment *attachment, const void __user *argument)
 }
 
 /*
- * VMIO_EVICT. What could not be written stays, and says why; so does what somebody holds,
- * for it is dirty until they let go. Who waits for the lock of a page looks the same,
- * and has gone at the next visit.
+ * VMIO_EVICT. Pages that cannot be written stay, with an error. Held pages stay, too,
+ * since they are dirty until they are released. A thread that waits for the lock of a
+ * page looks like a holder, and is gone at the next visit.
  */
 long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {
@@ -130,8 +130,8 @@ long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last)
 }
 
 /*
- * VMIO_DISCARD. Who has found a page to be fresh by now has it locked, in memory, and is
- * waited for; later ones read it.
+ * VMIO_DISCARD. A fault that has found its page fresh has it locked in memory by now,
+ * and this waits for it; later faults read the page.
  */
 long discard(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counters of every pool and core, added up when somebody reads them; and what is attached. */
+/* Counters for each pool and core, which are summed when they are read; and the list of attachments. */
 
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
@@ -8,9 +8,9 @@
 #include "uapi/vmio.h"
 
 static LIST_HEAD(present);
-/* Of pools that have gone. */
+/* The counts of pools that have gone. */
 static struct counts former;
-/* For both. */
+/* Protects both. */
 static DEFINE_MUTEX(statistics_lock);
 
 static const char *const names[STATISTICS] = {
@@ -56,7 +56,7 @@ static void add(const struct statistics *statistics, struct counts *sums)
 	}
 }
 
-/* Begins to count for a pool. */
+/* Sets up the counters of a pool. */
 int statistics_begin(struct statistics *statistics)
 {
 	statistics->counts = alloc_percpu_gfp(struct counts, GFP_KERNEL_ACCOUNT);
@@ -68,7 +68,7 @@ int statistics_begin(struct statistics *statistics)
 	return 0;
 }
 
-/* The pool goes, or has never come to be. */
+/* Frees the counters of a pool that goes, or that could not be created. */
 void statistics_end(struct statistics *statistics)
 {
 	if (!statistics->counts)

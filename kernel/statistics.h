@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is counted, for each pool; debugfs, vmio/statistics, adds up all that there have been. */
+/* The counters of a pool; vmio/statistics in debugfs has the sums over all pools since the module was loaded. */
 #ifndef VMIO_STATISTICS_H
 #define VMIO_STATISTICS_H
 
@@ -37,12 +37,12 @@ enum statistic {
 	STATISTICS,
 };
 
-/* Of one core. */
+/* The counters of one core. */
 struct counts {
 	u64 of[STATISTICS];
 };
 
-/* Of a pool. */
+/* The counters of a pool. */
 struct statistics {
 	struct counts __percpu *counts;
 	struct list_head others; /* those of the other pools */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Dirty pages go to the backing, a span at a time: for a sync all that were dirty
- * when it began, in the background those of the span that has been dirty longest.
- * In the background each attachment writes for itself, so that a device that is
- * slow or fails holds up nobody else.
+ * Writes dirty pages to the backing, a span at a time: a sync writes all pages that
+ * were dirty when it began, the background the span that has been dirty longest.
+ * In the background each attachment writes for itself, so that a slow or failing
+ * device does not delay the others.
  *
- * A page is locked, and out of sight or for reading only, while it is written: a
- * store waits, and makes it dirty again, of a later epoch.
+ * While a page is written it is locked, and unmapped or read-only: a store waits, and
+ * makes the page dirty again, in a later epoch.
  */
 
 #include <linux/module.h>
@@ -16,19 +16,20 @@
 #include "module.h"
 
 /*
- * Write-back begins when more than this part of a pool, or of what an attachment
- * may have, is dirty.
+ * Write-back begins when more than this percentage of a pool, or of an attachment's
+ * limit, is dirty.
  */
 #define DIRTY_PERCENT 50
 /*
- * Until what was frozen, held or failed is tried again; twice as long after each
- * failure, up to 2^7 times.
+ * The pause before pages that were frozen, held or failed are tried again. It doubles
+ * after each failure, up to 2^7 times its length.
  */
 #define PAUSE (HZ / 20)
 #define FAILURES_MAX 7
 /*
- * Pages of a span that are made read-only one by one, each with a TLB shootdown. If there
- * are more, all between the first and the last are taken out of sight, by one.
+ * The most pages of a span that are made read-only one by one, each with a TLB
+ * shootdown. If there are more, all between the first and the last are unmapped, by
+ * one shootdown.
  */
 #define PROTECTED_MAX 8
 
@@ -82,8 +83,8 @@ static void unlock_all(struct list_head *batch)
 }
 
 /*
- * From here on stores to locked pages, by rising index, are faults, and wait. Returns whether the
- * pages are out of sight.
+ * Makes stores to locked pages (in rising order of index) fault and wait. Returns
+ * whether the pages are unmapped.
  */
 static bool end_stores(struct attachment *attachment, struct list_head *frames)
 {
@@ -110,9 +111,9 @@ static bool end_stores(struct attachment *attachment, struct list_head *frames)
 }
 
 /*
- * Whether anybody beside the pool and page tables refers to a page. It is locked, so
- * that nobody maps it meanwhile. Who unmaps it drops the reference last: for a moment
- * it looks held.
+ * Whether a page has references beside those of the pool and page tables. It is
+ * locked, so that nobody maps it meanwhile. A thread that unmaps it drops its
+ * reference last: for a moment the page looks held.
  */
 bool has_holder(const struct folio *folio)
 {
@@ -125,8 +126,8 @@ bool has_holder(const struct folio *folio)
 
 /*
  * Adds to the number of pages made clean. held is a dirty frame of the span whose
- * folio is locked, or NULL. The caller has begun to write to the file, which keeps
- * its file system from being frozen; here it ends, since the attachment may go.
+ * folio is locked, or NULL. The caller has taken freeze protection of the file system;
+ * it is dropped here, since the attachment may go.
  */
 static int write_span(struct attachment *attachment, struct frame *held, pgoff_t first,
 		      pgoff_t last, u64 epoch,
@@ -138,7 +139,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	LIST_HEAD(all);
 	LIST_HEAD(failed);
 	struct frame *frame;
-	bool out_of_sight;
+	bool unmapped;
 	u64 now;
 	int error;
 
@@ -147,22 +148,22 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 		file_end_write(attachment->writer);
 		return 0;
 	}
-	out_of_sight = end_stores(attachment, &all);
+	unmapped = end_stores(attachment, &all);
 	/*
-	 * Whoever holds a page may write to it past the page tables: it stays dirty
-	 * until they let go. They may do so while it is written, and a sync that
-	 * begins then has to write it again: so both are settled before. Nobody gets
-	 * hold of another one, to write to it, before it is unlocked. One that could not be written is
-	 * as old as it was: a sync that waits for it must not pass it over.
+	 * A holder of a page may write to it without the page tables: it stays dirty until
+	 * it is released. That may happen while it is written, and a sync that begins then
+	 * must write it again: so both are determined before. Nobody can get hold of
+	 * another page to write to it before it is unlocked. A page that could not be
+	 * written keeps its epoch: a sync that waits for it must not skip it.
 	 */
 	list_for_each_entry(frame, &all, batch) {
 		frame->held = has_holder(frame->folio);
-		/* As if an evictor had come by: a fault tells if it is in use. */
-		if (out_of_sight)
+		/* As if an evictor had visited it: a minor fault shows that it is in use. */
+		if (unmapped)
 			frame->recent = false;
 	}
 	now = atomic64_read(&attachment->epoch);
-	/* What they wrote before they let go is read after that was seen. */
+	/* The bytes that a holder wrote are read after its release was seen. */
 	smp_rmb();
 	error = backing_write(attachment, &all, batch, &failed);
 	list_for_each_entry(frame, &all, batch) {
@@ -185,7 +186,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	return error;
 }
 
-/* Tells those who wait what came of writing. */
+/* Wakes waiting faults with the result of a write. */
 static void tell(struct attachment *attachment, unsigned long cleaned, int error)
 {
 	if (cleaned)
@@ -196,7 +197,7 @@ static void tell(struct attachment *attachment, unsigned long cleaned, int error
 		wake_up_all(&attachment->pool->freed);
 }
 
-/* Writes what is dirty now of a range. The first error, after all has been tried. */
+/* Writes the present dirty pages of a range. Returns the first error, after all were tried. */
 int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {
 	u64 epoch = atomic64_fetch_inc(&attachment->epoch);
@@ -211,7 +212,7 @@ int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last)
 		if (start == ULONG_MAX)
 			break;
 		end = min(last, span_of(start) + SPAN_PAGES - 1);
-		/* It may wait for a thaw: with no folio locked, for faults are to go on. */
+		/* This may wait for a thaw, so no folio is locked: faults must go on. */
 		file_start_write(attachment->writer);
 		error = write_span(attachment, NULL, start, end, epoch, batch, &cleaned);
 		if (!result)
@@ -249,7 +250,7 @@ static bool should_write(const struct attachment *attachment)
 	       dirty_pages(pool) > READ_ONCE(pool->frame_count) * DIRTY_PERCENT / 100;
 }
 
-/* Has an attachment write in the background, unless it does already or waits to try again. */
+/* Starts background write-back of an attachment, unless it runs or pauses already. */
 void write_back_if_many(struct attachment *attachment)
 {
 	if (should_write(attachment))
@@ -257,8 +258,8 @@ void write_back_if_many(struct attachment *attachment)
 }
 
 /*
- * Waits, for a moment at most, until fewer pages of an attachment are dirty, for
- * one more is to be. EINTR: killed.
+ * Waits for a moment until fewer pages of an attachment are dirty, so that another may
+ * become dirty. EINTR: killed.
  */
 int wait_for_write_back(struct attachment *attachment)
 {
@@ -287,7 +288,7 @@ static int round_of_writes(struct attachment *attachment, struct write_batch *ba
 		pgoff_t start;
 		int error;
 
-		/* Frozen: nothing to be done. */
+		/* The file system is frozen. */
 		if (!file_start_write_trylock(attachment->writer))
 			break;
 		frame = frame_lock_dirty(&pool->cores[core], &attachment->shards[core]);
@@ -308,8 +309,8 @@ static int round_of_writes(struct attachment *attachment, struct write_batch *ba
 }
 
 /*
- * Writes before memory runs out of clean pages. While nothing can be written it
- * tries ever more seldom.
+ * Background write-back, so that memory does not run out of clean pages. While nothing
+ * can be written it tries less and less often.
  */
 void write_back(struct work_struct *work)
 {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Shared by the scripts: messages, the right to be root, and installing what the machine lacks.
-# A script sources it after `set -euo pipefail`; it leaves the working directory at the repository's root.
+# Shared by the scripts: messages, root privileges, and installing missing packages.
+# A script sources it after `set -euo pipefail`. It changes the working directory to the repository's root.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 # shellcheck disable=SC2034 # used by the scripts that source this
@@ -17,20 +17,19 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# ask_for_root REASON...: true if commands may be run by as_root from here on. Says each reason before it asks.
-# VMIO_NO_ROOT=1 answers no for the user.
+# ask_for_root REASON...: true if as_root may run commands from here on. Prints the reasons first. VMIO_NO_ROOT=1 answers no for the user.
 ask_for_root() {
     if is_root; then return 0; fi
     if [ -n "${VMIO_NO_ROOT:-}" ] || ! have sudo; then return 1; fi
-    say "Root is wanted for:"
+    say "Root privileges are needed for:"
     printf '      - %s\n' "$@"
     if [ -t 0 ]; then sudo -v; else sudo -n true 2>/dev/null; fi
 }
 
-# as_root COMMAND...: after ask_for_root said yes. Never asks again: without the right it fails.
+# as_root COMMAND...: runs a command as root, after ask_for_root. Never asks again: without the privilege it fails.
 as_root() { if is_root; then "$@"; else sudo -n "$@"; fi; }
 
-# missing_packages COMMAND=PACKAGE...: the packages whose command is not installed, one a line.
+# missing_packages COMMAND=PACKAGE...: prints the packages whose command is not installed, one on each line.
 missing_packages() {
     local pair
     for pair in "$@"; do
@@ -38,7 +37,7 @@ missing_packages() {
     done | sort -u
 }
 
-# install_packages PACKAGE...: through apt, as root.
+# install_packages PACKAGE...: installs them with apt, as root.
 install_packages() {
     have apt-get || return 1
     say "Installing $*"
@@ -46,7 +45,7 @@ install_packages() {
         as_root env DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -q -y --no-install-recommends "$@"
 }
 
-# require_rust: a toolchain no older than the workspace asks for, or than $rust_wanted; an old one is updated where rustup is there.
+# require_rust: checks that the toolchain is at least $rust_wanted or the workspace's version; rustup updates an old one.
 require_rust() {
     local wanted=${rust_wanted:-} found
     if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
@@ -54,7 +53,7 @@ require_rust() {
         export PATH
     fi
     [ -n "$wanted" ] || wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    have cargo || die "no Rust toolchain found: install rustup, then Rust $wanted or newer, and run this again"
+    have cargo || die "found no Rust toolchain: install rustup, then Rust $wanted or newer, and run this again"
     found=$(rustc --version | awk '{ print $2 }')
     if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
     have rustup || die "Rust $found is installed, $wanted or newer is needed"

@@ -1,25 +1,25 @@
 # shellcheck shell=bash
 # The steps of `make test` and `make test-all`: each is a function, step_NAME, run in a subshell by scripts/test, which sources this.
-# What differs between the two goes by $depth: quick, which somebody waits for, or deep.
+# $depth is quick, for people who wait, or deep.
 
 # shellcheck disable=SC2034,SC2154 # used by, or set by, scripts/test
 skip_status=77
 locked=()
-# What is built once is not built again: what makes that fast would only take room.
+# In CI everything is built only once: incremental state would only take disk space.
 if [ -n "${CI:-}" ]; then
     locked=(--locked)
     export CARGO_INCREMENTAL=0
 fi
 
-# One set of features for all that is built of the workspace, so that nothing is built twice. It has the peers of vmio-kv that build
-# everywhere; RocksDB, which the system's library is linked for, is the step peers. `cargo xtask vm-tests` reads the variable, too.
+# One set of features for the whole workspace, so that nothing is built twice. It has the peers of vmio-kv that build everywhere. The step
+# peers has RocksDB, which links the system's library. `cargo xtask vm-tests` reads the variable, too.
 export VMIO_TEST_FEATURES=kv-peers/redb,kv-peers/fjall
-# What these ask for; the product takes an older one.
+# The peers need this Rust; the product builds with an older one.
 # shellcheck disable=SC2034 # read by require_rust
 rust_wanted=1.90
 workspace=("${locked[@]}" --workspace --features "$VMIO_TEST_FEATURES")
 
-# ---- what is written ---------------------------------------------------------------------------------------------
+# ---- sources ---------------------------------------------------------------------------------------------
 
 step_format() {
     component rustfmt
@@ -46,24 +46,24 @@ step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --l
 # docs/ as a book. `tidy` checks the pages' links in each run; here mdBook renders them, with the help of the command in them.
 step_book() { VMIO_BOOK_BUILT=yes scripts/book; }
 
-# ---- what is built, and run --------------------------------------------------------------------------------------
+# ---- builds and tests --------------------------------------------------------------------------------------
 
-# All that the steps after it run: the tests, the commands, xtask.
+# Everything that later steps run: the tests, the commands, xtask.
 step_build() { cargo build "${workspace[@]}" --all-targets; }
 
 step_tidy() { xtask tidy; }
 
-# .config/nextest.toml says which tests have the machine to themselves, and which begin first.
+# .config/nextest.toml says which tests run alone, and which run first.
 step_tests() {
     nextest
-    # It is there whatever CARGO_TARGET_DIR says.
+    # nextest writes it there, whatever CARGO_TARGET_DIR is.
     cp "target/nextest/$nextest_profile/junit.xml" "$scratch/"
 }
 
 step_doctests() { cargo test "${workspace[@]}" --doc --no-fail-fast; }
 
-# The library's integration tests once more over each kind of cache that is not the default: crates/vmio/tests/support reads these
-# variables, the product does not.
+# The library's integration tests again, over each kind of cache that is not the default. Only crates/vmio/tests/support reads these
+# variables.
 cache_variants=(
     "VMIO_TEST_FRAMES=memfd"
     "VMIO_TEST_FRAMES=shared"
@@ -74,14 +74,14 @@ cache_variants=(
     "VMIO_TEST_WITHOUT=batched-unmap,wp-async"
 )
 
-# variant_tests VARIANT: which of them it has to pass, or nothing for all: those that it makes promises about.
+# variant_tests VARIANT: the tests of a variant, according to its promises; nothing for all tests.
 variant_tests() {
     case $depth:$1 in
-        # Its syncs are those of files alone.
+        # Its syncs are only those of files.
         quick:*ENGINE=managed*) echo model end_of_file resize ;;
         quick:*) echo model sync end_of_file ;;
         *ENGINE=managed*) echo crash devices end_of_file files fork memory_limit model resize ;;
-        # Of each alone, all are run.
+        # Each variable alone runs all tests.
         *ENGINE=*FRAMES=* | *FRAMES=shared*) echo model threads sync fault_injection sparse resize tenants ;;
         *WITHOUT=*) echo model traps threads sync fault_injection kernels units resize tenants ;;
     esac
@@ -113,9 +113,9 @@ step_vm() {
     local missing
     mapfile -t missing < <(missing_vm_packages)
     [ "${#missing[@]}" -eq 0 ] || die "QEMU needs ${missing[*]}: install them, or set VM=skip"
-    xtask vm-kernel --kernel 6.12 || skip "Linux 6.12 could not be had"
+    xtask vm-kernel --kernel 6.12 || skip "Linux 6.12 could not be fetched"
     if [ "$depth" = quick ]; then
-        # Without those that take five seconds and more.
+        # Without tests that take five seconds or more.
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
         xtask vm-tests --kernel 6.12 --module kernel_engine
     else
@@ -135,24 +135,24 @@ more_kernels() {
             xtask vm-tests --kernel 5.15 ensure fork sigbus system_calls verifier
         else
             xtask vm-tests --kernel "$kernel"
-            # For each kernel that is there, where a warning is an error; tested on the newest.
+            # Built for each kernel, with warnings as errors; tested on the newest.
             xtask module "$kernel"
         fi
     done
     printf -- '--- the other devices of the lab\n'
     if xtask vm-programs; then
         xtask vm-lab --kernel 6.12
-        # Built as Debian 13 would, whose packages can be had, as it seems.
+        # Built as Debian 13 would, now that its packages can be fetched.
         for kernel in 6.8 6.17; do
             if xtask vm-kernel --kernel "$kernel"; then xtask module "$kernel"; else unfetched+=("$kernel"); fi
         done
     else
         unfetched+=("programs for a guest" 6.8 6.17)
     fi
-    [ "${#unfetched[@]}" -eq 0 ] || skip "could not be had: $(printf '%s; ' "${unfetched[@]}")"
+    [ "${#unfetched[@]}" -eq 0 ] || skip "could not be fetched: $(printf '%s; ' "${unfetched[@]}")"
 }
 
-# ---- other ways to look ------------------------------------------------------------------------------------------
+# ---- other checks ------------------------------------------------------------------------------------------
 
 step_loom() {
     CARGO_TARGET_DIR="$target_dir/loom" RUSTFLAGS="--cfg loom" \
@@ -161,13 +161,13 @@ step_loom() {
 
 step_miri() {
     nightly
-    rustup component add --toolchain nightly miri rust-src || skip "Miri is not to be had for this nightly"
+    rustup component add --toolchain nightly miri rust-src || skip "Miri is not available for this nightly"
     timeout 600 cargo +nightly miri setup || skip "Miri's standard library could not be built"
     MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=4 \
         some_test cargo +nightly miri test "${locked[@]}" -p vmio --lib -- page::word budget::
 }
 
-# Quick: what was worth keeping is tried once, by targets that a stable Rust builds. Deep: each target looks for more.
+# Quick: the seeds are run once, by targets that stable Rust builds. Deep: each target searches for new inputs.
 step_fuzz() {
     local target corpora
     if [ "$depth" = quick ]; then
@@ -198,7 +198,7 @@ step_peers() {
 
 step_readme() { tests/readme/fresh-clone || { [ $? -eq "$skip_status" ] && skip "nothing is committed to clone"; }; }
 
-# ---- what steps use ----------------------------------------------------------------------------------------------
+# ---- helpers of the steps ----------------------------------------------------------------------------------------------
 
 skip() {
     printf 'skipped: %s\n' "$*"
@@ -210,11 +210,11 @@ skip() {
 nextest() {
     cargo nextest run --profile "$nextest_profile" "${workspace[@]}" --test-threads $((($(nproc) * 3 + 1) / 2)) "$@"
 }
-# A test that takes long in the deep suite does not hang.
+# A slow test of the deep suite does not count as hanging.
 nextest_profile=default
 if [ "$depth" = deep ]; then nextest_profile=deep; fi
 
-# What step_build has built; so it is not built with other features, as `cargo xtask` would.
+# The binary of step_build: `cargo xtask` would build it with other features.
 xtask() { "$target_dir/debug/xtask" "$@"; }
 
 # component NAME: a part of the default toolchain, such as clippy.
@@ -224,14 +224,14 @@ component() {
     rustup component add "$1"
 }
 
-# Whether this user may have the reader-thread engine.
+# Whether this user may use the reader-thread engine.
 may_handle_kernel_faults() {
     local check
     check=$("$target_dir/debug/vmio" doctor --json | grep -A 1 '"name": "reader threads"')
     [[ $check == *'"ok": true'* ]]
 }
 
-# What tests/vm needs; some of it is not on the path of everybody.
+# The packages for tests/vm; some programs are not in every user's PATH.
 missing_vm_packages() {
     PATH="$PATH:/usr/sbin:/sbin" missing_packages qemu-system-x86_64=qemu-system-x86 busybox=busybox-static cpio=cpio \
         depmod=kmod mkfs.ext4=e2fsprogs ndctl=ndctl xz=xz-utils zstd=zstd debootstrap=debootstrap
@@ -244,7 +244,7 @@ nightly() {
         skip "no nightly toolchain could be installed"
 }
 
-# some_test COMMAND...: a test run whose filter must match something, so that a renamed test does not pass unseen.
+# some_test COMMAND...: a test run whose filter must match something, so that a renamed test does not pass unnoticed.
 some_test() {
     "$@" 2>&1 | tee "$scratch/output"
     grep -qE '^running [1-9]' "$scratch/output" || die "no test has a name that matches"

@@ -1,4 +1,4 @@
-//! Whatever a block or record of a volume says behind a checksum that is right: an error at worst, and nothing read behind its end.
+//! Blocks and records of a volume with valid checksums and any contents: they cause an error at worst, and no read beyond their end.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -17,7 +17,7 @@ use format::leaf::{Leaf, LeafBuilder, key_hash};
 use format::pivot::Piece;
 use format::record::{Record, Seed};
 
-const UUID: Uuid = Uuid([1; 16]);
+const UUID: Uuid = Uuid::from_bytes([1; 16]);
 
 #[derive(Arbitrary, Debug)]
 enum Of {
@@ -40,7 +40,7 @@ enum Of {
 struct Input {
     of: Of,
     count: u16,
-    /// What the block holds, once or over and over again.
+    /// The block's contents, repeated until the block is full.
     bytes: Vec<u8>,
     repeats: bool,
     key: Vec<u8>,
@@ -51,7 +51,7 @@ fn leaf(leaf: &Leaf<'_>, key: &[u8]) {
     for index in 0..leaf.len() {
         let known = leaf.key(index);
         let _ = (known.compare_to(key), leaf.pointer(index).record_bytes());
-        // What was read can be written.
+        // A leaf that was read can be written.
         let _ = builder.push(known);
     }
     for index in leaf.candidates(key) {
@@ -101,7 +101,7 @@ fuzz_target!(|input: Input| {
     for (place, byte) in rest[..most].iter_mut().zip(bytes.iter().cycle()) {
         *place = *byte;
     }
-    seal(&mut block.0, UUID, Label { kind, region: 1, offset: 8192, epoch: 5 }, count);
+    seal(&mut block.0, UUID, Label { kind, keyspace: 1, offset: 8192, epoch: 5 }, count);
     let sealed = unseal(&block.0, kind, 8192).unwrap();
     match of {
         Of::VolumeHeader => drop(format::volume_header::VolumeHeader::from_block(&sealed)),
@@ -124,7 +124,7 @@ fuzz_target!(|input: Input| {
             }
         }
         Of::Pivot => {
-            // As if so many bytes of the pivot were left.
+            // As if this many bytes of the pivot were left.
             if let Ok(piece) = Piece::from_block(&sealed, key.len() + usize::from(count)) {
                 assert_eq!(piece.bytes.len(), usize::from(count));
             }

@@ -1,4 +1,4 @@
-//! Whatever stands at the end of the log of a volume, with checksums that are right or not: an error at worst, never a panic.
+//! Any contents at the end of a volume's log, with valid or invalid checksums: they cause an error at worst, never a panic.
 #![no_main]
 
 mod small_volume;
@@ -11,11 +11,11 @@ use small_volume::{BLOCK, UNIT, Volume, in_order};
 struct Record {
     kind: u8,
     flags: u8,
-    /// Lengths that the record says it has; so much of it is there.
+    /// Lengths in the record's header; that many bytes are there.
     key_bytes: u16,
     value_bytes: u32,
-    region: u32,
-    /// Added to the number that comes next.
+    keyspace: u32,
+    /// Added to the next sequence number.
     sequence: i8,
     value: u64,
     is_sealed: bool,
@@ -23,13 +23,13 @@ struct Record {
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// How many of the records that are there stay.
+    /// How many of the existing records stay.
     kept: u16,
     records: Vec<Record>,
     raw: Vec<u8>,
 }
 
-/// The newest chunk with its first block, and what its records' checksums begin with.
+/// The newest chunk with its first block, and the seed of its records' checksums.
 fn newest_chunk(volume: &Volume) -> (u64, u32) {
     let chunks = volume.0.iter().filter(|(_, block)| block.starts_with(b"vmkl"));
     let generation = |block: &[u8; BLOCK]| u64::from_le_bytes(block[32..40].try_into().unwrap());
@@ -72,7 +72,7 @@ fuzz_target!(|input: Input| {
         place[5] = record.flags;
         place[6..8].copy_from_slice(&record.key_bytes.to_le_bytes());
         place[8..12].copy_from_slice(&record.value_bytes.to_le_bytes());
-        place[12..16].copy_from_slice(&record.region.to_le_bytes());
+        place[12..16].copy_from_slice(&record.keyspace.to_le_bytes());
         place[16..24].copy_from_slice(&sequence.wrapping_add_signed(i64::from(record.sequence)).to_le_bytes());
         if place.len() >= 32 {
             place[24..32].copy_from_slice(&record.value.to_le_bytes());

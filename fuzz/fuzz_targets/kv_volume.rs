@@ -1,4 +1,4 @@
-//! Whatever a volume of vmio-kv holds: an error at worst, never a panic, and what is found sound can be used.
+//! Any contents of a vmio-kv volume: they cause an error at worst, never a panic, and a volume found sound can be used.
 #![no_main]
 
 mod small_volume;
@@ -7,16 +7,16 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use small_volume::{BLOCK, in_order, seal};
 
-/// A change to a volume in order: a word of a block, or a copy of another block.
+/// A change to a sound volume: a word of a block, or a copy of another block.
 #[derive(Arbitrary, Debug)]
 struct Change {
     block: u16,
     word: u16,
     value: u64,
-    /// Bytes of the value that count, so that numbers may be changed a little.
+    /// Number of the value's bytes that count, so that numbers may change a little.
     bytes: u8,
     copy_of: Option<u16>,
-    /// Whether the block's checksum is made right again.
+    /// Whether the block's checksum is corrected.
     is_sealed: bool,
 }
 

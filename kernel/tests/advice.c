@@ -53,7 +53,7 @@ static void prioritized(size_t limit_pages)
 		touch(&mapped, 64, PAGES);
 	CHECK(missing(&mapped, 0, 64) == 0);
 	/*
-	 * 64 dear ones, 96 others, which come to be in memory together, and cheap
+	 * 64 of high priority, 96 others, which come to be in memory together, and cheap
 	 * ones, which are touched again and again.
 	 */
 	while (missing(&mapped, 64, 160) != 0)

@@ -223,7 +223,7 @@ void shared_by_descriptors(void)
 		fill(one.bytes + i * PAGE, i, 1);
 	for (uint32_t i = 0; i < 128; i++)
 		CHECK(is_filled(other.bytes + i * PAGE, i, 1));
-	/* Both stay in sight of each other without a fault in between. */
+	/* Each sees the other's stores without a fault in between. */
 	one.bytes[5] = 99;
 	CHECK(other.bytes[5] == 99);
 	other.bytes[5] = 98;
@@ -277,7 +277,7 @@ static void check_on_file(const struct mapped *mapped, int pages, unsigned char 
 	free(page);
 }
 
-/* Few pages of a span stay in sight when they are written, for reading only; many go out of sight by one shootdown. */
+/* A few dirty pages of a span stay mapped, read-only, while they are written; many are unmapped by one shootdown. */
 void loads_after_a_sync(void)
 {
 	struct mapped mapped = map(new_pool(64), new_file(MANY * PAGE), MANY * PAGE);

@@ -52,10 +52,10 @@ static const struct {
 	{ "copies_within_a_file", copies_within_a_file },
 	{ "frozen_file_system", frozen_file_system },
 	{ "frozen_and_thawed", frozen_and_thawed },
-	{ "vetted", vetted },
+	{ "verify", verify },
 	{ "poisoned", poisoned },
 	{ "vetted_under_pressure", vetted_under_pressure },
-	{ "vetting_refused", vetting_refused },
+	{ "verify_refused", verify_refused },
 	{ "killed", killed },
 };
 

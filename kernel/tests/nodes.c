@@ -41,7 +41,7 @@ static void run_on(int node)
 	CHECK(sched_setaffinity(0, sizeof(cores), &cores) == 0);
 }
 
-/* Of pages in sight, those in memory of a node, as the kernel has it. */
+/* The number of mapped pages in the memory of a node, as the kernel reports it. */
 static int pages_of_node(struct mapped *mapped, int first, int count, int node)
 {
 	int number = 0;

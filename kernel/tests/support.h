@@ -94,10 +94,10 @@ void write_that_waits_for_its_source(void);
 void copies_within_a_file(void);
 void frozen_file_system(void);
 void frozen_and_thawed(void);
-void vetted(void);
+void verify(void);
 void poisoned(void);
 void vetted_under_pressure(void);
-void vetting_refused(void);
+void verify_refused(void);
 void killed(void);
 
 #endif

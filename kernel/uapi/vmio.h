@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR Apache-2.0 */
 /*
- * What a program asks of the kernel module: open /dev/vmio, reserve memory for
- * that descriptor, attach files or block devices to it, and map the descriptors
- * that attaching returns. docs/kernel.md says what mappings do.
+ * The interface of the kernel module. A program opens /dev/vmio, reserves memory
+ * for that descriptor, attaches files or block devices to it, and maps the
+ * descriptors that VMIO_ATTACH returns. docs/kernel.md describes the mappings.
  */
 #ifndef VMIO_UAPI_H
 #define VMIO_UAPI_H
@@ -10,22 +10,22 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* Of /dev/vmio: the memory that what is attached to this descriptor shares. */
+/* For /dev/vmio: the memory of all attachments to this descriptor. */
 struct vmio_reserve {
-	__u64 pages; /* of the machine's size, at least 64 */
+	__u64 pages; /* of the machine's page size, at least 64 */
 };
 
-/* Of /dev/vmio: what to map. */
+/* For /dev/vmio: the file or device to attach. */
 struct vmio_attach {
 	__s32 fd; /* opened with O_DIRECT, for reading or for both */
-	__u32 flags; /* VMIO_ATTACH_VETTED, or 0 */
-	/* of it in memory at most (64 if it is less), 0 for no limit but the reserve */
+	__u32 flags; /* VMIO_ATTACH_VERIFY, or 0 */
+	/* the most pages of it in memory, at least 64; 0: as many as were reserved */
 	__u64 limit_pages;
 };
 
 /*
- * Of a mapping's descriptor: how dear pages are. Those that lie in the range of
- * bytes as a whole.
+ * For a mapping's descriptor: the eviction priority of the pages that lie wholly in
+ * a range of bytes.
  */
 struct vmio_priority {
 	__u64 offset;
@@ -34,50 +34,50 @@ struct vmio_priority {
 	__u32 reserved; /* 0 */
 };
 
-/* Of a mapping's descriptor: some pages, those that lie in the range of bytes as a whole. */
+/* For a mapping's descriptor: the pages that lie wholly in a range of bytes. */
 struct vmio_byte_range {
 	__u64 offset;
 	__u64 length;
 };
 
-/* Of /dev/vmio or of a mapping's descriptor: what the pool or the attachment has, in pages. */
+/* For /dev/vmio or a mapping's descriptor: the pool's or the attachment's pages. */
 struct vmio_usage {
-	__u64 pages; /* that it may have in memory */
-	__u64 resident; /* in memory, or on their way in */
+	__u64 pages; /* the most that it may have in memory */
+	__u64 resident; /* in memory, or being read */
 	__u64 dirty; /* of these, newer than the backing */
-	__u64 pinned; /* held by pins, each time counted */
-	/* of a mapping's descriptor only: */
+	__u64 pinned; /* held by pins, counted once for each pin */
+	/* for a mapping's descriptor only: */
 	__u64 first_dirty; /* the number of the first dirty page, if there is one */
-	__u64 flush_failed; /* 1: a flush of the backing has failed, and so will all syncs */
+	__u64 flush_failed; /* 1: a flush of the backing has failed, and all syncs will fail */
 };
 
-/* What was done for a pool, by all that is attached to it, since it was reserved. */
+/* Counts of a pool and its attachments since it was reserved. */
 struct vmio_counts {
-	__u64 loads_missed; /* loads, and VMIO_INSPECT, that found no page in memory, and got it */
-	__u64 stores_missed; /* the same of stores */
+	__u64 loads_missed; /* loads, and VMIO_INSPECT, whose page was not in memory and was read */
+	__u64 stores_missed; /* the same for stores */
 	__u64 fresh; /* of both, those that got zeros without a read */
-	__u64 found; /* faults that found their page in memory, out of sight */
-	__u64 made_writable; /* pages, by a store, also by one that has missed */
+	__u64 found; /* minor faults: the page was in memory, and not mapped */
+	__u64 made_writable; /* pages made writable by a store, misses included */
 	__u64 reads; /* requests that succeeded */
-	__u64 pages_read; /* by these */
-	__u64 pages_read_ahead; /* of these, those that nobody had touched */
+	__u64 pages_read; /* by these requests */
+	__u64 pages_read_ahead; /* of these, pages that no fault had asked for */
 	__u64 read_errors;
-	__u64 spans_unmapped; /* each with a TLB shootdown */
-	__u64 pages_evicted; /* those that were discarded, too */
+	__u64 spans_unmapped; /* each with one TLB shootdown */
+	__u64 pages_evicted; /* discarded ones included */
 	__u64 writes; /* requests that succeeded */
-	__u64 pages_written; /* by these */
-	__u64 write_errors; /* requests that have failed */
+	__u64 pages_written; /* by these requests */
+	__u64 write_errors; /* requests that failed */
 };
 
-/* Of a mapping's descriptor: where the numbers of resident pages go. */
+/* For a mapping's descriptor: an array for the numbers of resident pages. */
 struct vmio_resident {
-	__u64 offset; /* of those that lie in this range of bytes as a whole */
+	__u64 offset; /* of the range of bytes in which the pages lie wholly */
 	__u64 length;
-	__u64 numbers; /* points to __u64 */
-	__u64 room; /* so many of them */
+	__u64 numbers; /* points to an array of __u64 */
+	__u64 room; /* its length */
 };
 
-/* Of a mapping's descriptor: where it is mapped in the caller's memory, whole pages. */
+/* For a mapping's descriptor: where it is mapped in the caller's memory, in whole pages. */
 struct vmio_pin {
 	__u64 address;
 	__u64 length;
@@ -85,107 +85,112 @@ struct vmio_pin {
 	__u32 reserved; /* 0 */
 };
 
-/* As stores: the pages are dirty as long as they are pinned, for devices and system calls may store to them. */
+/* Pins for stores by devices or system calls: the pages stay dirty while they are pinned. */
 #define VMIO_PIN_WRITE 1
 
-/* Of a vetted mapping's descriptor: a page that somebody wants to look at before anybody sees it. */
+/* For a descriptor of VMIO_ATTACH with VMIO_ATTACH_VERIFY: a page to verify before it is mapped. */
 struct vmio_inspect {
 	__u64 offset; /* of the page, in bytes */
-	__u64 contents; /* points to room for a page */
-	/* returned: a number that no other arrival of a page has; 0: it was admitted, and is not copied */
+	__u64 contents; /* points to space for a page */
+	/* returned: a number for this read of the page; 0: it was admitted, and is not copied */
 	__u64 arrival;
 };
 
-/* Of a vetted mapping's descriptor: what was looked at may be seen. */
+/* For such a descriptor: the page passed, and may be mapped. */
 struct vmio_admit {
 	__u64 offset;
-	__u64 arrival; /* which VMIO_INSPECT has returned */
+	__u64 arrival; /* as VMIO_INSPECT returned it */
 };
 
-/* Of a vetted mapping's descriptor: a page that is not to be had. */
+/* For such a descriptor: a page that failed, or cannot be read. */
 struct vmio_poison {
 	__u64 offset;
-	__u8 pattern[8]; /* that fills it */
+	__u8 pattern[8]; /* fills the page */
 };
 
 /*
- * Pages that come from the backing are not to be seen before somebody has looked at
- * them and admitted them: a load or store of others is a SIGBUS, and a system call's
- * an EFAULT. Pages that are fresh need not be.
+ * Pages that are read from the backing are not mapped before they were inspected
+ * and admitted. A load or store of any other page is a SIGBUS, and a system call
+ * gets EFAULT. Fresh pages are mapped at once.
  */
-#define VMIO_ATTACH_VETTED 1
+#define VMIO_ATTACH_VERIFY 1
+/* The former name. */
+#define VMIO_ATTACH_VETTED VMIO_ATTACH_VERIFY
 
-/* Of pages of which nothing was said. */
+/* The priority of pages without VMIO_PRIORITIZE. */
 #define VMIO_PRIORITY_DEFAULT 128
 
-/* What this header describes. The module says by VMIO_VERSION what it does: no less than any lower number. */
+/* The version that this header describes. The module's (VMIO_VERSION) includes all lower ones. */
 #define VMIO_ABI 4
 
 /* Once for a descriptor, else EBUSY; ENOMEM if it is more than the module may take. */
 #define VMIO_RESERVE _IOW(0xbe, 1, struct vmio_reserve)
 /*
  * Returns a descriptor for mmap(MAP_SHARED), msync and fsync. A file or device
- * that is attached already, by whoever it may be, is shared: the memory is what
- * was first reserved for it. EBUSY: it is vetted, and this would not be, or the
- * other way round, or it is vetted for another descriptor of /dev/vmio: who vets it
- * answers for what all see.
+ * that any process has attached already is shared, with the memory that it was
+ * attached to first. EBUSY: it is attached with VMIO_ATTACH_VERIFY and this request
+ * is without, or the other way round, or it is attached so to another descriptor
+ * of /dev/vmio: one owner verifies the pages that all processes see.
  */
 #define VMIO_ATTACH _IOW(0xbe, 2, struct vmio_attach)
 #define VMIO_PRIORITIZE _IOW(0xbe, 3, struct vmio_priority)
 /*
- * What the backing has in these pages does not matter. Those in memory stay as
+ * Marks pages whose contents in the backing do not matter. Pages in memory stay as
  * they are; others are zeros, without a read, until they have been stored to and
- * written. Of a descriptor for writing.
+ * written. For a descriptor for writing.
  */
 #define VMIO_FRESH _IOW(0xbe, 4, struct vmio_byte_range)
 /*
- * Of /dev/vmio: from now on so much memory, at least 64 pages. Less: waits until
- * that much was written and evicted, EIO if it cannot be, EBUSY if more than half
- * of it is pinned, or all of it has been held by others for 10 seconds; more: ENOMEM if there is none. A failure may leave any size between.
+ * For /dev/vmio: changes the size of the memory, which is at least 64 pages. A
+ * smaller size waits until enough pages were written and evicted. EIO: they cannot
+ * be written; EBUSY: more than half of them are pinned, or others have held all of
+ * them for 10 seconds. ENOMEM: there is no memory for a larger size. A failure may
+ * leave any size in between.
  */
 #define VMIO_RESIZE _IOW(0xbe, 6, struct vmio_reserve)
 /*
- * How many pages after a missed one are read with it if it continues a sequence:
- * 0, which it is at first, to 31.
+ * The number of pages that are read ahead after a miss that continues a sequence:
+ * 0 (the default) to 31.
  */
 #define VMIO_READ_AHEAD _IOW(0xbe, 5, __u32)
-/* Of /dev/vmio. */
+/* For /dev/vmio. */
 #define VMIO_VERSION _IOR(0xbe, 7, __u32)
 #define VMIO_USAGE _IOR(0xbe, 8, struct vmio_usage)
-/* Of /dev/vmio. */
+/* For /dev/vmio. */
 #define VMIO_COUNTS _IOR(0xbe, 16, struct vmio_counts)
 /*
- * Fills an array with the numbers of pages that are in memory, upwards, and returns
- * how many. If it is full there may be more behind the last.
+ * Fills an array with the numbers of pages that are in memory, in rising order, and
+ * returns their count. If the array is full there may be more pages behind the last.
  */
 #define VMIO_RESIDENT _IOW(0xbe, 9, struct vmio_resident)
 /*
- * Writes what is dirty of some pages, and takes those out of memory that nobody
- * holds. What is on its way in is waited for. Returns how many pages stay since
- * somebody holds them, a pin for one; so does VMIO_DISCARD.
+ * Writes the dirty pages of a range and evicts those that nobody holds. Waits for
+ * pages that are being read. Returns the number of pages that stay because they are
+ * held, by a pin for example; so does VMIO_DISCARD.
  */
 #define VMIO_EVICT _IOW(0xbe, 10, struct vmio_byte_range)
 /*
- * The same without writing: stores to them are forgotten, and that they were fresh. What
- * is being written is waited for. Of a descriptor for writing.
+ * Evicts pages without writing them: stores to them are lost, and they are fresh no
+ * longer. Waits for pages that are being written. For a descriptor for writing.
  */
 #define VMIO_DISCARD _IOW(0xbe, 11, struct vmio_byte_range)
 /*
- * Has pages come into memory, and returns a descriptor that keeps them there until
- * it is closed. ENOSPC: pins would hold more than half of the pool, or of what the
- * attachment may have; EFAULT: one cannot be had.
+ * Reads pages into memory, and returns a descriptor that keeps them there until it
+ * is closed. ENOSPC: pins would hold more than half of the pool, or of the
+ * attachment's limit; EFAULT: a page cannot be read.
  */
 #define VMIO_PIN _IOW(0xbe, 12, struct vmio_pin)
 /*
- * Has a page come into memory, and copies it. What is poisoned is read anew. ENXIO:
- * it lies behind the end; ENOMEM: no memory is to be had; else why it cannot be read.
+ * Reads a page into memory, and copies it to the caller. A poisoned page is read
+ * again. ENXIO: it lies behind the end; ENOMEM: there is no memory; else the error
+ * of the read.
  */
 #define VMIO_INSPECT _IOWR(0xbe, 13, struct vmio_inspect)
-/* Has all see the page. EAGAIN: it no longer is what was looked at. */
+/* Lets the page be mapped. EAGAIN: it was read again since it was inspected. */
 #define VMIO_ADMIT _IOW(0xbe, 14, struct vmio_admit)
 /*
- * Has a page, unless it was admitted or is fresh, hold a pattern, which all may see
- * and nobody store to, until it is evicted.
+ * Fills a page with a pattern, unless it was admitted or is fresh. It may be loaded
+ * from but not stored to, until it is evicted.
  */
 #define VMIO_POISON _IOW(0xbe, 15, struct vmio_poison)
 

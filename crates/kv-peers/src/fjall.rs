@@ -5,51 +5,51 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fjall::config::CompressionPolicy;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use vmio_measure::kv::{Engine, Region, Setup};
+use fjall::{CompressionType, Database, KeyspaceCreateOptions, PersistMode};
+use vmio_measure::kv::{Engine, Keyspace, Setup};
 
-/// A database with a keyspace for each region in it.
+/// A database of fjall, with a keyspace of its own for each keyspace of the setup.
 pub struct FjallEngine {
     database: Database,
-    regions: Vec<FjallRegion>,
+    keyspaces: Vec<FjallKeyspace>,
 }
 
-struct FjallRegion {
-    records: Keyspace,
-    /// Where a write is to be durable when it returns.
+struct FjallKeyspace {
+    records: fjall::Keyspace,
+    /// Present if a write is durable when it returns.
     database: Option<Database>,
 }
 
-/// The least that it works in.
+/// The smallest memtable that fjall works with.
 const MEMTABLE_BYTES_MIN: u64 = 1 << 20;
 
 impl FjallEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
-        // Its tables and its journal are read and written through the page cache, which has the rest.
+        // The rest of the memory is for the page cache, through which tables and journal are read and written.
         let database = Database::builder(&setup.folder).cache_size(setup.memory_bytes / 3).open()?;
         let options = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size((setup.memory_bytes / 8 / u64::from(setup.regions)).max(MEMTABLE_BYTES_MIN))
+                .max_memtable_size((setup.memory_bytes / 8 / u64::from(setup.keyspaces)).max(MEMTABLE_BYTES_MIN))
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         };
-        let mut regions = Vec::new();
-        for name in setup.region_names() {
+        let mut keyspaces = Vec::new();
+        for name in setup.keyspace_names() {
             let records = database.keyspace(&name, options)?;
-            regions.push(FjallRegion { records, database: setup.sync_writes.then(|| database.clone()) });
+            keyspaces.push(FjallKeyspace { records, database: setup.sync_writes.then(|| database.clone()) });
         }
-        Ok(Self { database, regions })
+        Ok(Self { database, keyspaces })
     }
 }
 
-impl FjallRegion {
+impl FjallKeyspace {
     fn written(&self) -> Result<()> {
         Ok(self.database.as_ref().map_or(Ok(()), |database| database.persist(PersistMode::SyncData))?)
     }
 }
 
 impl Engine for FjallEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -57,10 +57,10 @@ impl Engine for FjallEngine {
     }
 
     fn flush(&self) -> Result<()> {
-        for region in &self.regions {
-            region.records.rotate_memtable_and_wait()?;
+        for keyspace in &self.keyspaces {
+            keyspace.records.rotate_memtable_and_wait()?;
         }
-        // A compaction may begin when the one before has ended: idle is what stays so for a moment.
+        // A compaction may begin when the one before has ended: idle means idle for a moment.
         let is_busy = || self.database.active_compactions() > 0 || self.database.outstanding_flushes() > 0;
         let mut idle = 0;
         while idle < 5 {
@@ -75,7 +75,7 @@ impl Engine for FjallEngine {
     }
 }
 
-impl Region for FjallRegion {
+impl Keyspace for FjallKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.records.insert(key, value)?;
         self.written()

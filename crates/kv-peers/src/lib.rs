@@ -1,6 +1,6 @@
-//! Key-value stores beside vmio-kv behind its benchmark's trait, so that `vmio-bench kv` measures all by the same code.
+//! Other key-value stores behind the benchmark's trait, so that `vmio-bench kv` measures all stores with the same code.
 //!
-//! Nothing that users have depends on this crate. LMDB is always there; RocksDB, redb and fjall are features of it.
+//! No crate that users link depends on this one. LMDB is always included; RocksDB, redb and fjall are features.
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -13,7 +13,7 @@ mod rocksdb;
 use anyhow::Result;
 use vmio_measure::kv::{Engine, EngineKind, OwnStores, Setup, Stores};
 
-/// vmio-kv, and the peers that this build has.
+/// vmio-kv, and the other stores of this build.
 #[derive(Clone, Copy, Debug)]
 pub struct Peers;
 

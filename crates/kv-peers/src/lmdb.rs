@@ -1,28 +1,28 @@
-//! LMDB: one write a transaction, through a writable map that is synced when asked.
+//! LMDB: one transaction for each write, through a writable map that is synced when asked.
 
 use std::ops::Bound;
 
 use anyhow::{Context, Result};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, MdbError, PutFlags};
-use vmio_measure::kv::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Keyspace, Setup};
 
-/// An environment with a database for each region in it.
+/// An environment with a database for each keyspace in it.
 pub struct LmdbEngine {
     env: Env,
-    regions: Vec<LmdbRegion>,
+    keyspaces: Vec<LmdbKeyspace>,
 }
 
-struct LmdbRegion {
+struct LmdbKeyspace {
     env: Env,
     records: Database<Bytes, Bytes>,
-    /// Records are appended if their keys are behind all others: leaves are filled, and not halved.
+    /// Appends records whose keys are greater than all others: leaves become full instead of half full.
     appends: bool,
 }
 
 impl LmdbEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
-        // Addresses, no memory: half-full leaves, and pages that wait to be used again.
+        // Address space, not memory: half-full leaves, and pages that wait for reuse.
         let map_bytes = (6 * setup.data_bytes + (1 << 30)).next_multiple_of(1 << 20);
         // Changed pages are written in place in the map, which is LMDB's fastest way.
         let mut flags = EnvFlags::WRITE_MAP;
@@ -31,33 +31,33 @@ impl LmdbEngine {
             flags |= EnvFlags::NO_SYNC;
         }
         if setup.data_bytes > setup.memory_bytes / 2 {
-            // As its documentation advises where the data is larger than memory.
+            // As its documentation advises for data larger than memory.
             flags |= EnvFlags::NO_READ_AHEAD;
         }
         let mut options = EnvOpenOptions::new();
         options.map_size(map_bytes as usize);
-        if setup.regions > 1 {
-            options.max_dbs(setup.regions);
+        if setup.keyspaces > 1 {
+            options.max_dbs(setup.keyspaces);
         }
         // SAFETY: the benchmark is the only user of these files, and what a crash leaves of them is never opened.
         unsafe { options.flags(flags) };
-        // SAFETY: the folder is this run's, and nobody changes its files but through this environment.
+        // SAFETY: the folder belongs to this run, and its files change only through this environment.
         let env = unsafe { options.open(&setup.folder) }.context("cannot open the LMDB environment")?;
         let mut transaction = env.write_txn()?;
-        let mut regions = Vec::new();
-        for name in setup.region_names() {
-            let name = (setup.regions > 1).then_some(name);
+        let mut keyspaces = Vec::new();
+        for name in setup.keyspace_names() {
+            let name = (setup.keyspaces > 1).then_some(name);
             let records = env.create_database(&mut transaction, name.as_deref())?;
-            regions.push(LmdbRegion { env: env.clone(), records, appends: setup.puts_in_order });
+            keyspaces.push(LmdbKeyspace { env: env.clone(), records, appends: setup.puts_in_order });
         }
         transaction.commit()?;
-        Ok(Self { env, regions })
+        Ok(Self { env, keyspaces })
     }
 }
 
 impl Engine for LmdbEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -70,13 +70,13 @@ impl Engine for LmdbEngine {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.sync()?;
-        drop(self.regions);
+        drop(self.keyspaces);
         self.env.prepare_for_closing().wait();
         Ok(())
     }
 }
 
-impl Region for LmdbRegion {
+impl Keyspace for LmdbKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut transaction = self.env.write_txn()?;
         let appended = match self.appends {

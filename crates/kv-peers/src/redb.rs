@@ -1,18 +1,18 @@
-//! redb: one write a transaction; where it is without durability, an empty durable one when asked to sync.
+//! redb: one transaction for each write; without durability, a sync commits an empty durable transaction.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
-use vmio_measure::kv::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Keyspace, Setup};
 
-/// A database with a table for each region in it.
+/// A database with a table for each keyspace in it.
 pub struct RedbEngine {
     database: Arc<Database>,
-    regions: Vec<RedbRegion>,
+    keyspaces: Vec<RedbKeyspace>,
 }
 
-struct RedbRegion {
+struct RedbKeyspace {
     database: Arc<Database>,
     name: String,
     durability: Durability,
@@ -21,31 +21,31 @@ struct RedbRegion {
 impl RedbEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
         let mut builder = Database::builder();
-        // It reads and writes through the page cache, and keeps beside its own what is not durable yet: with a half it is
-        // killed for want of memory where records are updated.
+        // It reads and writes through the page cache, and keeps non-durable changes besides its own cache: with half of the memory as
+        // its cache it is killed for lack of memory where records are updated.
         builder.set_cache_size(setup.memory_bytes as usize / 4);
         let database = Arc::new(builder.create(setup.folder.join("redb"))?);
         let durability = if setup.sync_writes { Durability::Immediate } else { Durability::None };
-        let region = |name| RedbRegion { database: Arc::clone(&database), name, durability };
-        let regions: Vec<_> = setup.region_names().map(region).collect();
+        let keyspace = |name| RedbKeyspace { database: Arc::clone(&database), name, durability };
+        let keyspaces: Vec<_> = setup.keyspace_names().map(keyspace).collect();
         let transaction = database.begin_write()?;
-        for region in &regions {
-            transaction.open_table(region.table())?;
+        for keyspace in &keyspaces {
+            transaction.open_table(keyspace.table())?;
         }
         transaction.commit()?;
-        Ok(Self { database, regions })
+        Ok(Self { database, keyspaces })
     }
 }
 
-impl RedbRegion {
+impl RedbKeyspace {
     fn table(&self) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
         TableDefinition::new(&self.name)
     }
 }
 
 impl Engine for RedbEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -61,7 +61,7 @@ impl Engine for RedbEngine {
     }
 }
 
-impl Region for RedbRegion {
+impl Keyspace for RedbKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(self.durability)?;

@@ -1,23 +1,23 @@
-//! Every engine of this build does the same.
+//! Every engine of this build passes the same checks.
 
 use std::error::Error;
 use std::path::Path;
 
 use kv_peers::{NotBuilt, Peers};
-use vmio_measure::kv::{EngineKind, Region, Setup, Stores};
+use vmio_measure::kv::{EngineKind, Keyspace, Setup, Stores};
 
 type TestResult = Result<(), Box<dyn Error>>;
 
-fn read(region: &dyn Region, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+fn read(keyspace: &dyn Keyspace, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
     let mut value = None;
-    let is_there = region.get(key, &mut |bytes| value = Some(bytes.to_vec()))?;
+    let is_there = keyspace.get(key, &mut |bytes| value = Some(bytes.to_vec()))?;
     assert_eq!(is_there, value.is_some());
     Ok(value)
 }
 
-fn scan(region: &dyn Region, from: &[u8], records: usize) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+fn scan(keyspace: &dyn Keyspace, from: &[u8], records: usize) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut seen = Vec::new();
-    let count = region.scan(from, records, &mut |key, value| seen.push((key.to_vec(), value.to_vec())))?;
+    let count = keyspace.scan(from, records, &mut |key, value| seen.push((key.to_vec(), value.to_vec())))?;
     assert_eq!(count, seen.len());
     Ok(seen)
 }
@@ -39,9 +39,9 @@ fn setup(folder: &Path) -> Setup {
         memory_bytes: 64 << 20,
         data_bytes: 1 << 20,
         written_bytes: 2 << 20,
-        regions: 1,
+        keyspaces: 1,
         sync_writes: false,
-        // Whatever the order is that they are put in.
+        // In whichever order they are put.
         puts_in_order: true,
         filter_bytes: 1 << 20,
     }
@@ -49,67 +49,67 @@ fn setup(folder: &Path) -> Setup {
 
 fn conforms(kind: EngineKind) -> TestResult {
     holds_what_was_put(kind)?;
-    keeps_regions_apart(kind)
+    keeps_keyspaces_apart(kind)
 }
 
-/// Puts, replaces and deletes, and finds what should be there: at once, after a flush, and after opening it anew.
+/// Puts, replaces and deletes, and checks the contents: at once, after a flush, and after another opening.
 fn holds_what_was_put(kind: EngineKind) -> TestResult {
     let folder = tempfile::tempdir()?;
     let setup = setup(folder.path());
     let engine = Peers.open(kind, &setup)?;
-    let region = engine.region(0);
+    let keyspace = engine.keyspace(0);
     for number in (0..KEYS).rev() {
-        region.put(&key(number), b"to be replaced")?;
-        region.put(&key(number), &value(number))?;
+        keyspace.put(&key(number), b"to be replaced")?;
+        keyspace.put(&key(number), &value(number))?;
         if number % 3 == 0 {
-            region.delete(&key(number))?;
+            keyspace.delete(&key(number))?;
         }
     }
-    region.delete(b"never there")?;
+    keyspace.delete(b"never there")?;
     engine.sync()?;
-    check(region, KEYS)?;
+    check(keyspace, KEYS)?;
     engine.flush()?;
-    check(region, KEYS)?;
+    check(keyspace, KEYS)?;
     engine.close()?;
     let engine = Peers.open(kind, &setup)?;
-    check(engine.region(0), KEYS)?;
+    check(engine.keyspace(0), KEYS)?;
     Ok(engine.close()?)
 }
 
-/// In each region each key has a value of its own, also when it was opened anew. All writes are durable when they return.
-fn keeps_regions_apart(kind: EngineKind) -> TestResult {
-    const REGIONS: u32 = 20;
+/// Each keyspace has its own value for each key, also after another opening. All writes are durable when they return.
+fn keeps_keyspaces_apart(kind: EngineKind) -> TestResult {
+    const KEYSPACES: u32 = 20;
     let folder = tempfile::tempdir()?;
-    let setup = Setup { regions: REGIONS, sync_writes: true, puts_in_order: false, ..setup(folder.path()) };
+    let setup = Setup { keyspaces: KEYSPACES, sync_writes: true, puts_in_order: false, ..setup(folder.path()) };
     let engine = Peers.open(kind, &setup)?;
-    for region in 0..REGIONS {
+    for keyspace in 0..KEYSPACES {
         for number in 0..5 {
-            engine.region(region).put(&key(number), &value(100 * region + number))?;
+            engine.keyspace(keyspace).put(&key(number), &value(100 * keyspace + number))?;
         }
-        engine.region(region).delete(&key(region % 5))?;
+        engine.keyspace(keyspace).delete(&key(keyspace % 5))?;
     }
     engine.flush()?;
     engine.close()?;
     let engine = Peers.open(kind, &setup)?;
-    for region in 0..REGIONS {
-        let there = (0..5).filter(|number| *number != region % 5);
-        let expected: Vec<_> = there.map(|number| (key(number), value(100 * region + number))).collect();
-        assert_eq!(scan(engine.region(region), b"a", usize::MAX)?, expected, "region {region}");
+    for keyspace in 0..KEYSPACES {
+        let there = (0..5).filter(|number| *number != keyspace % 5);
+        let expected: Vec<_> = there.map(|number| (key(number), value(100 * keyspace + number))).collect();
+        assert_eq!(scan(engine.keyspace(keyspace), b"a", usize::MAX)?, expected, "keyspace {keyspace}");
     }
     Ok(engine.close()?)
 }
 
-fn check(region: &dyn Region, keys: u32) -> TestResult {
+fn check(keyspace: &dyn Keyspace, keys: u32) -> TestResult {
     for number in 0..keys {
         let expected = (number % 3 != 0).then(|| value(number));
-        assert_eq!(read(region, &key(number))?, expected, "{number}");
+        assert_eq!(read(keyspace, &key(number))?, expected, "{number}");
     }
-    assert_eq!(read(region, b"never there")?, None);
+    assert_eq!(read(keyspace, b"never there")?, None);
     let there = |from: u32| (from..keys).filter(|number| number % 3 != 0).map(|number| (key(number), value(number)));
-    assert_eq!(scan(region, b"a", usize::MAX)?, there(0).collect::<Vec<_>>());
-    // From a key that was deleted: the next one is the first.
-    assert_eq!(scan(region, &key(999), 10)?, there(999).take(10).collect::<Vec<_>>());
-    assert_eq!(scan(region, b"l", 10)?, []);
+    assert_eq!(scan(keyspace, b"a", usize::MAX)?, there(0).collect::<Vec<_>>());
+    // From a key that was deleted: the scan begins at the next one.
+    assert_eq!(scan(keyspace, &key(999), 10)?, there(999).take(10).collect::<Vec<_>>());
+    assert_eq!(scan(keyspace, b"l", 10)?, []);
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn rocksdb_conforms_however_it_is_set() -> TestResult {
 }
 
 #[test]
-fn what_a_build_lacks_is_refused() {
+fn engines_that_this_build_lacks_are_refused() {
     for kind in EngineKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
         let setup = setup(Path::new(""));

@@ -5,36 +5,36 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::identity::IdentityFields;
 
-/// Entries begin at multiples of this; it is the length of what is in front of their data.
-pub(crate) const UNIT_BYTES: u64 = 64;
-/// The longest path, as the kernel has it.
+/// Entries begin at multiples of this, which is also the length of their headers.
+pub(crate) const ENTRY_ALIGN_BYTES: u64 = 64;
+/// The longest path that the kernel allows.
 pub(crate) const PATH_BYTES_MAX: usize = 4096;
-/// What is in front of the path in the data of a file's entry.
+/// Bytes before the path in the data of an entry for a file.
 pub(crate) const FILE_FRONT_BYTES: usize = size_of::<IdentityFields>();
 
 const MAGIC: [u8; 4] = *b"vmop";
-/// What is in front of the bytes that the checksum of the front covers.
+/// Bytes of the header before those that its checksum covers.
 const UNCHECKED: usize = 8;
 /// The last byte of a file has a lower number.
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Which life of which log an entry belongs to. Each checkpoint begins another.
+/// The incarnation of a log, to which its entries belong. Each checkpoint begins another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
-    /// Counts the lives of the log.
+pub(crate) struct Incarnation {
+    /// Counts the incarnations of the log.
     pub(crate) generation: u64,
-    /// Random: who does not know it writes no data that passes for an entry.
+    /// Random, so that data of a write cannot be mistaken for an entry.
     pub(crate) secret: u64,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Gives a file a number. Its data are identity and path.
     File,
     /// Bytes that were written to a file.
     Write,
-    /// What stands before a position is in the file.
+    /// All operations of the file before a position are durable in it.
     Retire,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Front {
     pub(crate) kind: Kind,
     /// The file's number.
     pub(crate) file: u32,
-    /// Where in the file the data belong; of a retirement, the position before which nothing is replayed.
+    /// The offset in the file; for a retirement, the position before which nothing is replayed.
     pub(crate) offset: u64,
-    /// How long the file was before.
+    /// The length of the file before.
     pub(crate) len_before: u64,
     /// Length of the data that follow.
     pub(crate) data_bytes: u32,
@@ -70,22 +70,22 @@ struct FrontFields {
     data_checksum: U32,
 }
 
-const _: () = assert!(size_of::<FrontFields>() == UNIT_BYTES as usize);
+const _: () = assert!(size_of::<FrontFields>() == ENTRY_ALIGN_BYTES as usize);
 
-/// What an entry with so much data takes of the log.
+/// The length of an entry with this much data.
 pub(crate) fn entry_bytes(data_bytes: u64) -> u64 {
-    UNIT_BYTES + data_bytes.next_multiple_of(UNIT_BYTES)
+    ENTRY_ALIGN_BYTES + data_bytes.next_multiple_of(ENTRY_ALIGN_BYTES)
 }
 
 impl Front {
     /// The bytes of the front of an entry at `position`.
-    pub(crate) fn encode(&self, life: Life, position: u64) -> [u8; UNIT_BYTES as usize] {
-        assert!(position.is_multiple_of(UNIT_BYTES), "an entry at byte {position}");
+    pub(crate) fn encode(&self, incarnation: Incarnation, position: u64) -> [u8; ENTRY_ALIGN_BYTES as usize] {
+        assert!(position.is_multiple_of(ENTRY_ALIGN_BYTES), "an entry at byte {position}");
         let mut fields = FrontFields {
             magic: MAGIC,
             checksum: 0.into(),
-            secret: life.secret.into(),
-            generation: life.generation.into(),
+            secret: incarnation.secret.into(),
+            generation: incarnation.generation.into(),
             position: position.into(),
             kind: self.kind.code(),
             reserved: [0; 3],
@@ -99,8 +99,8 @@ impl Front {
         zerocopy::transmute!(fields)
     }
 
-    /// Reads the front of an entry at `position`, of whatever life; `None` if that is none.
-    pub(crate) fn decode(bytes: &[u8], position: u64) -> Option<(Life, Self)> {
+    /// Reads the header of an entry at `position`, of any incarnation; `None` if there is no entry.
+    pub(crate) fn decode(bytes: &[u8], position: u64) -> Option<(Incarnation, Self)> {
         let (fields, _) = FrontFields::ref_from_prefix(bytes).ok()?;
         // In this order, since most units of a log are none, and a look at four bytes tells.
         if fields.magic != MAGIC
@@ -117,11 +117,11 @@ impl Front {
             data_bytes: fields.data_bytes.get(),
             data_checksum: fields.data_checksum.get(),
         };
-        let life = Life { generation: fields.generation.get(), secret: fields.secret.get() };
-        front.is_possible().then_some((life, front))
+        let incarnation = Incarnation { generation: fields.generation.get(), secret: fields.secret.get() };
+        front.is_possible().then_some((incarnation, front))
     }
 
-    /// Whether any call could have led to this.
+    /// Whether a call can have written this.
     fn is_possible(&self) -> bool {
         let data_bytes = u64::from(self.data_bytes);
         match self.kind {
@@ -159,14 +159,14 @@ impl Kind {
 mod tests {
     use super::*;
 
-    const LIFE: Life = Life { generation: 3, secret: 0x1234_5678_9abc_def0 };
+    const INCARNATION: Incarnation = Incarnation { generation: 3, secret: 0x1234_5678_9abc_def0 };
     const FRONT: Front =
         Front { kind: Kind::Write, file: 5, offset: 100, len_before: 50, data_bytes: 10, data_checksum: 99 };
 
     #[test]
     fn an_entry_reads_back_at_its_own_position_and_nowhere_else() {
-        let bytes = FRONT.encode(LIFE, 8192);
-        assert_eq!(Front::decode(&bytes, 8192), Some((LIFE, FRONT)));
+        let bytes = FRONT.encode(INCARNATION, 8192);
+        assert_eq!(Front::decode(&bytes, 8192), Some((INCARNATION, FRONT)));
         assert_eq!(Front::decode(&bytes, 8256), None, "a copy of it in data");
         for at in 0..bytes.len() {
             let mut changed = bytes;
@@ -189,10 +189,10 @@ mod tests {
             Front { kind: Kind::File, data_bytes: 32 + 4097, ..FRONT },
         ];
         for front in impossible {
-            assert_eq!(Front::decode(&front.encode(LIFE, 64), 64), None, "{front:?}");
+            assert_eq!(Front::decode(&front.encode(INCARNATION, 64), 64), None, "{front:?}");
         }
         let last = Front { offset: FILE_BYTES_MAX - 10, ..FRONT };
-        assert_eq!(Front::decode(&last.encode(LIFE, 64), 64), Some((LIFE, last)));
+        assert_eq!(Front::decode(&last.encode(INCARNATION, 64), 64), Some((INCARNATION, last)));
     }
 
     #[test]

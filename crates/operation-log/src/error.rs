@@ -1,9 +1,9 @@
-//! What can go wrong, with the value that was wrong and what to do about it.
+//! Errors, with the offending value and what to do about it.
 
 use std::io;
 use std::path::PathBuf;
 
-use crate::files::FileNumber;
+use crate::file_number::FileNumber;
 
 /// The result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -12,102 +12,102 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel refused something of a log or its folder.
+    /// A system call on a log or its folder failed.
     #[error("{action} {path} failed")]
     Io {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// An option makes no sense.
+    /// An option has an invalid value.
     #[error("option {option} is {value}: {expected}")]
     BadOption {
         /// The option's name.
         option: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// The log has no room for the operation until the next checkpoint.
-    #[error("the log is full: {needed_bytes} bytes are needed, {free_bytes} are free; a checkpoint makes room")]
+    /// The log has no space for the operation until the next checkpoint.
+    #[error("the log is full: {needed_bytes} bytes are needed, {free_bytes} are free; a checkpoint makes space")]
     Full {
-        /// What the operation takes, with what goes around its data.
+        /// Bytes that the operation needs, with its header.
         needed_bytes: u64,
-        /// What is left.
+        /// Bytes that are free.
         free_bytes: u64,
     },
-    /// No log of this length has room for the operation, however empty.
-    #[error("an operation of {bytes} bytes is too long for a log that takes {bytes_max} bytes: write fewer at a time")]
+    /// The operation does not fit even into an empty log of this length.
+    #[error("an operation of {bytes} bytes is longer than this log's maximum, {bytes_max} bytes: write it in parts")]
     TooLong {
-        /// The operation's data.
+        /// Length of the operation's data.
         bytes: u64,
-        /// The most that fits.
+        /// The maximum.
         bytes_max: u64,
     },
-    /// The operation would reach behind the last byte that a file can have.
-    #[error("{bytes} bytes at {offset} reach behind the end of what a file can hold")]
+    /// The operation ends behind the last byte that a file can have.
+    #[error("{bytes} bytes at offset {offset} end behind the largest length of a file")]
     OutOfRange {
-        /// Where the operation begins.
+        /// Offset of the operation.
         offset: u64,
-        /// The operation's data.
+        /// Length of the operation's data.
         bytes: u64,
     },
-    /// No file of this log has the number, or it was forgotten.
+    /// No file of this log has the number, or it was given up.
     #[error("file {0} is unknown to this log")]
     UnknownFile(FileNumber),
-    /// A path is longer than the kernel takes.
-    #[error("the path of a file has {bytes} bytes; a log takes {bytes_max}")]
+    /// A path is longer than the kernel allows.
+    #[error("the path of a file has {bytes} bytes; the most is {bytes_max}")]
     PathTooLong {
         /// Its length.
         bytes: usize,
-        /// The most that fits.
+        /// The maximum.
         bytes_max: usize,
     },
-    /// The log holds operations that may not be in the file durably.
-    #[error("{path} has operations in the log that are not retired")]
+    /// The log has operations that may not be durable in the file.
+    #[error("{path} has operations in the log that are not retired: retire the file first")]
     NotRetired {
-        /// The file, or the log if it is about all.
+        /// The file, or the log if it concerns all files.
         path: PathBuf,
     },
-    /// A file lacks what the log has of it, and the log is [kept](crate::Log::keep) for that.
+    /// A file lacks operations of the log, and the log [keeps](crate::Log::keep) them.
     #[error(
-        "{path} lacks what the log has of it: it is not written to, and the log not begun anew, until that is recovered"
+        "{path} lacks operations of the log: run the recovery before anything is written to it or the log is checkpointed"
     )]
     Kept {
         /// The file.
         path: PathBuf,
     },
-    /// An earlier write to the log failed, so that nobody knows what it holds.
-    #[error("an earlier write to {log} failed; a checkpoint begins it anew")]
+    /// An earlier write to the log failed, so that its contents are unknown.
+    #[error("an earlier write to {log} failed: a checkpoint empties the log")]
     Failed {
         /// The log.
         log: PathBuf,
     },
-    /// The log belongs to the process that this one was forked from.
-    #[error("{log} belongs to process {owner}, from which this one was forked: it needs a log of its own")]
+    /// The log belongs to the parent of this forked process.
+    #[error("{log} belongs to process {owner}, the parent of this one: create another log")]
     Forked {
         /// The log.
         log: PathBuf,
-        /// Whose it is.
+        /// The process that owns it.
         owner: i32,
     },
-    /// What the caller does to make files durable failed.
+    /// The caller's function failed to make files durable.
     #[error("making the files durable failed")]
     Sync(#[source] io::Error),
-    /// A log is not as any crash could leave it. It is left alone.
-    #[error("{log} is no sound operation log: {damage}")]
+    /// A log is damaged in a way that no crash can cause. It is not touched.
+    #[error("{log} is not a valid operation log: {damage}")]
     Damaged {
         /// The log.
         log: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         damage: Damage,
     },
-    /// The log belongs to another user, who alone may have its operations replayed.
+    /// The log belongs to another user: only that user may replay it.
     #[error("{log} belongs to user {uid}: run the recovery as that user")]
     OwnedByAnother {
         /// The log.
@@ -125,31 +125,31 @@ pub enum Error {
         /// Its owner.
         uid: u32,
     },
-    /// A file that the log has operations for cannot be brought up to date. Nothing of the log was given up.
-    #[error("{action} {path} failed; once it can be, recover again")]
+    /// An operation could not be written to its file. The log is unchanged.
+    #[error("{action} {path} failed: run the recovery again once that works")]
     File {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A file was not found, and it may lie in a folder that could not be read.
-    #[error("{path} was not found, and may lie in {folder}, which cannot be read")]
+    /// A file was not found, and may be in a folder that could not be read.
+    #[error("{path} was not found, and may be in {folder}, which this user cannot read")]
     SearchIncomplete {
-        /// The file, as it was called.
+        /// The former path of the file.
         path: PathBuf,
         /// The folder.
         folder: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What is wrong with a log that no crash can have left so.
+/// Damage of a log that no crash can cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -159,43 +159,43 @@ pub enum Damage {
         /// Its length.
         bytes: u64,
     },
-    /// Neither copy of the header begins as a log does.
-    #[error("it does not begin as an operation log does")]
+    /// Neither copy of the header begins with the magic number.
+    #[error("it does not begin with the magic number of an operation log")]
     NoMagic,
     /// It was written in another format.
-    #[error("its format has version {found}, and this program knows {known}")]
+    #[error("its format has version {found}, and this program supports {known}")]
     Version {
         /// Its version.
         found: u32,
-        /// The one that is known.
+        /// The supported version.
         known: u32,
     },
-    /// It uses something that this program does not know.
-    #[error("it uses features that this program does not know (flags {flags:#x})")]
+    /// It uses features that this program does not support.
+    #[error("it uses features that this program does not support (flags {flags:#x})")]
     Features {
-        /// The unknown flags.
+        /// The unsupported flags.
         flags: u64,
     },
     /// The checksum of the header is wrong, in both copies.
     #[error("the checksum of its header is wrong")]
     HeaderChecksum,
-    /// A number in the header cannot be.
+    /// A number in the header is impossible.
     #[error("its header says that {field} is {value}")]
     HeaderField {
-        /// Which one.
+        /// The name of the field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
     },
     /// The file is shorter than its header says.
-    #[error("it has been cut: {found_bytes} bytes of {expected_bytes} are left")]
+    #[error("it has been cut: it has {found_bytes} of {expected_bytes} bytes")]
     Cut {
-        /// What is there.
+        /// Its length.
         found_bytes: u64,
-        /// What the header says.
+        /// The length in its header.
         expected_bytes: u64,
     },
-    /// It is a copy of a log: what it says is for the files that the original was of.
+    /// It is a copy of a log, whose operations belong to the original.
     #[error("it is a copy: the log that it was made from has inode {original}, this file has {found}")]
     Copy {
         /// The inode that the header names.
@@ -203,7 +203,7 @@ pub enum Damage {
         /// The inode of this file.
         found: u64,
     },
-    /// The newest header is lost, and what it belonged to is not: nobody can say what is to be replayed.
+    /// The newest header is lost, but its entries are not: it is unknown which entries must be replayed.
     #[error("its newest header is lost: there are entries of generation {found}, and the header is of {known}")]
     HeaderLost {
         /// The newest generation of an entry.

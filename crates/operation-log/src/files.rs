@@ -1,7 +1,6 @@
-//! The files that a log has operations for.
+//! The files of a log.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -13,33 +12,13 @@ use zerocopy::IntoBytes;
 
 use crate::entry::{FILE_FRONT_BYTES, PATH_BYTES_MAX};
 use crate::error::{Error, Result};
+use crate::file_number::FileNumber;
 use crate::identity::{FileIdentity, IdentityFields};
 
-/// What a log calls a file. None is used twice, so that no entry is taken for one of another file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileNumber(u32);
-
-impl FileNumber {
-    pub(crate) fn of_number(number: u32) -> Self {
-        FileNumber(number)
-    }
-
-    /// As the log has it.
-    pub fn number(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for FileNumber {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}", self.0)
-    }
-}
-
-/// What introduces a file: on the stack, as long as its path is no longer than most.
+/// The data of an entry that introduces a file; on the stack unless its path is unusually long.
 pub(crate) type Introduction = SmallVec<[u8; 512]>;
 
-/// Introduced in no generation.
+/// The file was introduced in no generation.
 const NEVER: u64 = u64::MAX;
 
 /// A file of a log.
@@ -47,20 +26,20 @@ pub(crate) struct LoggedFile {
     pub(crate) number: FileNumber,
     identity: FileIdentity,
     path: Mutex<PathBuf>,
-    /// The generation in which an entry that introduces it is durable.
+    /// The generation in which the entry that introduces it is durable.
     introduced_in: AtomicU64,
-    /// Behind its last operation in the log; 0 if there is none.
+    /// The end of its last operation in the log; 0 if there is none.
     logged_to: AtomicU64,
     /// Its operations before this position are in the file.
     retired_to: AtomicU64,
-    /// Whether what the log has of it is for recovery alone.
+    /// Whether its operations are kept for the recovery.
     is_kept: AtomicBool,
-    /// Held while it is flushed, until it is kept if that fails.
+    /// Held while it is flushed and, if that fails, until it is kept.
     flush: Mutex<()>,
 }
 
 impl LoggedFile {
-    /// The data of the entry that introduces it, if the generation has none that is durable.
+    /// The data of the entry that introduces it, unless the generation has such an entry already.
     pub(crate) fn introduction(&self, generation: u64) -> Option<Introduction> {
         if self.introduced_in.load(Ordering::Acquire) == generation {
             return None;
@@ -72,7 +51,7 @@ impl LoggedFile {
         Some(data)
     }
 
-    /// To be called when the introduction is durable, and not before: operations of other threads rely on it.
+    /// To be called once the introduction is durable, since other threads' operations rely on it.
     pub(crate) fn set_introduced(&self, generation: u64) {
         self.introduced_in.store(generation, Ordering::Release);
     }
@@ -98,12 +77,12 @@ impl LoggedFile {
         if self.is_kept.load(Ordering::Acquire) { Err(Error::Kept { path: self.path() }) } else { Ok(()) }
     }
 
-    /// Makes it durable, or has it kept: Linux tells of bytes that it could not write by one flush, and the next succeeds without them.
-    /// Until then nobody else flushes it, and believes that.
+    /// Makes the file durable, or keeps its operations if that fails. Linux reports bytes that it could not write to one flush only, and
+    /// the next flush succeeds without them: so no other flush may run before the file is kept.
     pub(crate) fn flush(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let _alone = self.lock_flushes()?;
         sync().map_err(|error| {
-            // Then it was not flushed at all.
+            // The caller says that there was no flush.
             if error.kind() != io::ErrorKind::NotFound {
                 self.keep();
             }
@@ -111,20 +90,20 @@ impl LoggedFile {
         })
     }
 
-    /// Waits for a flush that is under way. While the guard is held there is none, and none has failed before.
+    /// Waits for a flush that is under way. While the guard is held there is no other flush, and none has failed before.
     pub(crate) fn lock_flushes(&self) -> Result<MutexGuard<'_, ()>> {
         let alone = self.flush.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_not_kept()?;
         Ok(alone)
     }
 
-    /// Whether everything in the log is in the file.
+    /// Whether all its operations are durable in the file.
     pub(crate) fn is_retired(&self) -> bool {
         self.logged_to.load(Ordering::Acquire) <= self.retired_to.load(Ordering::Acquire)
     }
 
-    /// The log was begun anew. Nobody writes meanwhile.
-    fn begin_anew(&self) {
+    /// The log was emptied. Nobody writes meanwhile.
+    fn reset(&self) {
         self.logged_to.store(0, Ordering::Release);
         self.retired_to.store(0, Ordering::Release);
     }
@@ -142,7 +121,7 @@ struct Table {
 }
 
 impl Files {
-    /// The number of a file, a new one if it has none. Its path is `path` from now on.
+    /// The number of a file, which gets one if it has none. Its path is `path` from now on.
     pub(crate) fn add(&self, identity: FileIdentity, path: PathBuf) -> Result<FileNumber> {
         let bytes = path.as_os_str().len();
         if bytes > PATH_BYTES_MAX {
@@ -157,8 +136,9 @@ impl Files {
             }
             return Ok(known.number);
         }
-        let number = FileNumber(table.used);
-        let too_many = Error::BadOption { option: "files", value: table.used.into(), expected: "a log has had 2^32" };
+        let number = FileNumber::of_number(table.used);
+        let too_many =
+            Error::BadOption { option: "files", value: table.used.into(), expected: "at most 2^32 in one log" };
         table.used = table.used.checked_add(1).ok_or(too_many)?;
         let file = LoggedFile {
             number,
@@ -180,7 +160,7 @@ impl Files {
         table.by_number.get(&number).cloned().ok_or(Error::UnknownFile(number))
     }
 
-    /// Gives up a file that is retired.
+    /// Removes a retired file.
     pub(crate) fn remove(&self, number: FileNumber) -> Result<()> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let file = table.by_number.get(&number).ok_or(Error::UnknownFile(number))?;
@@ -193,14 +173,14 @@ impl Files {
         Ok(())
     }
 
-    /// Makes those durable that are not retired, until one fails.
+    /// Makes all files durable that are not retired; stops at the first failure.
     pub(crate) fn flush_unretired(&self, mut sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut unretired = table.by_number.values().filter(|file| !file.is_retired());
         unretired.try_for_each(|file| file.flush(|| sync(file.number)))
     }
 
-    /// Fails if one is kept of which the log has something.
+    /// Fails if operations of a file are kept.
     pub(crate) fn check_none_kept(&self) -> Result<()> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         table.by_number.values().filter(|file| !file.is_retired()).try_for_each(|file| file.check_not_kept())
@@ -212,8 +192,8 @@ impl Files {
         table.by_number.values().all(|file| file.is_retired())
     }
 
-    pub(crate) fn begin_anew(&self) {
+    pub(crate) fn reset(&self) {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        table.by_number.values().for_each(|file| file.begin_anew());
+        table.by_number.values().for_each(|file| file.reset());
     }
 }

@@ -1,4 +1,4 @@
-//! The folder that logs are in, their names, and the lock that tells whose owner lives.
+//! The folder of logs, their names, and the lock that shows whether a log's owner is running.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,46 +15,46 @@ use crate::error::{Error, Result};
 use crate::identity::{FileIdentity, stat_of};
 use crate::options::LogOptions;
 
-/// The name of the folder, in the one that was asked for.
+/// The name of the folder of logs, a subfolder of the one that is given.
 pub const FOLDER_NAME: &str = ".vmio";
-/// The end of a log's name.
+/// The extension of a log's name.
 const FINISHED: &str = "log";
-/// The end of a log's name before it is whole.
+/// The extension of a log's name before it is complete.
 const UNFINISHED: &str = "new";
-/// A name that is taken, or a log that a recovery takes for an abandoned one, is tried again.
+/// Attempts to create a log whose name is taken, or that a recovery takes for an abandoned one.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// The folder of logs below another. What is in it is reached by its descriptor: who may write to the one that it lies in can
-/// put a link to anywhere in its place at any time.
+/// The folder of logs. Its files are opened by its descriptor: a user who may write to the parent folder could replace it by a link at any
+/// time.
 pub(crate) struct Folder {
     path: PathBuf,
     file: File,
 }
 
-/// A log that has its lock and not yet its name.
+/// A log that has its lock but not yet its name.
 pub(crate) struct NewLog {
     pub(crate) file: File,
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes it if it is not there.
+    /// Opens the folder, which is created if necessary.
     pub(crate) fn create(under: &Path) -> Result<Self> {
         let path = absolute(under)?.join(FOLDER_NAME);
         let folder = loop {
-            // The data of all files under the folder are in its logs.
+            // Only for its owner: the logs have data of all files under the folder.
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(Error::Io { action: "making the folder", path, source });
                 }
                 _ => {}
             }
-            // Whoever has removed the last log meanwhile has removed it, too.
+            // A process that has removed the last log meanwhile has removed the folder, too.
             if let Some(folder) = Self::at(path.clone())? {
                 break folder;
             }
         };
-        // Whose the folder is can take logs out of it, and put them where they are replayed too late.
+        // The owner of the folder could take logs out of it and put them back later, to be replayed too late.
         let uid = stat_of(&folder.file).map_err(|source| folder.failed("looking at", source))?.stx_uid;
         match uid == rustix::process::geteuid().as_raw() {
             true => Ok(folder),
@@ -62,7 +62,7 @@ impl Folder {
         }
     }
 
-    /// Has its descriptor be as the options want it.
+    /// Gives its descriptor a number in the options' range.
     pub(crate) fn placed(self, options: LogOptions) -> Self {
         Folder { file: options.place(self.file), ..self }
     }
@@ -304,7 +304,7 @@ mod tests {
         assert!(again.new_log().unwrap().is_some() && folder.new_log().unwrap().is_none());
     }
 
-    /// Whoever leaves takes an empty folder away, also one that another has just made and not opened yet.
+    /// A log that is closed removes an empty folder, even one that another process has just created and not opened yet.
     #[test]
     fn processes_that_come_and_go_are_in_nobodys_way() {
         let under = tempfile::tempdir().unwrap();
@@ -341,8 +341,7 @@ mod tests {
         let under = tempfile::tempdir().unwrap();
         fs::create_dir(under.path().join(FOLDER_NAME)).unwrap();
         if std::os::unix::fs::chown(under.path().join(FOLDER_NAME), Some(65534), None).is_err() {
-            // Only root can give a folder away, and only root could make files in it then.
-            return;
+            return test_depth::skipped("only root can give a folder away, and make files in it then");
         }
         assert!(matches!(Folder::create(under.path()), Err(Error::FolderOfAnother { uid: 65534, .. })));
     }

@@ -3,7 +3,7 @@
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::entry::{Life, UNIT_BYTES};
+use crate::entry::{ENTRY_ALIGN_BYTES, Incarnation};
 use crate::error::Damage;
 use crate::identity::{FileIdentity, IdentityFields};
 
@@ -39,13 +39,13 @@ struct HeaderFields {
 }
 
 const _: () = assert!(size_of::<HeaderFields>() == 96);
-const _: () = assert!(ENTRIES_START_BYTES.is_multiple_of(UNIT_BYTES));
+const _: () = assert!(ENTRIES_START_BYTES.is_multiple_of(ENTRY_ALIGN_BYTES));
 
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Which entries count.
-    pub(crate) life: Life,
+    pub(crate) incarnation: Incarnation,
     /// Length of the log's file.
     pub(crate) file_bytes: u64,
     /// The log's file itself: a copy of a log is none.
@@ -57,7 +57,7 @@ pub(crate) struct Header {
 impl Header {
     /// Where in the file the copy of this generation lies.
     pub(crate) fn offset(&self) -> u64 {
-        self.life.generation % HEADER_COPIES * HEADER_BYTES as u64
+        self.incarnation.generation % HEADER_COPIES * HEADER_BYTES as u64
     }
 
     /// The bytes of a copy.
@@ -67,10 +67,10 @@ impl Header {
             magic: MAGIC,
             version: VERSION.into(),
             checksum: 0.into(),
-            generation: self.life.generation.into(),
+            generation: self.incarnation.generation.into(),
             incompatible: 0.into(),
             compatible: 0.into(),
-            secret: self.life.secret.into(),
+            secret: self.incarnation.secret.into(),
             file_bytes: self.file_bytes.into(),
             log: self.log.into(),
             owner: self.owner.into(),
@@ -105,11 +105,11 @@ impl Header {
         if generation > GENERATION_MAX {
             return Err(Damage::HeaderField { field: "the generation", value: generation });
         }
-        if file_bytes <= ENTRIES_START_BYTES || !file_bytes.is_multiple_of(UNIT_BYTES) {
+        if file_bytes <= ENTRIES_START_BYTES || !file_bytes.is_multiple_of(ENTRY_ALIGN_BYTES) {
             return Err(Damage::HeaderField { field: "the length", value: file_bytes });
         }
-        let life = Life { generation, secret: fields.secret.get() };
-        Ok(Header { life, file_bytes, log: fields.log.into(), owner: fields.owner.get() })
+        let incarnation = Incarnation { generation, secret: fields.secret.get() };
+        Ok(Header { incarnation, file_bytes, log: fields.log.into(), owner: fields.owner.get() })
     }
 }
 
@@ -117,11 +117,11 @@ impl Header {
 pub(crate) fn newest(copies: [&[u8]; HEADER_COPIES as usize]) -> Result<(Header, bool), Damage> {
     match copies.map(Header::decode) {
         [Ok(first), Ok(second)] => {
-            let newer = if first.life.generation > second.life.generation { first } else { second };
+            let newer = if first.incarnation.generation > second.incarnation.generation { first } else { second };
             Ok((newer, true))
         }
         [Ok(header), Err(_)] | [Err(_), Ok(header)] => Ok((header, false)),
-        // The one that got further says more of what is wrong.
+        // The copy that was read further has the more precise error.
         [Err(Damage::NoMagic), Err(damage)] | [Err(damage), Err(_)] => Err(damage),
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     fn header(generation: u64) -> Header {
         let log = FileIdentity { device: 1, inode: 2, birth: None };
-        Header { life: Life { generation, secret: 7 }, file_bytes: 1 << 20, log, owner: 77 }
+        Header { incarnation: Incarnation { generation, secret: 7 }, file_bytes: 1 << 20, log, owner: 77 }
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! A redo log of write calls: each is durable and atomic when it returns, at the price of one flush.
+//! A redo log of write calls: each call is durable and atomic when it returns, at the cost of one flush.
 //!
-//! A process that gives its program SplitFS's strict mode has one [`Log`], in the folder `.vmio` of the file system that its
-//! files are on. Before the bytes of a call go into their file, [`Log::write`] has them in the log, durably. From there
-//! [`recover`] brings them into the file if the process dies before the file holds them. To the byte:
-//! docs/formats/operation-log.md.
+//! A process in SplitFS's strict mode has one [`Log`], in the folder `.vmio` on the file system of its files. [`Log::write`] makes the bytes
+//! of a call durable in the log before they go into their file. If the process dies before the file has them, [`recover`] writes them into
+//! the file. docs/formats/operation-log.md describes the format.
 //!
 //! ```
 //! use std::fs::File;
@@ -21,24 +20,25 @@
 //!
 //! let unapplied = log.write(number, 0, 0, &[IoSlice::new(b"whole "), IoSlice::new(b"or not at all")])?;
 //! file.write_all_at(b"whole or not at all", 0)?;         // or a copy into a shared mapping
-//! drop(unapplied);                                        // from here on, a checkpoint may forget the operation
+//! drop(unapplied);                                        // from here on, a checkpoint may drop the operation
 //!
-//! log.retire(number, || file.sync_data())?;               // the file holds it, durably
-//! log.close()?;                                           // nothing is left to replay: removes the log
+//! log.retire(number, || file.sync_data())?;               // the file has it, durably
+//! log.close()?;                                           // nothing remains to replay: removes the log
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What the log relies on
 //!
-//! - Operations on bytes of a file that overlap reach the file in the order in which the log has them: whoever calls
-//!   [`Log::write`] keeps others off those bytes until he has applied what he wrote.
+//! - Operations on overlapping bytes of a file reach the file in the order of the log: a caller of [`Log::write`] keeps other writers off
+//!   those bytes until it has applied the operation.
 //! - Before bytes or the length of a file change in any other way (another process, a store to a mapping, `ftruncate`,
-//!   `copy_file_range`), the file is [retired](Log::retire): what is replayed later would undo the change.
+//!   `copy_file_range`), the file is [retired](Log::retire): a later replay would undo the change.
 //! - [`recover`] runs before the files of a dead process are used again.
 #![deny(unsafe_code)]
 
 mod entry;
 mod error;
+mod file_number;
 mod files;
 mod folder;
 mod header;
@@ -56,7 +56,7 @@ mod space;
 mod crash_model;
 
 pub use error::{Damage, Error, Result};
-pub use files::FileNumber;
+pub use file_number::FileNumber;
 pub use folder::FOLDER_NAME;
 pub use identity::{Birth, FileIdentity};
 pub use log::{Log, Turn, Unapplied};

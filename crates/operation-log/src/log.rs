@@ -1,4 +1,4 @@
-//! A process's log, while it lives.
+//! The log of a running process.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -9,55 +9,58 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use rustix::process::{Pid, getpid};
 use smallvec::SmallVec;
 
-use crate::entry::{FILE_BYTES_MAX, FILE_FRONT_BYTES, Front, Kind, Life, PATH_BYTES_MAX, UNIT_BYTES, entry_bytes};
+use crate::entry::{
+    ENTRY_ALIGN_BYTES, FILE_BYTES_MAX, FILE_FRONT_BYTES, Front, Incarnation, Kind, PATH_BYTES_MAX, entry_bytes,
+};
 use crate::error::{Error, Result};
-use crate::files::{FileNumber, Files, Introduction, LoggedFile};
+use crate::file_number::FileNumber;
+use crate::files::{Files, Introduction, LoggedFile};
 use crate::folder::{Folder, NewLog, random};
 use crate::header::{ENTRIES_START_BYTES, Header};
 use crate::identity::FileIdentity;
 use crate::options::LogOptions;
 use crate::space::Space;
 
-/// So many buffers, and what goes around them, are written without an allocation: signal handlers write, too.
+/// Buffers, with headers and padding, that are written without an allocation: signal handlers write, too.
 const BUFFERS_ON_STACK: usize = 16;
-static PADDING: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
+static PADDING: [u8; ENTRY_ALIGN_BYTES as usize] = [0; ENTRY_ALIGN_BYTES as usize];
 
 /// The log of this process for the files under a folder. Threads share it.
 ///
-/// A forked child has none: all that it may do with its parent's is to drop it. What closes descriptors without dropping
-/// (exec) leaves the log to [`crate::recover`]; so checkpoint before.
+/// A forked child has no log, and may only drop its parent's. An exec closes the descriptors without dropping the log, which then remains
+/// for [`crate::recover`]: run a checkpoint before.
 pub struct Log {
     path: PathBuf,
     folder: Folder,
     turn: Mutex<()>,
     owner: Option<Pid>,
     pub(crate) space: Space,
-    /// Held for reading while an operation is written and applied, for writing while the log is begun anew.
+    /// Locked for reading while an operation is written and applied, and for writing while the log is emptied.
     header: RwLock<Header>,
     pub(crate) files: Files,
-    /// A write of the log failed, so that what it holds is not known.
+    /// A write to the log failed, so that its contents are unknown.
     has_failed: AtomicBool,
 }
 
-/// An operation that the log has, durably, and the file perhaps not yet. While there is one, no checkpoint forgets it, nor
-/// does anybody retire its file: bring the bytes into the file, then drop this.
+/// An operation that is durable in the log, and perhaps not yet in the file. While it exists, no checkpoint drops it, and nobody retires
+/// its file. Write the bytes to the file, then drop this.
 ///
-/// A thread has one at most, and calls no [`Log::checkpoint`] nor [`Log::retire`] meanwhile: these would wait for it.
-#[must_use = "once this is dropped, the log may forget the operation: bring the bytes into the file before"]
+/// A thread may have only one, and must not call [`Log::checkpoint`] or [`Log::retire`] meanwhile: these would wait for it.
+#[must_use = "once this is dropped, the log may drop the operation: write the bytes to the file first"]
 pub struct Unapplied<'a> {
     position: u64,
-    _life: RwLockReadGuard<'a, Header>,
+    _header: RwLockReadGuard<'a, Header>,
 }
 
 impl Unapplied<'_> {
-    /// Where the operation stands in the log. Recovery replays operations in this order.
+    /// The position of the operation in the log. Recovery replays operations in this order.
     pub fn position(&self) -> u64 {
         self.position
     }
 }
 
 impl Log {
-    /// Makes a log for files under this folder, which should be on the same file system. It lies in the folder `.vmio` there.
+    /// Creates a log for files under a folder, in its subfolder `.vmio`. The files should be on the same file system.
     pub fn create(under: &Path, options: LogOptions) -> Result<Self> {
         let file_bytes = options.file_bytes()?;
         let (folder, new) = loop {
@@ -87,10 +90,15 @@ impl Log {
             let log = new.identity()?;
             let header = |generation| -> Result<Header> {
                 let secret = random().map_err(new.failed("drawing a random number for"))?;
-                Ok(Header { life: Life { generation, secret }, file_bytes, log, owner: std::process::id() })
+                Ok(Header {
+                    incarnation: Incarnation { generation, secret },
+                    file_bytes,
+                    log,
+                    owner: std::process::id(),
+                })
             };
             let headers = [header(0)?, header(1)?];
-            // The same open file: the lock is that of both descriptors.
+            // Both descriptors refer to one open file, and share its lock.
             let file = new.file.try_clone().map_err(new.failed("opening"))?;
             let space =
                 Space::create(options.place(file), [&headers[0], &headers[1]]).map_err(new.failed("preparing"))?;
@@ -105,23 +113,23 @@ impl Log {
         }
     }
 
-    /// Where the log lies.
+    /// The path of the log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptors that it has open: of its file, and of the folder that it lies in. Nobody else may close them.
+    /// The descriptors of its file and of its folder. Nobody else may close them.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.space.as_fd(), self.folder.as_fd()]
     }
 
-    /// The most bytes that one operation may have: longer ones need to be written in parts.
+    /// The most bytes of one operation. Write longer ones in parts.
     pub fn data_bytes_max(&self) -> u64 {
         let file_bytes = entry_bytes((FILE_FRONT_BYTES + PATH_BYTES_MAX) as u64);
-        (self.space.entries_bytes_max() - file_bytes - UNIT_BYTES) & !(UNIT_BYTES - 1)
+        (self.space.entries_bytes_max() - file_bytes - ENTRY_ALIGN_BYTES) & !(ENTRY_ALIGN_BYTES - 1)
     }
 
-    /// A number for a file. `path` is where recovery looks first; call this again when the file has another name.
+    /// Returns the number of a file, which gets one if it has none. Recovery looks at `path` first: call this again when the file is renamed.
     pub fn file(&self, identity: FileIdentity, path: &Path) -> Result<FileNumber> {
         self.check_owner()?;
         let absolute = std::path::absolute(path);
@@ -129,11 +137,11 @@ impl Log {
         self.files.add(identity, path)
     }
 
-    /// Logs that the bytes of `buffers` are to be at `offset` of the file, which was `len_before` bytes long. When this
-    /// returns, they will be, whatever happens; if it fails, all of them will be or none.
+    /// Logs a write of `buffers` at `offset` of a file that was `len_before` bytes long. When this returns, the write is durable and survives
+    /// a crash. If it fails, recovery writes all of the bytes or none.
     ///
-    /// `len_before` is the length in the file, without what other calls under way will add to it: recovery makes the file
-    /// at least that long, since what lengthened it may not have reached the device.
+    /// `len_before` is the file's length without calls that are under way. Recovery makes the file at least that long, since earlier changes of
+    /// its length may not have reached the device.
     pub fn write(
         &self,
         file: FileNumber,
@@ -152,9 +160,9 @@ impl Log {
         if bytes > bytes_max {
             return Err(Error::TooLong { bytes, bytes_max });
         }
-        let life = self.life();
+        let header = self.lock_for_operation();
         if bytes == 0 {
-            return Ok(Unapplied { position: self.space.tail(), _life: life });
+            return Ok(Unapplied { position: self.space.tail(), _header: header });
         }
         let front = Front {
             kind: Kind::Write,
@@ -164,92 +172,91 @@ impl Log {
             data_bytes: bytes as u32,
             data_checksum: buffers.iter().fold(0, |sum, buffer| crc32c::crc32c_append(sum, buffer)),
         };
-        let position = self.append(&life, &file, front, buffers)?;
-        Ok(Unapplied { position, _life: life })
+        let position = self.append(&header, &file, front, buffers)?;
+        Ok(Unapplied { position, _header: header })
     }
 
-    /// Has recovery replay nothing that the log has of the file so far. `sync` makes the file durable (fdatasync) and is
-    /// not called if the log has nothing. Before it is, all that was written is applied; others may write meanwhile.
+    /// Retires a file: recovery does not replay its operations so far. `sync` makes the file durable (fdatasync), and is not called if the log
+    /// has no operation of it. All operations are applied before that. Other threads may write meanwhile.
     ///
-    /// If `sync` fails, the file is [kept](Self::keep), since the next one would succeed without the bytes that this one has lost. An error of
-    /// the kind `NotFound` says that nothing was flushed: then this may be called again.
+    /// If `sync` fails, the file is [kept](Self::keep), since the next flush would succeed without the lost bytes. An error of the kind
+    /// `NotFound` says that nothing was flushed: then this may be called again.
     pub fn retire(&self, file: FileNumber, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let file = self.files.get(file)?;
         let (generation, until) = {
-            let header = self.alone();
-            (header.life.generation, self.space.tail())
+            let header = self.lock_alone();
+            (header.incarnation.generation, self.space.tail())
         };
         if file.is_retired() {
             return file.check_not_kept();
         }
         file.flush(sync)?;
-        let life = self.life();
-        // A flush by another descriptor may have told of what this one did not.
+        let header = self.lock_for_operation();
+        // A flush by another descriptor may have reported the failure.
         let _flushes = file.lock_flushes()?;
-        // A checkpoint that came between has forgotten everything already.
-        if life.life.generation != generation {
+        // A checkpoint in between has dropped the operations already.
+        if header.incarnation.generation != generation {
             return Ok(());
         }
         let number = file.number.number();
         let front =
             Front { kind: Kind::Retire, file: number, offset: until, len_before: 0, data_bytes: 0, data_checksum: 0 };
-        self.append(&life, &file, front, &[])?;
+        self.append(&header, &file, front, &[])?;
         file.set_retired(until);
         Ok(())
     }
 
-    /// Has the log keep what it has of a file for [`crate::recover`], since the file could not be brought to have it: a flush that
-    /// succeeds later would not say so. From here on the file is neither written to nor retired, and there is no checkpoint.
-    /// [`retire`](Self::retire) and [`checkpoint`](Self::checkpoint) do so by themselves when a flush fails.
+    /// Keeps the operations of a file for [`crate::recover`], because they could not be written to the file; a later flush would not report
+    /// that. From here on writes to the file, its retirement and checkpoints fail. [`retire`](Self::retire) and
+    /// [`checkpoint`](Self::checkpoint) do this themselves when a flush fails.
     pub fn keep(&self, file: FileNumber) -> Result<()> {
         self.check_owner()?;
         self.files.get(file)?.keep();
         Ok(())
     }
 
-    /// Gives up the number of a file that is retired, and will be written to no more.
+    /// Gives up the number of a retired file that will not be written to any more.
     pub fn forget(&self, file: FileNumber) -> Result<()> {
         self.check_owner()?;
         self.files.remove(file)
     }
 
-    /// Begins the log anew. `sync` gets each file that it has operations for and makes that durable (fdatasync). Operations
-    /// of other threads wait meanwhile; `sync` gives no file a number and gives none up. If it fails, the file is kept, as by
-    /// [`retire`](Self::retire).
+    /// Empties the log. `sync` is called with each file that has operations, and makes it durable (fdatasync). Operations of other threads wait
+    /// meanwhile. `sync` must not add or forget files. If it fails, the file is kept, as by [`retire`](Self::retire).
     pub fn checkpoint(&self, sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
-        let mut header = self.alone();
+        let mut header = self.lock_alone();
         if self.space.tail() == ENTRIES_START_BYTES && !self.has_failed.load(Ordering::Acquire) {
             return Ok(());
         }
         self.files.check_none_kept()?;
         self.files.flush_unretired(sync)?;
         let secret = random().map_err(self.failed("drawing a random number for"))?;
-        let life = Life { generation: header.life.generation + 1, secret };
-        let next = Header { life, ..*header };
-        // If this fails, it may have reached the device nevertheless: then no operation may follow in the old life.
+        let incarnation = Incarnation { generation: header.incarnation.generation + 1, secret };
+        let next = Header { incarnation, ..*header };
+        // If this fails, the header may have reached the device all the same: then no operation may follow in the old incarnation.
         self.has_failed.store(true, Ordering::Release);
         self.space.write_header(&next).map_err(self.failed("writing the header of"))?;
         *header = next;
-        self.space.begin_anew();
-        self.files.begin_anew();
+        self.space.reset();
+        self.files.reset();
         self.has_failed.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Removes the log, if all files are retired. If they are not, it is left to [`crate::recover`].
+    /// Removes the log if all files are retired. Otherwise it remains for [`crate::recover`].
     pub fn close(self) -> Result<()> {
         self.check_owner()?;
         if !self.files.are_retired() {
             return Err(Error::NotRetired { path: self.path.clone() });
         }
-        // What follows is the drop, whose answer nobody would hear.
+        // Removed here and not by the drop, which cannot return an error.
         self.folder.remove_log(&self.path).map_err(self.failed("removing"))
     }
 
-    /// Waits for the turn to write to files that other processes write, too, each with a log in the same folder: who has it
-    /// [writes](Self::write), applies, and [retires](Self::retire), so that no replay ever undoes what another has written.
+    /// Waits for this process's turn to write to files that other processes write, too, each with a log in the same folder. During its turn it
+    /// [writes](Self::write), applies and [retires](Self::retire), so that no replay undoes another process's write.
     pub fn turn(&self) -> Result<Turn<'_>> {
         self.check_owner()?;
         let among_threads = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -257,12 +264,12 @@ impl Log {
         Ok(Turn { log: self, _among_threads: among_threads })
     }
 
-    /// Writes an entry, and before it the one that introduces its file, if that is missing. Where it begins.
+    /// Writes an entry, preceded by the one that introduces its file if that is missing. Returns the entry's position.
     fn append(&self, header: &Header, file: &LoggedFile, front: Front, data: &[IoSlice<'_>]) -> Result<u64> {
         if self.has_failed.load(Ordering::Acquire) {
             return Err(Error::Failed { log: self.path.clone() });
         }
-        let generation = header.life.generation;
+        let generation = header.incarnation.generation;
         let introduction = file.introduction(generation);
         let introduction_bytes = introduction.as_ref().map_or(0, |data| entry_bytes(data.len() as u64));
         let needed_bytes = introduction_bytes + entry_bytes(front.data_bytes.into());
@@ -275,15 +282,15 @@ impl Log {
             let data_checksum = crc32c::crc32c(&data);
             let kind = Kind::File;
             let front = Front { kind, file: front.file, offset: 0, len_before: 0, data_bytes, data_checksum };
-            introduced.extend_from_slice(&front.encode(header.life, start));
+            introduced.extend_from_slice(&front.encode(header.incarnation, start));
             introduced.extend_from_slice(&data);
             introduced.resize(introduction_bytes as usize, 0);
         }
-        let encoded = front.encode(header.life, position);
+        let encoded = front.encode(header.incarnation, position);
         let mut buffers = SmallVec::<[IoSlice<'_>; BUFFERS_ON_STACK]>::new();
         buffers.extend([IoSlice::new(&introduced), IoSlice::new(&encoded)]);
         buffers.extend(data.iter().copied());
-        let padding = u64::from(front.data_bytes).next_multiple_of(UNIT_BYTES) - u64::from(front.data_bytes);
+        let padding = u64::from(front.data_bytes).next_multiple_of(ENTRY_ALIGN_BYTES) - u64::from(front.data_bytes);
         buffers.push(IoSlice::new(&PADDING[..padding as usize]));
         buffers.retain(|buffer| !buffer.is_empty());
 
@@ -315,21 +322,21 @@ impl Log {
 
     #[cfg(test)]
     pub(crate) fn generation(&self) -> u64 {
-        self.life().life.generation
+        self.lock_for_operation().incarnation.generation
     }
 
-    fn life(&self) -> RwLockReadGuard<'_, Header> {
+    fn lock_for_operation(&self) -> RwLockReadGuard<'_, Header> {
         self.header.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until everything that was logged is applied.
-    fn alone(&self) -> RwLockWriteGuard<'_, Header> {
+    /// Waits until all logged operations are applied.
+    fn lock_alone(&self) -> RwLockWriteGuard<'_, Header> {
         self.header.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The turn to write to what other processes write, too: [`Log::turn`].
-#[must_use = "it ends when this is dropped"]
+/// The turn to write to files that other processes write, too: [`Log::turn`].
+#[must_use = "the turn ends when this is dropped"]
 pub struct Turn<'a> {
     log: &'a Log,
     _among_threads: MutexGuard<'a, ()>,
@@ -337,24 +344,24 @@ pub struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // A forked child shares the lock with its parent, whose turn it is.
+        // A forked child shares the lock with its parent, which has the turn.
         if self.log.check_owner().is_err() {
             return;
         }
         if let Err(error) = self.log.folder.unlock() {
-            tracing::warn!(folder = %self.log.path.display(), %error, "the turn of this process does not end");
+            tracing::warn!(folder = %self.log.path.display(), %error, "cannot end the turn of this process");
         }
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Locks may be held in a forked child by threads that it does not have.
+        // In a forked child, locks may be held by threads that exist in the parent only.
         if self.check_owner().is_err() || !self.path.exists() || !self.files.are_retired() {
             return;
         }
         if let Err(error) = self.folder.remove_log(&self.path) {
-            tracing::warn!(log = %self.path.display(), %error, "a log that nobody needs is left behind");
+            tracing::warn!(log = %self.path.display(), %error, "cannot remove a log that is not needed any more");
         }
     }
 }

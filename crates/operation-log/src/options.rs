@@ -1,4 +1,4 @@
-//! How long a log is.
+//! The options of a log.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,14 +8,14 @@ use rustix::process::{Pid, getpid};
 use crate::error::{Error, Result};
 use crate::header::ENTRIES_START_BYTES;
 
-/// The least that holds an operation of some length.
+/// The least length with space for a reasonable operation.
 const CAPACITY_BYTES_MIN: u64 = 64 << 10;
-/// Lengths of entries have 32 bits.
+/// The length of an entry has 32 bits.
 const CAPACITY_BYTES_MAX: u64 = 4 << 30;
-/// Logs are whole pages.
+/// A log is a number of whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a new [`crate::Log`] is like.
+/// Options of a new [`crate::Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct LogOptions {
@@ -31,36 +31,44 @@ impl Default for LogOptions {
 }
 
 impl LogOptions {
-    /// A log of 128 MiB, as SplitFS has it.
+    /// The default options: a log of 128 MiB, as in SplitFS.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The length of its file, from 64 KiB to 4 GiB: the space is taken at once. The longer, the fewer checkpoints.
+    /// Sets the length of the log's file, from 64 KiB to 4 GiB. The space is allocated at once. A longer log needs fewer checkpoints.
+    ///
+    /// # Default
+    /// 128 MiB.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// Has the log's descriptors be this number or higher, if such can be had: programs expect to get the lowest themselves.
+    /// Gives the log's descriptors this number or higher ones, if that is possible: programs expect to get the lowest numbers themselves.
+    ///
+    /// # Default
+    /// 0.
     pub fn descriptors_from(mut self, fd: RawFd) -> Self {
         self.descriptors_from = fd;
         self
     }
 
-    /// Lets whoever has the log use it. Otherwise that is the process that made it alone, to which a child that has its memory until it is
-    /// another program (vfork) does not belong. Who asks for this keeps it from forked children.
+    /// Lets any process with the log use it. The caller must keep the log from forked children.
+    ///
+    /// # Default
+    /// Only the process that created the log may use it, and not a child by vfork, which shares its memory until it runs another program.
     pub fn of_any_process(mut self) -> Self {
         self.checks_owner = false;
         self
     }
 
-    /// The process that alone may use the log.
+    /// The only process that may use the log.
     pub(crate) fn owner(self) -> Option<Pid> {
         self.checks_owner.then(getpid)
     }
 
-    /// A descriptor, or its duplicate with a number as asked for.
+    /// A descriptor, or its duplicate with a number in the wanted range.
     pub(crate) fn place(self, file: File) -> File {
         if file.as_raw_fd() >= self.descriptors_from {
             return file;
@@ -68,11 +76,11 @@ impl LogOptions {
         rustix::io::fcntl_dupfd_cloexec(&file, self.descriptors_from).map_or(file, File::from)
     }
 
-    /// The length that the file gets.
+    /// The length of the log's file.
     pub(crate) fn file_bytes(self) -> Result<u64> {
         const { assert!(ENTRIES_START_BYTES < CAPACITY_BYTES_MIN) };
         if !(CAPACITY_BYTES_MIN..=CAPACITY_BYTES_MAX).contains(&self.capacity_bytes) {
-            let expected = "a log has from 64 KiB to 4 GiB";
+            let expected = "it must be from 64 KiB to 4 GiB";
             return Err(Error::BadOption { option: "capacity_bytes", value: self.capacity_bytes, expected });
         }
         Ok(self.capacity_bytes.next_multiple_of(PAGE_BYTES))

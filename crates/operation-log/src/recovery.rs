@@ -1,4 +1,4 @@
-//! What is done for the logs that dead processes have left.
+//! Replaying the logs of dead processes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,64 +12,70 @@ use crate::recovery_lock::RecoveryLock;
 use crate::replay;
 use crate::scan::{Contents, FileWork};
 
-/// What was found and done.
+/// The result of a recovery.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The logs, in the order in which they were replayed: those that were written to last at the end.
+    /// The logs in the order of their replay: the most recently written ones come last.
     pub logs: Vec<RecoveredLog>,
 }
 
-/// A log, and what became of it.
+/// A log and its state after the recovery.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RecoveredLog {
-    /// Where it lies, or lay.
+    /// Its path.
     pub path: PathBuf,
-    /// The process that wrote it, if that is known.
+    /// The process that wrote it, if known.
     pub owner: Option<u32>,
-    /// Operations that were being written: nobody was told that they are durable, and they are in no file.
+    /// Operations that were being written: they were never acknowledged as durable, and are in no file.
     pub torn: u64,
-    /// The files that it has operations for which may not be in the file.
+    /// The files with operations that may not be durable in the file.
     pub files: Vec<RecoveredFile>,
-    /// What became of it.
+    /// Its state.
     pub state: LogState,
 }
 
-/// What became of a log.
+/// The state of a log after the recovery.
 #[derive(Debug)]
 pub enum LogState {
-    /// Its process lives.
+    /// Its process is running.
     InUse,
-    /// Everything that it holds is in the files, durably, and it was removed; or would be.
+    /// Its operations are durable in the files and it was removed; of a preview: they would be.
     Recovered,
-    /// It could not be replayed, and was left as it is.
-    Left(Error),
+    /// It could not be replayed, and is unchanged.
+    NotReplayed(Error),
 }
 
-/// A file that a log has operations for.
+/// A file with operations in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveredFile {
-    /// What it was called.
+    /// Its path when it was logged.
     pub path: PathBuf,
-    /// What it is called now; `None` if it is gone, and its operations with it.
+    /// Its present path; `None` if it is gone, with its operations.
     pub found_at: Option<PathBuf>,
-    /// Operations that are replayed.
+    /// The number of operations to replay.
     pub operations: u64,
-    /// Their data.
+    /// The bytes of their data.
     pub bytes: u64,
 }
 
-/// Brings into the files under a folder what the logs of dead processes hold, makes it durable, and removes those logs.
-/// A log is replayed wholly or left. Whenever this is cut short, it can be run again; who runs it while another does waits for that one.
+/// Replays the logs of dead processes into the files under a folder, makes the files durable, and removes the logs.
 ///
-/// To be run before the files are used again: what was written to them meanwhile would be overwritten.
+/// A log is replayed as a whole or not at all. After an interruption, run this again. If two recoveries run at a time, one waits for the
+/// other. Run it before the files are used again: later writes to them would be overwritten.
+///
+/// # Errors
+/// If the folder cannot be read. A log that cannot be replayed is not an error: see [`LogState::NotReplayed`].
 pub fn recover(under: &Path) -> Result<Recovery> {
     go_through(under, Action::Replay)
 }
 
-/// What [`recover`] would do.
+/// Returns what [`recover`] would do, and changes nothing.
+///
+/// # Errors
+/// If the folder cannot be read.
 pub fn preview(under: &Path) -> Result<Recovery> {
     go_through(under, Action::Look)
 }
@@ -92,7 +98,7 @@ fn go_through(under: &Path, action: Action) -> Result<Recovery> {
             Ok(true) => recovery.logs.push(log),
             Ok(false) => {}
             Err(error) => {
-                log.state = LogState::Left(error);
+                log.state = LogState::NotReplayed(error);
                 recovery.logs.push(log);
             }
         }
@@ -103,7 +109,7 @@ fn go_through(under: &Path, action: Action) -> Result<Recovery> {
     Ok(recovery)
 }
 
-/// False if the log has gone meanwhile, as it has if another recovery was faster.
+/// False if the log does not exist any more, because another recovery was faster.
 fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Result<bool> {
     let path = log.path.clone();
     let failed = |action| {
@@ -111,7 +117,7 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
         move |source| Error::Io { action, path, source }
     };
     let Some(file) = folder.open_log(&path)? else { return Ok(false) };
-    // Another recovery is waited for. Its caller may use the files as soon as it is done; so may ours.
+    // Wait for another recovery: its caller, like ours, may use the files as soon as it is done.
     let _recovering = RecoveryLock::wait_for(&file).map_err(failed("locking"))?;
     if !try_lock(&file).map_err(failed("locking"))? {
         log.state = LogState::InUse;
@@ -126,7 +132,7 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
     let work: Vec<FileWork> = work.into_values().collect();
     log.files = locate(folder, &contents, &work)?;
 
-    // All that can be refused is asked for before anything is written, so that no log is replayed in part and again later.
+    // All permissions are checked before anything is written, so that a log is not replayed in part and again later.
     let present = || log.files.iter().zip(&work).filter_map(|(file, work)| Some((file.found_at.as_ref()?, work)));
     let here = device_of(folder)?;
     for (at, work) in present() {
@@ -140,16 +146,16 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
         replay::replay(&file, &contents, work, &target, at)?;
     }
     folder.remove(&path).map_err(failed("removing"))?;
-    // A log that came back after a power cut would be replayed over what was written since.
+    // A log that came back after a power cut would be replayed over later writes.
     folder.sync()?;
     Ok(true)
 }
 
-/// Reads a log that may be trusted: one of this user's own, and no copy.
+/// Reads a log that may be trusted: it belongs to this user, and is not a copy.
 fn read(file: &File, path: &Path) -> Result<Contents> {
     let failed = |source| Error::Io { action: "reading", path: path.to_owned(), source };
     let damaged = |damage| Error::Damaged { log: path.to_owned(), damage };
-    // Or a user could have another, such as root, write to files that only that one may write to.
+    // Or a user could make another, such as root, write to files that only the other may write to.
     let uid = stat_of(file).map_err(failed)?.stx_uid;
     if uid != rustix::process::geteuid().as_raw() {
         return Err(Error::OwnedByAnother { log: path.to_owned(), uid });
@@ -162,7 +168,7 @@ fn read(file: &File, path: &Path) -> Result<Contents> {
     Ok(contents)
 }
 
-/// Finds the files: at the path that they had, or anywhere below the folder.
+/// Finds the files: at their former paths, or anywhere below the folder.
 fn locate(folder: &Folder, contents: &Contents, work: &[FileWork]) -> Result<Vec<RecoveredFile>> {
     let here = device_of(folder)?;
     let mut files = Vec::with_capacity(work.len());
@@ -194,7 +200,7 @@ fn locate(folder: &Folder, contents: &Contents, work: &[FileWork]) -> Result<Vec
         }
         file.found_at = search.found.get(&present_identity(work.file.identity, contents, here)).cloned();
         if file.found_at.is_none() {
-            // It counts as gone only if nothing speaks for its being where nobody could look.
+            // It counts as gone only if it cannot be in a folder that could not be read.
             search.check_complete(&file.path)?;
             if let Some(source) = unknown {
                 return Err(Error::File { action: "looking at", path: file.path.clone(), source });
@@ -210,7 +216,7 @@ fn device_of(folder: &Folder) -> Result<u64> {
     Ok(FileIdentity::of(folder).map_err(failed)?.device)
 }
 
-/// Device numbers change with a reboot. What was on the log's file system is still there.
+/// A device number may change with a reboot. A file on the log's file system is still on that.
 fn present_identity(identity: FileIdentity, contents: &Contents, here: u64) -> FileIdentity {
     let device = if identity.device == contents.log.device { here } else { identity.device };
     FileIdentity { device, ..identity }

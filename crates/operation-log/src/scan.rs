@@ -1,4 +1,4 @@
-//! Reading a log back: every whole entry of its present life, whatever a crash has left between them.
+//! Reading a log: all whole entries of its present incarnation, whatever a crash has left between them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use zerocopy::FromBytes;
 
-use crate::entry::{FILE_FRONT_BYTES, Front, Kind, Life, UNIT_BYTES, entry_bytes};
+use crate::entry::{ENTRY_ALIGN_BYTES, FILE_FRONT_BYTES, Front, Incarnation, Kind, entry_bytes};
 use crate::error::Damage;
-use crate::files::FileNumber;
+use crate::file_number::FileNumber;
 use crate::header::{ENTRIES_START_BYTES, HEADER_BYTES, Header, newest};
 use crate::identity::{FileIdentity, IdentityFields};
 
@@ -23,7 +23,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 pub trait Source {
     /// Its length.
     fn len_bytes(&self) -> io::Result<u64>;
-    /// Fills `buffer` from a byte on. There are so many.
+    /// Fills `buffer` from an offset on. The source must have that many bytes.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -56,7 +56,7 @@ impl Source for [u8] {
 pub struct Contents {
     /// The process that wrote it, by its number.
     pub owner: u32,
-    /// How often it was begun anew.
+    /// The number of its checkpoints.
     pub generation: u64,
     /// Length of its file.
     pub file_bytes: u64,
@@ -136,13 +136,13 @@ impl Contents {
         }
         let scan = Scan::of(source, &header)?;
         // A copy that is not whole is that of a checkpoint which the crash has cut short. Then nothing was written after it.
-        if !are_both_whole && scan.newest_generation > header.life.generation {
-            let (found, known) = (scan.newest_generation, header.life.generation);
+        if !are_both_whole && scan.newest_generation > header.incarnation.generation {
+            let (found, known) = (scan.newest_generation, header.incarnation.generation);
             return Ok(Err(Damage::HeaderLost { found, known }));
         }
         Ok(Ok(Contents {
             owner: header.owner,
-            generation: header.life.generation,
+            generation: header.incarnation.generation,
             file_bytes: header.file_bytes,
             entries: scan.entries,
             torn: scan.torn,
@@ -190,13 +190,13 @@ impl Contents {
 impl Entry {
     /// Where in the log its data begin.
     pub(crate) fn data_position(&self) -> u64 {
-        self.position + UNIT_BYTES
+        self.position + ENTRY_ALIGN_BYTES
     }
 }
 
 /// One pass over the units of a log.
 struct Scan {
-    life: Life,
+    incarnation: Incarnation,
     entries: Vec<Entry>,
     torn: u64,
     newest_generation: u64,
@@ -204,7 +204,7 @@ struct Scan {
 
 impl Scan {
     fn of(source: &(impl Source + ?Sized), header: &Header) -> io::Result<Self> {
-        let mut scan = Scan { life: header.life, entries: Vec::new(), torn: 0, newest_generation: 0 };
+        let mut scan = Scan { incarnation: header.incarnation, entries: Vec::new(), torn: 0, newest_generation: 0 };
         let mut window = Window::new(source, header.file_bytes);
         let mut position = ENTRIES_START_BYTES;
         while position < header.file_bytes {
@@ -215,14 +215,16 @@ impl Scan {
 
     /// Looks at the unit at a position; how far it is to the next that may be the front of an entry.
     fn look_at(&mut self, window: &mut Window<'_, impl Source + ?Sized>, position: u64) -> io::Result<u64> {
-        let found = window.get(position, UNIT_BYTES as usize)?.and_then(|bytes| Front::decode(bytes, position));
-        let Some((life, front)) = found else { return Ok(UNIT_BYTES) };
-        self.newest_generation = self.newest_generation.max(life.generation);
-        if life != self.life {
-            return Ok(UNIT_BYTES);
+        let found = window.get(position, ENTRY_ALIGN_BYTES as usize)?.and_then(|bytes| Front::decode(bytes, position));
+        let Some((incarnation, front)) = found else { return Ok(ENTRY_ALIGN_BYTES) };
+        self.newest_generation = self.newest_generation.max(incarnation.generation);
+        if incarnation != self.incarnation {
+            return Ok(ENTRY_ALIGN_BYTES);
         }
-        let Some(data) = window.get(position + UNIT_BYTES, front.data_bytes as usize)? else { return Ok(UNIT_BYTES) };
-        // The front vouches for the room: its data are searched for entries neither if they are whole nor if they are torn.
+        let Some(data) = window.get(position + ENTRY_ALIGN_BYTES, front.data_bytes as usize)? else {
+            return Ok(ENTRY_ALIGN_BYTES);
+        };
+        // The header is valid, so its data are not searched for entries, be they whole or torn.
         match kind_of(&front, data) {
             Some(kind) if crc32c::crc32c(data) == front.data_checksum => {
                 let file = FileNumber::of_number(front.file);
@@ -246,7 +248,7 @@ fn kind_of(front: &Front, data: &[u8]) -> Option<EntryKind> {
     }
 }
 
-/// A part of a log in memory, which moves on with what is asked of it.
+/// A part of a log in memory, which advances with the reads.
 pub(crate) struct Window<'a, S: Source + ?Sized> {
     source: &'a S,
     len_bytes: u64,

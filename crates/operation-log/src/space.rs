@@ -1,4 +1,4 @@
-//! The room of a log: who gets which bytes of it, and how they become durable.
+//! The space of a log: reserving bytes for entries, and making them durable.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -12,25 +12,25 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use crate::header::{ENTRIES_START_BYTES, Header};
 
-/// The least and the most that is prepared at a time.
+/// The least and the most bytes that are prepared at a time.
 const PREPARED_BYTES: (u64, u64) = (256 << 10, 16 << 20);
-/// Buffers that the kernel takes in one call.
+/// The most buffers of one system call.
 const BUFFERS_MAX: usize = 1024;
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// A log's file.
+/// The file of a log.
 pub(crate) struct Space {
     file: File,
     file_bytes: u64,
-    /// Where the next entry begins. It is in memory alone: who reads the log knows entries by their checksums.
+    /// The position of the next entry. It is in memory only: a reader of the log finds entries by their checksums.
     tail: AtomicU64,
-    /// The file system has written the file up to here, so that another write there changes none of its metadata.
+    /// The file is written up to here, so that another write there does not change the file system's metadata.
     prepared_to: AtomicU64,
     preparing: Mutex<()>,
 }
 
 impl Space {
-    /// Takes the room, and writes the header.
+    /// Allocates the space, and writes the headers.
     pub(crate) fn create(file: File, headers: [&Header; 2]) -> io::Result<Self> {
         let file_bytes = headers[0].file_bytes;
         let space = Space {
@@ -40,7 +40,7 @@ impl Space {
             prepared_to: AtomicU64::new(ENTRIES_START_BYTES),
             preparing: Mutex::new(()),
         };
-        space.take_room()?;
+        space.allocate()?;
         for header in headers {
             space.file.write_all_at(&header.encode(), header.offset())?;
         }
@@ -49,15 +49,15 @@ impl Space {
         Ok(space)
     }
 
-    fn take_room(&self) -> io::Result<()> {
+    fn allocate(&self) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.file_bytes) {
-            // Then the room may turn out to be missing later.
+            // Without an allocation the space may turn out to be missing later.
             Err(Errno::OPNOTSUPP) => self.file.set_len(self.file_bytes),
             answer => Ok(answer?),
         }
     }
 
-    /// Room for entries, in one piece; how much is left if it does not suffice.
+    /// Reserves space for entries, in one piece. Fails with the number of free bytes if there is too little.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, u64> {
         let longer = |tail: u64| tail.checked_add(bytes).filter(|end| *end <= self.file_bytes);
         self.tail.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).map_err(|tail| self.file_bytes - tail)
@@ -67,22 +67,22 @@ impl Space {
         self.file.as_fd()
     }
 
-    /// Where the next entry begins.
+    /// The position of the next entry.
     pub(crate) fn tail(&self) -> u64 {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Forgets all entries. Nobody writes meanwhile.
-    pub(crate) fn begin_anew(&self) {
+    /// Drops all entries. Nobody writes meanwhile.
+    pub(crate) fn reset(&self) {
         self.tail.store(ENTRIES_START_BYTES, Ordering::Release);
     }
 
-    /// What entries may take of an empty log.
+    /// The bytes for entries in an empty log.
     pub(crate) fn entries_bytes_max(&self) -> u64 {
         self.file_bytes - ENTRIES_START_BYTES
     }
 
-    /// Writes to reserved room; durable when it returns.
+    /// Writes to reserved space; durable when it returns.
     pub(crate) fn write(&self, position: u64, buffers: &mut [IoSlice<'_>]) -> io::Result<()> {
         let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         self.prepare(position + bytes as u64)?;
@@ -110,9 +110,9 @@ impl Space {
         Ok(())
     }
 
-    /// Has zeros up to `end` at least. Room that was only taken is marked as never written: each first write there would
-    /// commit a transaction of the file system, and takes about twice as long (ext4). To write all of a log at its beginning would
-    /// hold up programs that write little; so it is done as the tail advances, once in a log's life.
+    /// Writes zeros up to `end` at least. Space that is only allocated is marked as never written: each first write there would commit a
+    /// transaction of the file system, and takes about twice as long (ext4). Zeros are written as the tail advances, and only once, since
+    /// writing a whole log at its start would delay programs that write little.
     fn prepare(&self, end: u64) -> io::Result<()> {
         if end <= self.prepared_to.load(Ordering::Acquire) {
             return Ok(());

@@ -122,7 +122,7 @@ fn a_log_whose_file_may_not_be_written_stays_as_a_whole() -> TestResult {
     running.kill()?;
     running.wait()?;
     let found = found?;
-    assert!(matches!(&found.state, LogState::Left(Error::File { path, .. }) if *path == b), "{found:?}");
+    assert!(matches!(&found.state, LogState::NotReplayed(Error::File { path, .. }) if *path == b), "{found:?}");
     assert_eq!(fs::read(&a)?, b"before");
     assert!(matches!(only_log(under)?.state, LogState::Recovered));
     assert!(fs::read(&a)? == b"behind" && fs::read(&b)?.starts_with(b"behind"));
@@ -275,7 +275,7 @@ fn a_flush_that_succeeds_beside_one_that_fails_retires_nothing() -> TestResult {
 }
 
 #[test]
-fn a_full_log_says_so_and_a_checkpoint_makes_room() -> TestResult {
+fn a_full_log_says_so_and_a_checkpoint_makes_space() -> TestResult {
     let folder = tempfile::tempdir()?;
     let (under, path) = (folder.path(), folder.path().join("file"));
     fs::write(&path, "")?;
@@ -314,7 +314,7 @@ fn damaged_and_copied_logs_are_reported_and_left() -> TestResult {
         let log = only_log(under)?;
         assert_eq!(fs::read(&path)?, bytes, "a damaged log was changed");
         match log.state {
-            LogState::Left(Error::Damaged { damage, .. }) => Ok(damage),
+            LogState::NotReplayed(Error::Damaged { damage, .. }) => Ok(damage),
             other => Err(format!("{other:?}").into()),
         }
     };
@@ -333,7 +333,10 @@ fn damaged_and_copied_logs_are_reported_and_left() -> TestResult {
     let logs = recover(under)?.logs;
     assert_eq!(logs.len(), 2);
     let left = logs.iter().find(|log| log.path == copy).ok_or("the copy is not told of")?;
-    assert!(matches!(left.state, LogState::Left(Error::Damaged { damage: Damage::Copy { .. }, .. })), "{left:?}");
+    assert!(
+        matches!(left.state, LogState::NotReplayed(Error::Damaged { damage: Damage::Copy { .. }, .. })),
+        "{left:?}"
+    );
     assert!(copy.exists() && !path.exists());
     assert_eq!(fs::read(under.join("file"))?, b"..logged");
     Ok(())

@@ -1,15 +1,15 @@
-//! Whether a preloaded library sees what a program does.
+//! Tells whether a preloaded library covers a program.
 //!
-//! The loader preloads a library into programs that name a loader, and the library sees the calls that go through the C library's
-//! names. Static programs, programs with another user's rights, and programs of Go run beside it unseen.
+//! The loader preloads a library into dynamically linked programs, and the library sees their calls to the C library. It does not cover
+//! static programs, programs with another user's rights, and Go programs.
 //!
-//! All is told from the first bytes of the file, without an allocation: a child between `vfork` and `exec` may ask, too.
+//! The answer comes from the file's first bytes, without an allocation, so that a child between `vfork` and `exec` may ask, too.
 //!
 //! ```
 //! use preloadable::{FRONT_BYTES, Program};
 //!
 //! let shell = std::fs::File::open("/bin/sh")?;
-//! assert_eq!(Program::of(&shell, &mut [0; FRONT_BYTES])?, Program::Seen);
+//! assert_eq!(Program::of(&shell, &mut [0; FRONT_BYTES])?, Program::Covered);
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
@@ -23,50 +23,52 @@ use rustix::fs::{Mode, fgetxattr, fstat};
 use rustix::io::{Errno, pread};
 use rustix::process::{getgid, getuid};
 
-/// What is read of a file. Linkers put the program headers there, and Go's linker its note, too; those of a program that was patched may lie
-/// anywhere, and are read one by one.
+/// The number of bytes read from the beginning of a file.
+///
+/// Linkers put the program headers there, and Go's linker its note, too. The headers of a patched program may lie anywhere, and are read one
+/// by one.
 pub const FRONT_BYTES: usize = 4096;
 
-/// The attribute of a file by which its program gets capabilities.
+/// The attribute of a file that gives its program capabilities.
 const CAPABILITIES: &CStr = c"security.capability";
-/// What is looked at of notes that are not in a file's first bytes.
+/// Bytes read of notes that lie behind the first bytes of the file.
 const NOTES_BYTES: usize = 1024;
 
-/// What the file of a program is.
+/// The kind of a program's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program<'a> {
-    /// A program into which the loader preloads what it is asked for.
-    Seen,
-    /// A program that runs beside what is preloaded.
-    Unseen(Unseen),
+    /// A program into which the loader preloads libraries.
+    Covered,
+    /// A program that runs without the preloaded library, or whose calls the library does not see.
+    Uncovered(Uncovered),
     /// A script.
     Script(Script<'a>),
-    /// None that this machine's kernel runs by itself (64-bit ELF).
+    /// Not a program for this machine's kernel (64-bit ELF).
     Unknown,
 }
 
-/// Why a preloaded library does not see what a program does.
+/// Why a preloaded library does not cover a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unseen {
-    /// The loader has no part in it.
+pub enum Uncovered {
+    /// It has no loader.
     #[error("it is a static program, into which no loader preloads anything")]
     Static,
-    /// Its runtime calls the kernel by instructions of its own, whether the C library is linked or not.
-    #[error("it is a Go program, which calls the kernel past the C library")]
+    /// Its runtime makes system calls itself, whether the C library is linked or not.
+    #[error("it is a Go program, which calls the kernel without the C library")]
     Go {
-        /// Whether the loader preloads something into it all the same, for what C code is linked to it.
+        /// Whether it has a loader all the same, which preloads libraries for the C code that is linked to it.
         has_loader: bool,
     },
-    /// The loader preloads nothing into it that its caller asks for.
+    /// It runs as another user, so that the loader ignores LD_PRELOAD.
     #[error("it is a setuid program, into which the loader preloads nothing")]
     SetUser,
-    /// The same of a group's.
+    /// It runs as another group, so that the loader ignores LD_PRELOAD.
     #[error("it is a setgid program, into which the loader preloads nothing")]
     SetGroup,
-    /// The same of one that gets capabilities which its user does not have.
+    /// It gets capabilities that its user does not have, so that the loader ignores LD_PRELOAD.
     #[error("it is a program with capabilities, into which the loader preloads nothing")]
     Capabilities,
-    /// The kernel runs it, and its loader takes libraries of the same kind alone.
+    /// It is a 32-bit program, whose loader takes 32-bit libraries only.
     #[error("it is a 32-bit program, into which no 64-bit library can be preloaded")]
     Narrow,
 }
@@ -74,17 +76,17 @@ pub enum Unseen {
 /// The first line of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script<'a> {
-    /// The program that runs it.
+    /// The program that runs the script.
     pub interpreter: &'a OsStr,
-    /// The first word that the program is given before the script's name.
+    /// The first argument that the interpreter gets before the script's name.
     pub argument: Option<&'a OsStr>,
 }
 
 impl<'a> Program<'a> {
-    /// Looks at an open file. `front` is what its first bytes are read into.
+    /// Examines an open file, whose first bytes are read into `front`.
     ///
     /// # Errors
-    /// Those of `fstat` and `pread`.
+    /// The errors of `fstat` and `pread`.
     pub fn of(file: impl AsFd, front: &'a mut [u8; FRONT_BYTES]) -> Result<Self, Errno> {
         let file = file.as_fd();
         let mut len = 0;
@@ -98,7 +100,7 @@ impl<'a> Program<'a> {
         }
         let front = &front[..len];
         let program = match Self::of_front(front) {
-            // The kernel takes no notice of a script's bits.
+            // The kernel ignores the set-user-ID bits of a script.
             script @ Program::Script(_) => return Ok(script),
             Program::Unknown => Self::with_far_headers(file, front)?,
             program => program,
@@ -109,18 +111,18 @@ impl<'a> Program<'a> {
         let stat = fstat(file)?;
         let mode = Mode::from_raw_mode(stat.st_mode);
         if mode.contains(Mode::SUID) && stat.st_uid != getuid().as_raw() {
-            return Ok(Program::Unseen(Unseen::SetUser));
+            return Ok(Program::Uncovered(Uncovered::SetUser));
         }
         if mode.contains(Mode::SGID) && stat.st_gid != getgid().as_raw() {
-            return Ok(Program::Unseen(Unseen::SetGroup));
+            return Ok(Program::Uncovered(Uncovered::SetGroup));
         }
         if !getuid().is_root() && fgetxattr(file, CAPABILITIES, &mut [0_u8; 64]).is_ok() {
-            return Ok(Program::Unseen(Unseen::Capabilities));
+            return Ok(Program::Uncovered(Uncovered::Capabilities));
         }
         Ok(program)
     }
 
-    /// Of a file's first bytes: [`FRONT_BYTES`], or all there are.
+    /// Examines the first [`FRONT_BYTES`] bytes of a file, or all if it is shorter.
     #[must_use]
     pub fn of_front(front: &'a [u8]) -> Self {
         match front.strip_prefix(b"#!") {
@@ -138,7 +140,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// A program whose headers are not in its first bytes.
+    /// Examines a program whose headers are not in its first bytes.
     fn with_far_headers(file: BorrowedFd<'_>, front: &[u8]) -> Result<Self, Errno> {
         let Ok(header) = elf::FileHeader64::<Endianness>::parse(front) else { return Ok(Program::Unknown) };
         let Ok(endian) = header.endian() else { return Ok(Program::Unknown) };
@@ -172,15 +174,15 @@ impl<'a> Program<'a> {
 
     fn of_parts(has_loader: bool, is_of_go: bool) -> Self {
         match is_of_go {
-            true => Program::Unseen(Unseen::Go { has_loader }),
-            false if has_loader => Program::Seen,
-            false => Program::Unseen(Unseen::Static),
+            true => Program::Uncovered(Uncovered::Go { has_loader }),
+            false if has_loader => Program::Covered,
+            false => Program::Uncovered(Uncovered::Static),
         }
     }
 
     fn of_elf(front: &[u8]) -> Option<Self> {
         if elf::FileHeader32::<Endianness>::parse(front).is_ok_and(is_run_beside) {
-            return Some(Program::Unseen(Unseen::Narrow));
+            return Some(Program::Uncovered(Uncovered::Narrow));
         }
         let header = elf::FileHeader64::<Endianness>::parse(front).ok()?;
         let endian = header.endian().ok()?;
@@ -228,8 +230,8 @@ mod tests {
     fn a_program_with_a_loader_is_seen_and_a_static_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let mut front = [0; FRONT_BYTES];
-        assert_eq!(look(&compiled(dir.path(), "dynamic", &[]), &mut front), Program::Seen);
-        let unseen = Program::Unseen(Unseen::Static);
+        assert_eq!(look(&compiled(dir.path(), "dynamic", &[]), &mut front), Program::Covered);
+        let unseen = Program::Uncovered(Uncovered::Static);
         assert_eq!(look(&compiled(dir.path(), "static", &["-static"]), &mut front), unseen);
         // It names no loader, though it is linked as a library is.
         assert_eq!(look(&compiled(dir.path(), "static-pie", &["-static-pie"]), &mut front), unseen);
@@ -248,28 +250,30 @@ mod tests {
         let mut front = [0; FRONT_BYTES];
         for (has_loader, flags) in [(true, &[][..]), (false, &["-static"])] {
             let program = compiled(dir.path(), "go", &[&[note.to_str().unwrap()], flags].concat());
-            assert_eq!(look(&program, &mut front), Program::Unseen(Unseen::Go { has_loader }));
+            assert_eq!(look(&program, &mut front), Program::Uncovered(Uncovered::Go { has_loader }));
         }
     }
 
     #[test]
     fn a_program_with_another_users_rights_is_not_seen() {
         if !getuid().is_root() {
-            return;
+            return test_depth::skipped("only root can give a program away");
         }
         let dir = tempfile::tempdir().unwrap();
         let program = compiled(dir.path(), "other", &[]);
         let mut front = [0; FRONT_BYTES];
-        for (user, group, mode, kind) in
-            [(1, 0, 0o4755, Unseen::SetUser), (0, 1, 0o2755, Unseen::SetGroup), (1, 0, 0o6755, Unseen::SetUser)]
-        {
+        for (user, group, mode, kind) in [
+            (1, 0, 0o4755, Uncovered::SetUser),
+            (0, 1, 0o2755, Uncovered::SetGroup),
+            (1, 0, 0o6755, Uncovered::SetUser),
+        ] {
             chown(&program, Some(user), Some(group)).unwrap();
             fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(look(&program, &mut front), Program::Unseen(kind));
+            assert_eq!(look(&program, &mut front), Program::Uncovered(kind));
         }
         chown(&program, Some(0), Some(0)).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
-        assert_eq!(look(&program, &mut front), Program::Seen);
+        assert_eq!(look(&program, &mut front), Program::Covered);
     }
 
     /// As the tools that patch programs do, which need room for more of them.
@@ -277,7 +281,7 @@ mod tests {
     fn headers_may_lie_anywhere() {
         let dir = tempfile::tempdir().unwrap();
         let mut front = [0; FRONT_BYTES];
-        for (flags, expected) in [(&[][..], Program::Seen), (&["-static"], Program::Unseen(Unseen::Static))] {
+        for (flags, expected) in [(&[][..], Program::Covered), (&["-static"], Program::Uncovered(Uncovered::Static))] {
             let program = compiled(dir.path(), "far", flags);
             let mut bytes = fs::read(&program).unwrap();
             let number =
@@ -302,7 +306,7 @@ mod tests {
         front[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
         let machine: u16 = if cfg!(target_arch = "x86_64") { 3 } else { 40 };
         front[18..20].copy_from_slice(&machine.to_le_bytes());
-        assert_eq!(Program::of_front(&front), Program::Unseen(Unseen::Narrow));
+        assert_eq!(Program::of_front(&front), Program::Uncovered(Uncovered::Narrow));
         front[18] = 8;
         assert_eq!(Program::of_front(&front), Program::Unknown);
     }
@@ -313,7 +317,7 @@ mod tests {
         let script = dir.path().join("script");
         fs::write(&script, "#!/bin/sh\n").unwrap();
         if !getuid().is_root() {
-            return;
+            return test_depth::skipped("only root can give a script away");
         }
         chown(&script, Some(1), Some(1)).unwrap();
         fs::set_permissions(&script, Permissions::from_mode(0o6755)).unwrap();

@@ -1,4 +1,5 @@
-//! How many seeds, cases and rounds a randomised test runs: a few while somebody waits for `make test`, many in `make test-all`.
+//! How many seeds, cases and rounds a randomised test runs: a few in `make test`, many in `make test-all`; and how a test that cannot run
+//! says so ([`skipped`]).
 //!
 //! A test names both numbers where it uses them. `VMIO_TEST_DEPTH` chooses: `quick` (the default) or `deep`. A variable of the test's own,
 //! such as `VMIO_TEST_SEEDS=17..18`, goes before either: that is how a failure is replayed.
@@ -10,8 +11,12 @@
 //! }
 //! ```
 
+mod skips;
+
 use std::env;
 use std::ops::Range;
+
+pub use skips::{skipped, skipped_outside_ci};
 
 /// How deep a run of the tests goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,9 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
     let features = probe().kernel;
     let has_io_uring =
         features.iter().any(|(feature, is_there)| *feature == KernelFeature::IoUring && is_there.is_yes());
+    if !has_io_uring {
+        test_depth::skipped("raw reads: no io_uring");
+    }
     let dir = tempfile::tempdir()?;
     let runs = bench(&[
         "fetch",

@@ -75,7 +75,7 @@ fn key_value_stores_hold_what_was_put() -> TestResult {
     let table = succeeded(&mut small(dir.path(), &loaded))?;
     assert!(table.contains("C, latest") && !table.contains("L, "), "the load is not asked for: {table}");
     let little = ["kv", "--memory", "1M"];
-    refused(vmio_bench().args(little), "engines work in 48 MiB at least")?;
+    refused(vmio_bench().args(little), "engines need at least 48 MiB")?;
     refused(vmio_bench().args(["kv", "--engines", "leveldb"]), "is no engine: there are vmio, vmio-kernel, lmdb, redb")
 }
 
@@ -115,7 +115,7 @@ fn writes_are_as_durable_as_was_said() -> TestResult {
 #[test]
 fn scenarios_find_what_was_put() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--scenarios", "prefixes,deletes,queue,mass-delete,regions,reopen"])?;
+    let runs = bench_kv(dir.path(), &["--scenarios", "prefixes,deletes,queue,mass-delete,keyspaces,reopen"])?;
     assert!(runs.iter().all(|run| run["errors"] == 0), "{runs:?}");
     for engine in ["vmio", "lmdb"] {
         let of_engine = runs.iter().filter(|run| run["engine"] == engine);
@@ -128,17 +128,17 @@ fn scenarios_find_what_was_put() -> TestResult {
             ("deletes", Some("seek")),
             ("queue", Some("queue")),
             ("mass-delete", Some("mass-delete")),
-            ("regions", Some("L")),
-            ("regions", Some("A")),
-            ("regions", Some("C")),
-            ("regions", Some("G")),
+            ("keyspaces", Some("L")),
+            ("keyspaces", Some("A")),
+            ("keyspaces", Some("C")),
+            ("keyspaces", Some("G")),
             ("reopen", None),
         ];
         assert_eq!(done, expected.map(|(scenario, phase)| (Some(scenario), phase)), "{engine}");
         for run in of_engine {
             match run["scenario"].as_str() {
                 Some("prefixes") => assert_eq!(run["prefix_bytes"], 64, "{run}"),
-                Some("regions") => assert_eq!(run["regions"], 300, "{run}"),
+                Some("keyspaces") => assert_eq!(run["keyspaces"], 300, "{run}"),
                 Some("reopen") => {
                     assert!(number(run, "open_s") > 0.0 && number(run, "first_read_us") > 0.0, "{run}");
                     assert_eq!((&run["records"], &run["lost_records"]), (&1000.into(), &0.into()), "{run}");

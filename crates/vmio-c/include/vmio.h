@@ -77,7 +77,7 @@
 #define VMIO_FRAMES_DYNAMIC 4
 
 /*
- What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
+ What is best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
  */
 #define VMIO_POLICY_AUTO 0
 
@@ -121,7 +121,7 @@
 /*
  See VMIO_ABI_MAJOR.
  */
-#define VMIO_ABI_MINOR 5
+#define VMIO_ABI_MINOR 6
 
 /*
  Loads and stores.
@@ -462,9 +462,15 @@ struct vmio_stats {
      */
     uint64_t store_misses;
     /*
-     Touches of pages that were in memory, but out of sight.
+     Minor faults: touches of pages that were inactive (in memory, but unmapped), or mapped at another address only.
      */
-    uint64_t soft_misses;
+    union {
+        uint64_t minor_faults;
+        /*
+         The name of minor_faults until ABI 0.5.
+         */
+        uint64_t soft_misses;
+    };
     /*
      Stores that found their page resident but protected.
      */

@@ -90,12 +90,7 @@ impl vmio_status {
             Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. } | Error::NoKernelModule { .. } => {
                 VMIO_ERROR_NO_ENGINE
             }
-            Error::NotManaged { .. }
-            | Error::NotInKernel { .. }
-            | Error::NotDirect { .. }
-            | Error::OneAddress { .. }
-            | Error::NotAtomic { .. }
-            | Error::Atomic { .. } => VMIO_ERROR_UNSUPPORTED,
+            Error::Unsupported { .. } | Error::OneAddress { .. } | Error::NotAtomic { .. } => VMIO_ERROR_UNSUPPORTED,
             Error::OutOfRange { .. } | Error::BeyondReservation { .. } => VMIO_ERROR_OUT_OF_RANGE,
             Error::ReadOnly { .. } => VMIO_ERROR_READ_ONLY,
             Error::Read { .. } => VMIO_ERROR_READ,

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use support::{Installed, TestResult, installed, succeeded, test_source};
 
-/// What the program says where atomic mappings cannot be had.
+/// What the program says where atomic mappings are not available.
 const UNSUPPORTED: i32 = 77;
 /// Counters between two commits.
 const STORES: u64 = 160;
@@ -63,7 +63,7 @@ fn a_killed_program_leaves_both_files_at_its_last_commit() -> TestResult {
     let committer = Committer { library: &library, program, files };
     let created = committer.command("create").output()?;
     if created.status.code() == Some(UNSUPPORTED) {
-        eprintln!("skipped: the managed engine has no atomic mappings");
+        test_depth::skipped("the managed engine has no atomic mappings");
         return Ok(());
     }
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));

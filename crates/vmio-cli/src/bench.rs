@@ -1,5 +1,5 @@
-//! `vmio bench`: how memory-mapped I/O and vmio-kv do on a disk of the user's. What measures vmio beside other stores and programs is a
-//! program of its own, vmio-bench.
+//! `vmio bench`: measures memory-mapped I/O and vmio-kv on the user's own storage. The program vmio-bench compares vmio with other stores
+//! and programs.
 
 use clap::{Args, Subcommand};
 use vmio_measure::child;
@@ -8,15 +8,15 @@ use vmio_measure::map;
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio bench map --quick                               what there is to see, in under two minutes
+  vmio bench map --quick                               the main comparison, in under two minutes
   vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
-  vmio bench map --quick --report map.html             charts and tables in one page
-  vmio bench kv --dir /data --records 1000000          vmio-kv at YCSB's phases
+  vmio bench map --quick --report map.html             write charts and tables to one page
+  vmio bench kv --dir /data --records 1000000          run vmio-kv through YCSB's phases
 
-vmio-bench, a program of vmio's repository, measures more, and other stores and programs beside vmio:
+The program vmio-bench in vmio's repository also measures other stores and programs:
 cargo run --release -p vmio-bench -- --help";
 
-/// Measure memory-mapped I/O beside Linux mmap and pread, and vmio-kv.
+/// Measure vmio-kv, and memory-mapped I/O compared with Linux mmap and pread.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
@@ -35,10 +35,10 @@ enum BenchCommand {
 /// A benchmark that `vmio` does not have.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`vmio bench` has map and kv. Other benchmarks are vmio-bench's: cargo run --release -p vmio-bench -- {arguments}"
+    "`vmio bench` has no benchmark `{arguments}`, only map and kv. Try vmio-bench: cargo run --release -p vmio-bench -- {arguments}"
 )]
 struct OfVmioBench {
-    /// As they were given.
+    /// The arguments after `vmio bench`.
     arguments: String,
 }
 
@@ -51,7 +51,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The child's side of all measurements.
+/// The child process of all measurements.
 pub fn serve(task: &str) -> anyhow::Result<()> {
     child::serve(task, |job: vmio_measure::job::Job, cgroup| job.measure(cgroup, &OwnStores))
 }

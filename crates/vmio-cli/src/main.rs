@@ -1,5 +1,5 @@
-//! The `vmio` command: what this machine offers, how memory-mapped I/O performs on it, and small
-//! tools that read and write files through a mapping.
+//! The `vmio` command: checks the machine, runs programs through a cache, measures memory-mapped I/O, and reads and writes files through
+//! mappings.
 
 #![deny(clippy::print_stdout)]
 
@@ -17,19 +17,19 @@ use crate::commands::run::CannotRun;
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio doctor                        what this kernel offers and what will be used
-  vmio sum --cache 64M big.bin       checksum of a file larger than memory
-  vmio cp big.bin copy.bin           copy through two mappings
+  vmio doctor                        show what this kernel offers and which engine vmio will use
   vmio run --cache 4G --under /data -- my-database
-                                     map the files of a program as it is through a cache of 4 GiB
-  vmio stat 4711 --watch             what the caches of a running process do, once a second
-  vmio top                           a dashboard of all caches of this user
-  vmio bench map --quick             the two-minute comparison with Linux mmap and pread
+                                     run an unmodified program with its files mapped through a cache of 4 GiB
+  vmio sum --cache 64M big.bin       compute the checksum of a file larger than memory
+  vmio cp big.bin copy.bin           copy a file through two mappings
+  vmio stat 4711 --watch             print the counts of a running process's caches, once a second
+  vmio top                           watch all caches of this user on a dashboard
+  vmio bench map --quick             compare vmio with Linux mmap and pread, in two minutes
   vmio bench map --size 2G --dir /data --cache 512M --threads 1,2,8
 
-Set VMIO_LOG=debug (or any tracing filter) to see what the library does.";
+Set VMIO_LOG=debug (or any tracing filter) to see the library's log.";
 
-/// Memory-mapped I/O for files larger than memory, with control of what is resident.
+/// Memory-mapped I/O for files larger than memory, with control of which pages are in memory.
 #[derive(Parser)]
 #[command(name = "vmio", version, after_help = EXAMPLES)]
 struct Cli {
@@ -56,7 +56,7 @@ enum Command {
     Trace(commands::trace::TraceArgs),
     Completions(commands::completions::CompletionsArgs),
     Man(commands::man::ManArgs),
-    /// Run one measurement and print its result (what benchmarks start as a process)
+    /// Run one measurement and print its result (benchmarks start this as a process)
     #[command(name = vmio_measure::child::COMMAND, hide = true)]
     BenchChild {
         /// The task, as JSON
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if reader_went_away(&error) => ExitCode::SUCCESS,
+        Err(error) if reader_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vmio: {error:#}");
             error.downcast_ref::<CannotRun>().map_or(ExitCode::FAILURE, |cannot_run| cannot_run.status.into())
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `vmio cat big | head` ends when `head` has seen enough: that is no failure.
-fn reader_went_away(error: &anyhow::Error) -> bool {
+/// `vmio cat big | head` ends when `head` closes the pipe: that is not a failure.
+fn reader_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

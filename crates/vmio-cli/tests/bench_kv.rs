@@ -1,5 +1,5 @@
-//! `vmio bench kv` and `vmio kv bench` on small stores, as a user runs them: every phase verifies what it reads. `vmio-bench kv` measures
-//! by the same code, and its tests ask for more.
+//! `vmio bench kv` and `vmio kv bench` on small stores: every phase verifies what it reads. `vmio-bench kv` measures with the same code,
+//! and its tests check more.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn small(dir: &Path) -> Command {
 }
 
 #[test]
-fn it_measures_vmio_kv_alone_unless_told_otherwise() -> TestResult {
+fn vmio_kv_alone_is_measured_by_default() -> TestResult {
     let dir = tempfile::tempdir()?;
     let json = succeeded(small(dir.path()).args(["--phases", "L,A", "--scenarios", "reopen", "--json", "-"]))?;
     let runs: Vec<Value> = serde_json::from_str(&json)?;
@@ -44,7 +44,7 @@ fn a_store_is_measured_in_a_folder_of_ones_own() -> TestResult {
     assert!(runs.iter().all(|run| run["value_bytes"] == 200 && run["errors"] == 0), "{runs:?}");
     assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
     assert!(succeeded(&mut bench(&[]))?.contains("G, zipfian"));
-    refused(&mut bench(&["--memory", "1M"]), "engines work in 48 MiB at least")
+    refused(&mut bench(&["--memory", "1M"]), "engines need at least 48 MiB")
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn the_pages_of_each_phase_are_for_the_simulator() -> TestResult {
     refused(small(dir.path()).args(["--page-traces", folder]), "--engines vmio")
 }
 
-/// Stores that vmio-kv is measured beside are vmio-bench's: a function of each, by its C name.
+/// The other stores belong to vmio-bench: this looks for a function of each, by its C name.
 #[test]
-fn the_command_has_nobody_elses_store_in_it() -> TestResult {
+fn the_command_contains_no_other_store() -> TestResult {
     let bytes = fs::read(env!("CARGO_BIN_EXE_vmio"))?;
     let file = object::File::parse(&*bytes)?;
     let functions: Vec<_> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();

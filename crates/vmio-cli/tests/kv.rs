@@ -30,14 +30,15 @@ fn fed(command: &mut Command, input: &str) -> Result<(bool, String, String), Box
 }
 
 #[test]
-fn what_was_put_is_found_by_the_next_command() -> TestResult {
+fn values_are_found_by_the_next_command() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
     succeeded(kv("put", &store).args(["apple", "red"]))?;
     succeeded(kv("put", &store).args(["pear", "green"]))?;
-    succeeded(kv("put", &store).args(["--region", "other", "apple", "an other one"]))?;
+    succeeded(kv("put", &store).args(["--keyspace", "other", "apple", "an other one"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("apple"))?, "red");
-    assert_eq!(succeeded(kv("get", &store).args(["--region", "other", "apple"]))?, "an other one");
+    assert_eq!(succeeded(kv("get", &store).args(["--keyspace", "other", "apple"]))?, "an other one");
+    assert_eq!(succeeded(kv("get", &store).args(["--region", "other", "apple"]))?, "an other one", "the old spelling");
     succeeded(kv("del", &store).arg("apple"))?;
     refused(kv("get", &store).arg("apple"), "\"apple\" has no value")?;
     assert_eq!(succeeded(&mut kv("scan", &store))?, "pear\tgreen\n");
@@ -57,7 +58,7 @@ fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
     let is_open = || -> std::io::Result<bool> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", old.id()))?;
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-        Ok(names.into_iter().any(|name| name.trim_end() == "vmio-kv-spill"))
+        Ok(names.into_iter().any(|name| name.trim_end() == "vmio-kv-compact"))
     };
     while !is_open()? {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -78,7 +79,7 @@ fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
 }
 
 #[test]
-fn what_former_owners_hold_is_told_from_a_full_store() -> TestResult {
+fn space_held_for_former_owners_is_not_reported_as_a_full_store() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
@@ -86,7 +87,7 @@ fn what_former_owners_hold_is_told_from_a_full_store() -> TestResult {
     let refusal = (0..20)
         .map(|round| take_over(&round.to_string()))
         .find(|output| !matches!(output, Ok(output) if output.status.success()));
-    let said = String::from_utf8(refusal.ok_or("each has found room")??.stderr)?;
+    let said = String::from_utf8(refusal.ok_or("each has found space")??.stderr)?;
     assert!(said.contains("open it without --take-over"), "{said}");
     succeeded(kv("put", &store).args(["key", "green"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("key"))?, "green");
@@ -107,27 +108,27 @@ fn a_store_grows_and_is_never_made_shorter() -> TestResult {
 }
 
 #[test]
-fn a_segment_is_added_and_holds_regions_of_its_own() -> TestResult {
+fn a_segment_is_added_and_holds_keyspaces_of_its_own() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
     succeeded(kv("put", &store).args(["apple", "red"]))?;
-    refused(kv("put", &store).args(["--segment", "1", "--region", "archive", "a", "b"]), "has no segment 1")?;
+    refused(kv("put", &store).args(["--segment", "1", "--keyspace", "archive", "a", "b"]), "has no segment 1")?;
     refused(kv("create-segment", &store).args(["--size", "1M"]), "is too little")?;
     assert_eq!(succeeded(kv("create-segment", &store).args(["--size", "512M"]))?, "1\n");
     assert_eq!(std::fs::metadata(&store)?.len(), 768 << 20);
     let (is_ok, _, error) =
-        fed(kv("load", &store).args(["--segment", "1", "--region", "archive"]), "pear\tgreen\nplum\tblue\n")?;
+        fed(kv("load", &store).args(["--segment", "1", "--keyspace", "archive"]), "pear\tgreen\nplum\tblue\n")?;
     assert!(is_ok, "{error}");
-    succeeded(kv("put", &store).args(["--region", "archive", "quince", "yellow"]))?;
-    assert_eq!(succeeded(kv("scan", &store).args(["--region", "archive", "--keys-only"]))?, "pear\nplum\nquince\n");
+    succeeded(kv("put", &store).args(["--keyspace", "archive", "quince", "yellow"]))?;
+    assert_eq!(succeeded(kv("scan", &store).args(["--keyspace", "archive", "--keys-only"]))?, "pear\nplum\nquince\n");
     refused(kv("put", &store).args(["--segment", "1", "a", "b"]), "\"default\" is in segment 0")?;
     let stat: Value = serde_json::from_str(&succeeded(kv("stat", &store).arg("--json"))?)?;
-    assert_eq!(stat["segments"][0]["regions"], serde_json::json!(["default"]));
-    assert_eq!(stat["segments"][1]["regions"], serde_json::json!(["archive"]));
+    assert_eq!(stat["segments"][0]["keyspaces"], serde_json::json!(["default"]));
+    assert_eq!(stat["segments"][1]["keyspaces"], serde_json::json!(["archive"]));
     let sum = |name: &str| -> u64 { (0..2).filter_map(|number| stat["segments"][number][name].as_u64()).sum() };
     assert!(["space_bytes", "log_bytes", "live_bytes"].into_iter().all(|name| stat[name] == sum(name)), "{stat}");
     let text = succeeded(&mut kv("stat", &store))?;
-    assert!(text.contains("segment 1  ") && text.contains("regions archive\n"), "{text}");
+    assert!(text.contains("segment 1  ") && text.contains("keyspaces archive\n"), "{text}");
     assert!(succeeded(&mut kv("check", &store))?.contains("segments   2\n"));
     let dumped = succeeded(&mut kv("dump", &store))?;
     assert_eq!(dumped.matches("segment  number=").count(), 2, "{dumped}");
@@ -148,7 +149,7 @@ fn many_keys_are_loaded_and_come_back_in_order() -> TestResult {
     let some = succeeded(kv("scan", &store).args(["--from", "000100", "--limit", "2"]))?;
     assert_eq!(some, sorted[100..102].concat());
     let stat: Value = serde_json::from_str(&succeeded(kv("stat", &store).arg("--json"))?)?;
-    assert_eq!(stat["regions"], serde_json::json!(["default"]));
+    assert_eq!(stat["keyspaces"], serde_json::json!(["default"]));
     let bytes = |name: &str| stat[name].as_u64().unwrap_or_default();
     assert!(bytes("space_bytes") > bytes("log_bytes") && bytes("live_bytes") > 0, "{stat}");
     assert_eq!(bytes("live_bytes") + bytes("garbage_bytes"), bytes("log_bytes"), "{stat}");
@@ -199,17 +200,17 @@ fn objects_come_back_and_a_bad_line_is_named() -> TestResult {
 }
 
 #[test]
-fn what_is_no_store_is_refused() -> TestResult {
+fn files_without_a_store_are_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
-    refused(&mut kv("create", &store), "holds a volume already")?;
+    refused(&mut kv("create", &store), "holds a store already")?;
     let other = dir.path().join("other");
     std::fs::write(&other, vec![7; 64 << 20])?;
-    refused(kv("get", &other).arg("a"), "holds no volume of vmio-kv")?;
+    refused(kv("get", &other).arg("a"), "holds no store of vmio-kv")?;
     refused(kv("get", &dir.path().join("none")).arg("a"), "none")?;
-    refused(kv("put", &store).args(["", "value"]), "a key of 0 bytes")?;
+    refused(kv("put", &store).args(["", "value"]), "a key cannot have 0 bytes")?;
     std::fs::OpenOptions::new().write(true).open(&store)?.set_len(40 << 20)?;
-    refused(kv("get", &store).arg("a"), "it was cut off")?;
+    refused(kv("get", &store).arg("a"), "the file was cut off")?;
     Ok(())
 }
 
@@ -235,12 +236,12 @@ fn a_check_finds_nothing_wrong_until_a_byte_is_flipped() -> TestResult {
     assert!(superblocks.contains("superblock  epoch="), "{superblocks}");
 
     let mut bytes = before;
-    // The catalogue of regions has no second copy.
-    let catalogue = succeeded(kv("dump", &store).args(["--structure", "regions", "--json"]))?;
+    // The catalogue of keyspaces has no second copy.
+    let catalogue = succeeded(kv("dump", &store).args(["--structure", "keyspaces", "--json"]))?;
     let catalogue = serde_json::from_str::<Value>(&catalogue)?["offset"].as_u64().ok_or("no offset")?;
     bytes[catalogue as usize + 500] ^= 1;
     std::fs::write(&store, &bytes)?;
-    let wrong = format!("wrong: the catalogue of regions at byte {catalogue}: its checksum does not match");
+    let wrong = format!("wrong: the catalogue of keyspaces at byte {catalogue}: its checksum does not match");
     let output = kv("check", &store).output()?;
     let printed = String::from_utf8(output.stdout)?;
     assert!(output.status.code() == Some(1) && printed.contains(&wrong), "{printed}");

@@ -43,16 +43,16 @@ fn a_store_on_a_full_disk_is_read() -> TestResult {
     let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
     let store = created(disk.path())?;
     fill(disk.path())?;
-    // Some room is the store's already; then it is refused.
+    // Some space is the store's already; then it is refused.
     let value = "x".repeat(100_000);
     let put = |number: u32| kv("put", &store).args([&format!("long {number}"), &value]).output();
     let refused = (0..200).map(put).find(|put| put.as_ref().is_ok_and(|put| !put.status.success()));
     let refused = refused.ok_or("puts went on though the disk is full")??;
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(message.contains("the file system that the file is on is full"), "{message}");
+    assert!(message.contains("its file system is full"), "{message}");
     assert_eq!(succeeded(kv("get", &store).arg("apple"))?, "red");
     assert!(succeeded(&mut kv("scan", &store))?.starts_with("apple\tred\n"));
-    assert!(succeeded(&mut kv("stat", &store))?.contains("regions    default"));
+    assert!(succeeded(&mut kv("stat", &store))?.contains("keyspaces  default"));
     std::fs::remove_file(disk.path().join("ballast"))?;
     succeeded(kv("put", &store).args(["pear", "green"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("pear"))?, "green");

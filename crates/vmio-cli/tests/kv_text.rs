@@ -112,8 +112,12 @@ fn a_load_says_what_it_kept_and_names_one_line() -> TestResult {
             "1 row was kept, and no more: line 2: expected ident, at column 2\n",
         ),
         (&["--format", "csv"], b"a,\"1\n\"\nb,2,3\n", "1 row was kept, and no more: line 3: it has 3 fields"),
-        (&[], b"a\t1\n\t2\n", "1 row was kept, and no more: line 2: a key of 0 bytes"),
-        (&["--format", "binary"], b"\x01\0\0\0\x01\0\0\0a1\x01\0", "1 row was kept, and no more: pair 2: it ends"),
+        (&[], b"a\t1\n\t2\n", "1 row was kept, and no more: line 2: a key cannot have 0 bytes"),
+        (
+            &["--format", "binary"],
+            b"\x01\0\0\0\x01\0\0\0a1\x01\0",
+            "1 row was kept, and no more: pair 2: the input ends",
+        ),
     ];
     for (arguments, input, said) in cases {
         let output = load(&store, arguments, input)?;

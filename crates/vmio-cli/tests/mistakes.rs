@@ -55,23 +55,23 @@ fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
     for length in [0, 5000, 40 << 20] {
         fs::write(&file, vec![0; length])?;
         succeeded(kv("create", &file).args(["--size", "64M"]))?;
-        refused(kv("create", &file).args(["--size", "64M"]), "holds a volume already")?;
+        refused(kv("create", &file).args(["--size", "64M"]), "holds a store already")?;
     }
     Ok(())
 }
 
 #[test]
-fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
+fn files_that_hold_no_store_are_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     refused(kv("get", &store).arg("a"), "`vmio kv create` makes one")?;
     for length in [0, 3, 5000] {
         fs::write(&store, vec![7; length])?;
-        refused(kv("get", &store).arg("a"), "holds no volume")?;
-        refused(&mut kv("check", &store), "holds no volume")?;
+        refused(kv("get", &store).arg("a"), "holds no store")?;
+        refused(&mut kv("check", &store), "holds no store")?;
     }
     fs::remove_file(&store)?;
-    refused(kv("create", &store).args(["--size", "1M"]), "a volume of 1048576 bytes: it has at least 32 MiB")?;
+    refused(kv("create", &store).args(["--size", "1M"]), "a volume cannot have 1048576 bytes: it has 32 MiB to")?;
     assert!(!store.exists());
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
     refused(kv("grow", &store).arg("40M"), "is 64 MiB long: it can become longer, not shorter")?;
@@ -79,7 +79,7 @@ fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
 }
 
 #[test]
-fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
+fn values_and_lines_that_cannot_be_put_are_named() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "128M"]))?;
@@ -90,7 +90,7 @@ fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
     refused(&mut fed(kv("load", &store), dir.path(), b"apple red\n")?, "a line is KEY, a tab, VALUE")?;
     let mut binary = kv("load", &store);
     binary.args(["--format", "binary"]);
-    refused(&mut fed(binary, dir.path(), b"abc")?, "pair 1: it ends before it should")?;
+    refused(&mut fed(binary, dir.path(), b"abc")?, "pair 1: the input ends within it")?;
     succeeded(kv("put", &store).args(["a", "b"]))?;
     let there = dir.path().join("absent/value");
     refused(
@@ -105,7 +105,7 @@ fn sizes_that_cannot_be_are_told_with_those_that_can() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = dir.path().join("store.kv");
     succeeded(kv("create", &store).args(["--size", "64M"]))?;
-    refused(kv("create-segment", &store).args(["--size", "1M"]), "--size 1 MiB is too little: a segment takes")?;
+    refused(kv("create-segment", &store).args(["--size", "1M"]), "--size 1 MiB is too little: a segment needs")?;
     for memory in ["0", "31M", "17T"] {
         refused(kv("get", &store).args(["a", "--memory", memory]), "'--memory <MEMORY>': it may be 32 MiB to 16 TiB")?;
     }
@@ -176,7 +176,7 @@ fn a_cache_larger_than_its_cgroup_is_warned_of() -> TestResult {
     let group = mount.join(format!("vmio-mistakes-{}", std::process::id()));
     if fs::create_dir(&group).and_then(|()| fs::write(group.join(limit), "200000000")).is_err() {
         let _ = fs::remove_dir(&group);
-        println!("left out: this user may not make a memory cgroup");
+        test_depth::skipped("this user may not make a memory cgroup");
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -226,9 +226,9 @@ fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
     fs::write(&script, "echo hello\n")?;
     refused_by(&script, "chmod +x", 126)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    refused_by(&script, "a script begins with #!", 126)?;
+    refused_by(&script, "a script that begins with #!", 126)?;
     fs::write(&script, "#!/absent/interpreter\n")?;
-    refused_by(&script, &format!("{} is to be run by /absent/interpreter", script.display()), 127)?;
+    refused_by(&script, &format!("{} is a script for /absent/interpreter", script.display()), 127)?;
     let colon = dir.path().join("a:b");
     fs::create_dir(&colon)?;
     let mut run = vmio();
@@ -253,7 +253,7 @@ fn a_trace_of_a_process_without_a_cache_says_that_it_waits() -> TestResult {
     let mut process = Command::new("sleep").arg("1").spawn()?;
     let mut trace = vmio();
     trace.arg("trace").arg("--out").arg(dir.path().join("trace")).args(["--pid", &process.id().to_string()]);
-    refused(&mut trace, "waiting until it has")?;
+    refused(&mut trace, "waiting for one")?;
     process.wait()?;
     Ok(())
 }

@@ -190,7 +190,7 @@ fn what_was_saved_is_drawn_later() -> TestResult {
 
     let saved = page("run.vmio")?;
     fs::write(path("half.vmio"), &saved[..saved.len() / 2])?;
-    refused(&mut report(&["run.vmio", "half.vmio"], "none.html"), "half.vmio: it was cut off")?;
+    refused(&mut report(&["run.vmio", "half.vmio"], "none.html"), "half.vmio: it is cut off")?;
     refused(&mut report(&["now.html"], "none.html"), "not a recording")?;
     refused(&mut report(&["absent"], "none.html"), "No such file")?;
     assert!(!path("none.html").exists());

@@ -74,11 +74,11 @@ fn what_was_logged_is_told_of_and_then_written() -> TestResult {
 }
 
 #[test]
-fn logs_of_the_living_are_left_alone() -> TestResult {
+fn logs_of_running_processes_are_not_touched() -> TestResult {
     let folder = tempfile::tempdir()?;
     let log = logged(folder.path(), &["file"])?;
     let text = succeeded(vmio().arg("recover").arg(folder.path()))?;
-    assert!(text.contains("its process lives"), "{text}");
+    assert!(text.contains("in use by a running process"), "{text}");
     assert_eq!(fs::read(folder.path().join("file"))?, b"before");
     drop(log);
     let text = succeeded(vmio().arg("recover").arg(folder.path()))?;
@@ -87,19 +87,19 @@ fn logs_of_the_living_are_left_alone() -> TestResult {
 }
 
 #[test]
-fn a_damaged_log_is_left_and_the_others_are_replayed() -> TestResult {
+fn a_damaged_log_remains_and_the_others_are_replayed() -> TestResult {
     let folder = tempfile::tempdir()?;
     let under = folder.path();
     drop(logged(under, &["file"])?);
     let damaged = under.join(FOLDER_NAME).join("1-0.log");
     fs::write(&damaged, vec![1; 1 << 16])?;
-    refused(vmio().arg("recover").arg("--dry-run").arg(under), "a log of a dead process is left")?;
+    refused(vmio().arg("recover").arg("--dry-run").arg(under), "1 log of a dead process remains")?;
     let output = vmio().arg("recover").arg("--json").arg(under).output()?;
     assert_eq!(output.status.code(), Some(1));
     let object: Value = serde_json::from_slice(&output.stdout)?;
     let states: Vec<&str> =
         object["logs"].as_array().into_iter().flatten().filter_map(|l| l["state"].as_str()).collect();
-    assert!(states.contains(&"left") && states.contains(&"replayed"), "{object}");
+    assert!(states.contains(&"not replayed") && states.contains(&"replayed"), "{object}");
     assert_eq!(logs(under)?, [damaged]);
     assert_eq!(fs::read(under.join("file"))?, b"after the crash");
     refused(vmio().arg("recover").arg(under.join("none")), "cannot recover")

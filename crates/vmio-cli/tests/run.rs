@@ -121,7 +121,7 @@ fn calls_about_mapped_memory_do_what_they_do_without() -> TestResult {
         assert!(report["mappings"].as_u64() >= Some(5), "{report}");
         if engine != "managed" {
             assert!(report["calls_served"].as_u64() >= Some(12), "{report}");
-            assert_eq!(report["not_taken"].as_u64(), Some(1), "the private mapping: {report}");
+            assert_eq!(report["not_served"].as_u64(), Some(1), "the private mapping: {report}");
         }
     }
     Ok(())
@@ -135,7 +135,7 @@ fn rarer_calls_about_mapped_memory_do_what_they_do_without() -> TestResult {
         let report = same_as_plain(&engine, dir.path(), |folder| words(&[text(&program), text(folder)]))?;
         assert!(report["mappings"].as_u64() >= Some(6), "{report}");
         if engine != "managed" {
-            assert_eq!(report["not_taken"].as_u64(), Some(4), "too many open, and at a fixed address: {report}");
+            assert_eq!(report["not_served"].as_u64(), Some(4), "too many open, and at a fixed address: {report}");
         }
     }
     Ok(())
@@ -472,7 +472,7 @@ fn children_begin_anew_and_parents_go_on() -> TestResult {
 }
 
 #[test]
-fn verbose_says_what_is_taken_and_what_is_not() -> TestResult {
+fn verbose_names_served_mappings_and_those_that_are_not() -> TestResult {
     if !may_run()? {
         return leave_out("this user may not handle page faults of system calls");
     }
@@ -492,10 +492,10 @@ fn verbose_says_what_is_taken_and_what_is_not() -> TestResult {
         said.contains(&format!("vmio run: {}: bytes 0..262144 are mapped for loads and stores", several.display())),
         "{said}"
     );
-    assert!(said.contains("left to Linux: it is private and to be stored to"), "{said}");
+    assert!(said.contains("not served: it is private and writable"), "{said}");
     assert!(
         said.contains(&format!(", {engine}: "))
-            && said.contains("mappings of 6 files taken, 1 left to Linux or refused")
+            && said.contains("mappings of 6 files served, 1 not served or refused")
             && said.contains(" misses ("),
         "{said}"
     );
@@ -528,7 +528,7 @@ fn what_cannot_be_preloaded_is_refused() -> TestResult {
 fn mistakes_are_explained() -> TestResult {
     let dir = tempfile::tempdir()?;
     refused(&mut under(dir.path(), &["no-such-program"]), "cannot run no-such-program")?;
-    refused(&mut under(&dir.path().join("missing"), &["true"]), "cannot look into")?;
+    refused(&mut under(&dir.path().join("missing"), &["true"]), "cannot open the folder")?;
     refused(vmio().args(["run", "--cache", "8M", "--", "true"]), "--under")?;
     refused(vmio().args(["run", "--cache", "8M", "--json", "--under", ".", "--", "true"]), "--stats")?;
     refused(vmio().args(["run", "--cache", "1M", "--under", ".", "--", "true"]), "it may be 6 MiB")?;

@@ -120,7 +120,7 @@ fn a_file_that_was_made_shorter_is_named() -> TestResult {
         let (output, said) = outcome(&mut under(&options, dir.path(), &[text(&program), text(&data), "cut"]))?;
         assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{engine}: {said}");
         let why = format!(
-            "{} was made shorter while it was mapped: it ends at byte 4096, and byte 5242880 was",
+            "{} was made shorter while it was mapped: it ends at byte 4096, and the program touched byte 5242880",
             data.display()
         );
         assert_eq!(said.matches(&why).count(), 1, "{engine}: {said}");
@@ -248,5 +248,5 @@ fn what_could_not_be_written_does_not_come_over_what_the_kernel_does_then() -> T
 fn waiting_takes_pages_of_linuxs_own() -> TestResult {
     let dir = tempfile::tempdir()?;
     let options = ["--engine", "reader-thread", "--on-full", "wait"];
-    refused(&mut under(&options, dir.path(), &["true"]), "--on-full wait takes --engine managed")
+    refused(&mut under(&options, dir.path(), &["true"]), "--on-full wait requires --engine managed")
 }

@@ -114,7 +114,7 @@ fn program_that_searches() -> TestResult {
 fn a_file_that_is_there_is_left_as_it_is() -> TestResult {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("heap"), "precious")?;
-    refused(&mut with_heap(folder.path(), &["true"]), "name one that is not there")?;
+    refused(&mut with_heap(folder.path(), &["true"]), "--heap takes a file that does not exist yet")?;
     assert_eq!(fs::read(folder.path().join("heap"))?, b"precious");
     Ok(())
 }

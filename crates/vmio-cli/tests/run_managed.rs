@@ -145,7 +145,7 @@ fn protection_is_linuxs() -> TestResult {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(said, "-11 0 -11 -11 0\n0\n-1 22 0\nb'\\x08' b'\\x07'\n", "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output)?;
-    assert_eq!((report["mappings"].as_u64(), report["not_taken"].as_u64()), (Some(2), Some(0)), "{report}");
+    assert_eq!((report["mappings"].as_u64(), report["not_served"].as_u64()), (Some(2), Some(0)), "{report}");
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn a_user_without_rights_has_a_budget() -> TestResult {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output)?;
     assert!(report["engine"] == "managed" || Path::new("/dev/vmio").exists(), "{report}");
-    // The steward may come late where the machine is busy, and stores are faster than the device.
+    // The reclaimer may come late where the machine is busy, and stores are faster than the device.
     assert!(report["evicted_pages"].as_u64() > Some(2048), "{report}");
     Ok(())
 }

@@ -32,13 +32,13 @@ fn run(how: &str, folder: &Path, words: &[&str], redirection: &str) -> Result<Ou
 fn nothing_is_said_to_what_has_the_number_of_the_standard_error_output() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("said", dir.path(), &[])?;
-    let (source, unseen) = (dir.path().join("nothing.c"), dir.path().join("unseen"));
+    let (source, uncovered) = (dir.path().join("nothing.c"), dir.path().join("uncovered"));
     fs::write(&source, "int main(void) { return 0; }")?;
-    succeeded(plain(&["cc", "-static", "-o"]).args([&unseen, &source]))?;
+    succeeded(plain(&["cc", "-static", "-o"]).args([&uncovered, &source]))?;
     for how in HOWS {
         run(how, dir.path(), &[text(&program), "before"], "")?;
         run(how, dir.path(), &[text(&program), "closed"], "2>&-")?;
-        run(how, dir.path(), &[text(&program), "starts", text(&unseen)], "")?;
+        run(how, dir.path(), &[text(&program), "starts", text(&uncovered)], "")?;
     }
     Ok(())
 }

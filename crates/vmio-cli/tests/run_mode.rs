@@ -42,7 +42,7 @@ fn threads_see_whole_blocks_while_others_change_the_file() -> TestResult {
         assert_eq!((output.status.code(), said.as_ref()), (Some(0), "done\n"), "{:?}", output.status);
         reads += served(&output, "reads_served");
     }
-    assert!(reads > 0, "the file was never warm");
+    assert!(reads > 0, "the file was never leased");
     Ok(())
 }
 
@@ -163,9 +163,9 @@ subprocess.run(["sh", "-c", "echo more >> wanted"])
     let said = String::from_utf8_lossy(&output.stderr);
     for (name, what) in [
         ("served", "is read and written without system calls"),
-        ("log", "is left to Linux: it was opened for writing alone"),
-        ("rights", "is left to Linux: it has a set-user-ID or set-group-ID bit, which each write takes away"),
-        ("elsewhere", "is left to Linux: it is open elsewhere, too"),
+        ("log", "is not served: it is open for writing only"),
+        ("rights", "is not served: it has a set-user-ID or set-group-ID bit, which every write must clear"),
+        ("elsewhere", "is not served: it is also open elsewhere"),
         ("wanted", "is read and written without system calls"),
     ] {
         let line = format!("vmio run: {} {what}\n", dir.path().canonicalize()?.join(name).display());

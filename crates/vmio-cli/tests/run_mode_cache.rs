@@ -210,7 +210,7 @@ while True:
         if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): break
         write()
         time.sleep(.001)
-    else: sys.exit("the file is not warm")
+    else: sys.exit("the file is not leased")
     for _ in range(50): write()
     print(n, flush=True)
     if sys.stdin.readline() == "": break
@@ -307,7 +307,7 @@ c = ctypes.CDLL(None, use_errno=True)
 c.fopen.restype = ctypes.c_void_p
 c.fclose.argtypes = [ctypes.c_void_p]
 fd = os.open("data", os.O_RDWR)
-def warm():
+def leased():
     global fd
     os.close(fd)
     fd = os.open("data", os.O_RDWR)
@@ -315,13 +315,13 @@ def warm():
         if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return
         os.pwrite(fd, b"x", n)
         time.sleep(.001)
-    sys.exit("the file is not warm")
-warm()
+    sys.exit("the file is not leased")
+leased()
 os.pwrite(fd, b"own", 5000)
 again = os.open("data", os.O_RDONLY)
 assert os.pread(again, 3, 5000) == b"own" and not fcntl.fcntl(again, fcntl.F_GETFL) & os.O_NONBLOCK
 os.close(again)
-warm()
+leased()
 fcntl.lockf(fd, fcntl.LOCK_EX, 10)
 os.pwrite(fd, b"too", 5000)
 again = c.fopen(b"data", b"r")

@@ -34,24 +34,24 @@ def ask(*words):
     one = random.choice(others)
     print(*words, file=one.stdin, flush=True)
     return one.stdout.readline().strip()
-fd, warmed = -1, 0
+fd, times_leased = -1, 0
 with open("data", "rb") as file: model = bytearray(file.read())
 def write(at, data):
     assert os.pwrite(fd, data, at) == len(data)
     model.extend(bytes(max(at + len(data) - len(model), 0)))
     model[at:at + len(data)] = data
-def warm():
-    global fd, warmed
+def leased():
+    global fd, times_leased
     if fd >= 0: os.close(fd)
     fd = os.open("data", os.O_RDWR)
     for n in range(2000):
         if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read():
-            warmed += 1
+            times_leased += 1
             return
         write(n, b"w")
         time.sleep(.001)
 def compare(at, count): assert os.pread(fd, count, at) == model[at:at + count], (at, count, len(model))
-warm()
+leased()
 for n in range(int(sys.argv[2])):
     size = random.choice((random.randrange(1, 300), 4096 - len(model) % 4096, 4096, random.randrange(1, 20000)))
     data, near = random.randbytes(size), max(len(model) - random.randrange(12000), 0)
@@ -85,9 +85,9 @@ for n in range(int(sys.argv[2])):
             subprocess.run(["sh", "-c", "printf handed >&%d" % fd], pass_fds=[fd], check=True)
             model.extend(b"handed")
         compare(near, 40000)
-        warm()
+        leased()
 assert bytes.fromhex(ask("read")) == model
-print(warmed)
+print(times_leased)
 "#;
 
 #[test]
@@ -103,9 +103,12 @@ fn what_is_appended_is_there_for_all_at_once() -> TestResult {
             let output = command.current_dir(dir.path()).output()?;
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{mode}, seed {seed}: {said}");
-            let warmed: u64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
+            let times_leased: u64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
             // Else nothing was tested.
-            assert!(warmed > 3 && served(&output, "reads_served") > 10, "{mode}, seed {seed}: {warmed} times warm");
+            assert!(
+                times_leased > 3 && served(&output, "reads_served") > 10,
+                "{mode}, seed {seed}: {times_leased} leases"
+            );
         }
     }
     Ok(())

@@ -17,15 +17,15 @@ const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 
 /// What the Python programs begin with.
-const WARM: &str = r#"
+const LEASED: &str = r#"
 import ctypes, fcntl, os, struct, sys, termios, time
 c = ctypes.CDLL(None, use_errno=True)
-def warm(fd):
+def leased(fd):
     for n in range(10000):
         if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return fd
         os.pread(fd, 1, n)
         time.sleep(.001)
-    sys.exit("the file is not warm")
+    sys.exit("the file is not leased")
 def checked(outcome):
     if outcome < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return outcome
@@ -37,14 +37,14 @@ fn python(mode: &str, folder: &Path, program: &str, words: &[&str]) -> Result<Ou
     fs::write(&file, patterned(1 << 20))?;
     // What the page cache has not written yet has no room on some file systems.
     succeeded(Command::new("sync").arg(&file))?;
-    let program = format!("{WARM}{program}");
+    let program = format!("{LEASED}{program}");
     let mut command = under(mode, folder, &["python3", "-c", &program]);
     Ok(command.args(words).current_dir(folder).output()?)
 }
 
 /// Ten pages are written, and then the process is another program.
 const EXECUTED: &str = r#"
-fd = warm(os.open("data", os.O_RDWR))
+fd = leased(os.open("data", os.O_RDWR))
 os.set_inheritable(fd, True)
 for n in range(10): assert os.write(fd, b"new!" * 1024) == 4096
 words = (ctypes.c_char_p * 4)(b"sh", b"-c", b"cat <&%d | wc -c" % fd, None)
@@ -72,7 +72,7 @@ fn execveat_hands_over_what_was_written_and_where() -> TestResult {
 
 /// Overwrites half of a file, syncs in some way, and is killed.
 const SYNCED: &str = r#"
-fd = warm(os.open("data", os.O_RDWR))
+fd = leased(os.open("data", os.O_RDWR))
 for at in range(0, 1 << 19, 4096): assert os.pwrite(fd, b"new!" * 1024, at) == 4096
 if sys.argv[1] == "sync": os.sync()
 else: checked(c.syncfs(fd))
@@ -102,7 +102,7 @@ for made in [c.mkstemps, c.mkstemps64, c.mkostemps, c.mkostemps64]:
     assert os.write(fd, bytes(1 << 20)) == 1 << 20
     flags = [line for line in open("/proc/self/fdinfo/%d" % fd) if line.startswith("flags")][0].split()[1]
     print(made.__name__, "is durable" if int(flags, 8) & os.O_DSYNC else "is not durable")
-    if sys.argv[1] != "sync": warm(fd)
+    if sys.argv[1] != "sync": leased(fd)
 "#;
 
 #[test]
@@ -124,10 +124,10 @@ fn files_made_with_a_suffix_are_as_others() -> TestResult {
 const LEFT: &str = r#"
 fd = os.open("data", os.O_RDWR)
 for wanted in (1 << 20, (1 << 20) - 12288):
-    warm(fd)
+    leased(fd)
     found = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
     assert found == wanted, (found, wanted)
-    warm(fd)
+    leased(fd)
     for n in range(3): os.read(fd, 4096)
 "#;
 
@@ -146,7 +146,7 @@ fn what_is_left_of_a_file_is_counted_from_the_position() -> TestResult {
 
 /// Locks ten bytes from a position on, and says which.
 const LOCKED: &str = r#"
-fd = warm(os.open("data", os.O_RDWR))
+fd = leased(os.open("data", os.O_RDWR))
 os.lseek(fd, 5000, os.SEEK_SET)
 os.lockf(fd, os.F_LOCK, 10)
 print([line.split()[-2:] for line in open("/proc/self/fdinfo/%d" % fd) if "POSIX" in line])
@@ -172,7 +172,7 @@ FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940d, 0xc0189436
 LEN, HALF = 1 << 20, 1 << 19
 model, fds = {}, {}
 def overwrite(name, byte, start=0, end=LEN):
-    warm(fds[name])
+    leased(fds[name])
     for at in range(start, end, 4096): assert os.pwrite(fds[name], byte * 4096, at) == 4096
     model[name] = model[name][:start] + byte * (end - start) + model[name][end:]
 def compare(how):
@@ -198,7 +198,7 @@ overwrite("a", b"5")
 overwrite("b", b"5", 0, HALF)
 assert same() == (HALF, 0), "what is the same was not found to be"
 compare("the same")
-warm(fds["b"])
+leased(fds["b"])
 overwrite("a", b"6", 4096, 8192)
 assert same() == (0, 1), "what differs was taken for the same"
 compare("others")
@@ -247,7 +247,7 @@ fn handlers_that_block_all_signals_write_to_files() -> TestResult {
 }
 
 #[test]
-fn no_file_becomes_warm_while_the_kernel_is_at_it() -> TestResult {
+fn no_file_is_leased_during_a_call_of_the_kernel() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("beside_calls", dir.path(), &[])?;
     for (mode, rounds) in MODES.into_iter().chain(CACHED_MODES).zip(["1000", "100", "100", "1000", "100", "100"]) {

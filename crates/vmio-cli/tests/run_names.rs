@@ -71,7 +71,7 @@ def told(what, call, *arguments, **more):
     except OSError as error: answer = errno.errorcode[error.errno]
     print(*what, "a descriptor" if call is os.open and isinstance(answer, int) else answer)
     return answer
-def warm(name, flags):
+def leased(name, flags):
     fd = os.open(name, flags)
     for n in range(30): os.pread(fd, 10, n)
     time.sleep(.2)
@@ -94,7 +94,7 @@ fn tells_the_same(modes: &[&str], script: &str) -> TestResult {
 
 const BUFFERS: &str = r#"
 open("data", "wb").write(bytes(100000))
-for fd in (999, warm("data", os.O_RDWR), os.open("data", os.O_WRONLY), os.open("data", os.O_RDONLY)):
+for fd in (999, leased("data", os.O_RDWR), os.open("data", os.O_WRONLY), os.open("data", os.O_RDONLY)):
     for count in (1024, 1025):
         print(fd == 999, count)
         buffers = [bytearray(1)] * count
@@ -112,7 +112,7 @@ fn too_many_buffers_are_not_what_is_wrong_with_a_closed_descriptor() -> TestResu
 
 const FAR: &str = r#"
 open("data", "wb").write(bytes(100000))
-for fd in (999, warm("data", os.O_RDWR), os.open("data", os.O_WRONLY), os.open("data", os.O_RDONLY)):
+for fd in (999, leased("data", os.O_RDWR), os.open("data", os.O_WRONLY), os.open("data", os.O_RDONLY)):
     for offset in (-1, -4096, (1 << 63) - 1, (1 << 63) - 10, 1 << 60, 1 << 31, 100000):
         print(fd == 999, offset)
         told(("pread",), os.pread, fd, 10, offset)
@@ -171,10 +171,10 @@ fn pipes_links_and_what_is_open_by_its_path_have_attributes() -> TestResult {
     tells_the_same(&MODES, ATTRIBUTES)
 }
 
-const WARM: &str = r#"
+const LEASED: &str = r#"
 open("data", "wb").write(bytes(100000))
 for flags in (os.O_RDONLY, os.O_RDWR):
-    fd = warm("data", flags)
+    fd = leased("data", flags)
     told(("flags",), fcntl.fcntl, fd, fcntl.F_GETFL)
     for more in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_TRUNC):
         again = told(("again",), os.open, "data", more | os.O_NONBLOCK)
@@ -188,16 +188,16 @@ for n in range(20): told(("a pipe",), os.write, pipe, b"0")
 
 #[test]
 fn a_program_is_not_in_its_own_way() -> TestResult {
-    tells_the_same(&["posix", "sync --cache 8M", "strict"], WARM)
+    tells_the_same(&["posix", "sync --cache 8M", "strict"], LEASED)
 }
 
-/// What is changed of a file that is warm is flushed.
+/// What is changed of a file that is leased is flushed.
 #[test]
-fn attributes_of_a_warm_file_are_flushed() -> TestResult {
+fn attributes_of_a_leased_file_are_flushed() -> TestResult {
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    let script = "open('data', 'wb').write(bytes(100000)); fd = warm('data', os.O_RDWR)\n\
+    let script = "open('data', 'wb').write(bytes(100000)); fd = leased('data', os.O_RDWR)\n\
                   for n in range(100): os.chmod('data', 0o600 + n % 8)";
     for mode in ["sync", "strict"] {
         let dir = tempfile::tempdir()?;

@@ -338,7 +338,7 @@ fn what_the_kernel_does_not_take_of_a_cache_stays_in_the_log() -> TestResult {
     let mut command = under("strict --cache 8M", dir.path(), &["python3", "-c", NOT_TAKEN]);
     let output = command.current_dir(dir.path()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("is in the log: run vmio recover"), "{said}");
+    assert!(output.status.success() && said.contains("its log keeps the writes: run vmio recover"), "{said}");
     assert!(fs::read(&file)? == expected, "the test shows nothing");
     succeeded(vmio().arg("recover").arg(dir.path()))?;
     expected[800 << 10..][..4096].copy_from_slice("kept".repeat(1024).as_bytes());

@@ -90,12 +90,12 @@ fn what_cannot_be_replayed_is_refused() -> Result<(), Box<dyn std::error::Error>
     for (arguments, message) in [
         (&["--trace", path, "--cache", "1M"][..], "line 2: \"two\" is not a page number"),
         (&["--trace", "/nowhere/at/all", "--cache", "1M"], "cannot open the trace /nowhere/at/all"),
-        (&["--synthetic", "zipf", "--cache", "4K"], "1 MiB at least are simulated"),
+        (&["--synthetic", "zipf", "--cache", "4K"], "it must be at least 1 MiB"),
         (&["--synthetic", "sometimes", "--cache", "1M"], "is not a pattern"),
         (&["--synthetic", "zipf", "--cache", "0%"], "is not a share"),
         (
             &["--synthetic", "zipf", "--cache", "1M", "--policy", "mru"],
-            "is no policy: write all, or auto, auto-mixed, keep-refaulted",
+            "is not a policy: write all, or some of auto, auto-mixed, keep-refaulted",
         ),
         (&["--synthetic", "zipf", "--cache", "1M", "--report", "misses.png"], "neither .html nor .svg"),
         (&["--cache", "1M"], "--trace"),

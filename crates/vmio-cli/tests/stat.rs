@@ -45,7 +45,7 @@ fn totals_grow_with_what_the_process_reads() -> TestResult {
     let timed = number(&first["latency_ns"]["read"]["count"]);
     assert!(timed >= 1 && timed <= number(&counters["reads"]), "{first}");
     assert_eq!(number(&first["reads_timed_one_in"]), 8);
-    assert_eq!((number(&counters["soft_misses"]), number(&counters["store_misses"])), (0, 0));
+    assert_eq!((number(&counters["minor_faults"]), number(&counters["store_misses"])), (0, 0));
     assert!(first["latency_ns"]["sync"]["p50"].is_null() && first["interval"].is_null());
 
     cat.read(16 << 20)?;

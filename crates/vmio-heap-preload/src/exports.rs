@@ -142,7 +142,7 @@ pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void
 /// As the C library's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: it is the same.
+    // SAFETY: `memalign` asks of its caller what this function asks.
     unsafe { memalign(alignment, bytes) }
 }
 

@@ -1,8 +1,8 @@
-//! Who keeps a heap within its cache.
+//! The engine that keeps a heap within its cache.
 
 use std::str::FromStr;
 
-/// Who keeps a heap within its cache.
+/// The engine that keeps a heap within its cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeapEngine {

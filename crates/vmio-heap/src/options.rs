@@ -37,7 +37,7 @@ impl HeapOptions {
         self.heap_bytes
     }
 
-    /// Who keeps the heap within its cache.
+    /// The engine that keeps the heap within its cache.
     pub fn engine(self, engine: HeapEngine) -> Self {
         Self { engine, ..self }
     }

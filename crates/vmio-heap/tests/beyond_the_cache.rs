@@ -60,7 +60,7 @@ fn what_exceeds_the_cache_is_as_it_was_stored() -> Result<(), Box<dyn Error>> {
         assert_eq!(texts.len() as u64, WORDS / 8);
         assert!(texts.iter().all(|(at, text)| text.parse() == Ok(word(thread, *at))));
     }
-    // The steward looks after the fact, so that there may be somewhat more for a moment.
+    // The reclaimer looks after the fact, so that there may be somewhat more for a moment.
     let resident = resident_bytes()?.saturating_sub(before);
     assert!(resident < 2 * CACHE_BYTES, "{resident} bytes are in memory");
 

@@ -1,197 +1,100 @@
-//! A store: a volume's segments, each with its log and its regions, and the threads that spill.
+//! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
 mod collector;
+mod compactor;
 mod creation;
 mod ends;
-mod found_records;
 mod growth;
-mod held;
-mod holders;
+mod keyspace_handle;
 mod large_values;
+mod lengths;
 mod memory_balance;
-mod open_region;
+mod open_handle;
+mod open_handles;
+mod open_keyspace;
 mod open_segment;
 mod opened;
 mod reading;
+mod recovered_records;
 mod recovery;
-mod region_handle;
 mod removal;
 mod reorganization;
 mod scan;
 mod segment_handle;
 mod segments;
 mod snapshot;
-mod spiller;
 mod stats;
+mod store;
 mod value_reader;
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::opened::Opened;
-use crate::db::reorganization::ScannedRecords;
-use crate::device::{Beside, Device};
+use crate::device::{Device, TakeoverBacking};
 use crate::error::{Error, Result};
-use crate::format::extents::LARGE_BYTES_MAX;
-use crate::format::geometry::UNIT_BYTES;
+use crate::keyspace::Keyspace;
 use crate::options::{Durability, Options};
-use crate::region::{LevelMemory, Limits, Region};
-use crate::tree::MergeThreads;
 use crate::volume::Volume;
-use crate::volume::unit_lives::UnitLives;
 use crate::write_batch::{WriteBatch, Writes};
-pub(crate) use held::Held;
-pub(crate) use holders::{Holder, Holders};
-pub(crate) use open_region::OpenRegion;
+pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
+pub(crate) use lengths::{check_key, check_value_length};
+pub(crate) use open_handle::OpenHandle;
+pub(crate) use open_handles::{HandleKind, OpenHandles};
+pub(crate) use open_keyspace::OpenKeyspace;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
-pub use region_handle::RegionHandle;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
-pub use snapshot::{RegionSnapshot, Snapshot};
+pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
 
-/// The region that is there from the start.
-pub const DEFAULT_REGION: &str = "default";
-
-/// The longest key, in bytes: 64 KiB.
-pub const KEY_BYTES_MAX: usize = crate::format::record::KEY_BYTES_MAX;
-
-/// The longest value, in bytes: 1 GiB.
-pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
-
 /// A persistent key-value store.
 ///
-/// Any threads may use it. Writers to one region take turns; readers wait for nobody but the device.
+/// A `Db` derefs to the handle of its default keyspace, so that `db.put` and `db.get` work on that one.
 ///
-/// A clone is the same store, which closes with the last of them, or when [`Self::close`] is called for one of them: for all.
+/// Threads may share it. Writers to one keyspace take turns. Readers wait for the device alone.
 ///
-/// A forked child of the process has nothing of the store: whatever it asks of it is [`Error::Forked`], and what it drops is left alone.
+/// A clone refers to the same store. The store closes when its last clone is dropped, or when [`Self::close`] is called on any of them.
+///
+/// In a forked child each call returns [`Error::Forked`], and drops do nothing.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::open_or_create(&path, Options::new())?;
+/// let colors = db.keyspace_or_create("colors")?;
+/// colors.put(b"apple", b"red")?;
+/// db.put(b"apple", b"fruit")?;
+/// assert_eq!(colors.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+/// assert_eq!(db.keyspace_names()?, ["colors", "default"]);
+/// db.close()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Db {
-    default: RegionHandle,
+    default: KeyspaceHandle,
     recovery: Recovery,
-    held: Held<Arc<Opened>>,
-}
-
-/// What all segments of a store share.
-pub(crate) struct Store {
-    /// What is held of it is held by the process that has opened it.
-    process: Held<()>,
-    device: Arc<Device>,
-    /// Whoever makes it longer, or creates a segment, holds it.
-    volume: Mutex<Volume>,
-    lives: UnitLives,
-    /// Those of all segments.
-    regions: RwLock<BTreeMap<String, Arc<Region>>>,
-    /// Whoever creates a region, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
-    /// failed, with their segment: they may be there when the store is opened again.
-    in_doubt: Mutex<BTreeMap<String, u32>>,
-    /// How many segments there are.
-    segments: AtomicU64,
-    level_memory: Arc<LevelMemory>,
-    options: Options,
-    spills: spiller::Queue,
-    collector: collector::Wake,
-    scanned: ScannedRecords,
-    merge_threads: MergeThreads,
-    /// Whether room that comes free is given back.
-    discards: AtomicBool,
-    /// Whether each flush of a log is followed by a look whether somebody has taken the store over.
-    looks_after_flushes: Arc<AtomicBool>,
-    /// Nothing is written any more.
-    is_closed: AtomicBool,
-}
-
-impl Store {
-    fn new(volume: Volume, options: Options) -> Result<Store> {
-        let device = Arc::clone(&volume.device);
-        let failed = |source| Error::Device {
-            volume: device.name().to_owned(),
-            action: "marking the process",
-            offset: 0,
-            source,
-        };
-        Ok(Store {
-            process: Held::new((), Holders::of(device.identity())).map_err(failed)?,
-            is_closed: AtomicBool::new(false),
-            lives: UnitLives::new(device.units_max()),
-            device,
-            volume: Mutex::new(volume),
-            regions: RwLock::default(),
-            in_doubt: Mutex::default(),
-            segments: AtomicU64::new(0),
-            level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
-            spills: spiller::Queue::default(),
-            collector: collector::Wake::default(),
-            scanned: ScannedRecords::new(),
-            merge_threads: MergeThreads::new(options.merge_threads()),
-            discards: AtomicBool::new(options.discards()),
-            looks_after_flushes: Arc::new(AtomicBool::new(options.is_fenced())),
-            options,
-        })
-    }
-
-    /// What somebody outside gets to hold of it.
-    fn hold<U>(&self, holder: Holder, make: impl FnOnce() -> U) -> Held<U> {
-        self.process.map(holder, |()| make())
-    }
-
-    fn volume(&self) -> MutexGuard<'_, Volume> {
-        self.volume.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn regions(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Region>>> {
-        self.regions.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add_region(&self, region: Region) -> Arc<Region> {
-        let region = Arc::new(region);
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(region.name.clone(), Arc::clone(&region));
-        region
-    }
-
-    fn in_doubt(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remove_region(&self, region: &Region) {
-        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region.name);
-    }
-
-    /// There is one more segment, whose log has its end in memory.
-    fn add_segment(&self) {
-        self.segments.fetch_add(1, Ordering::Relaxed);
-        self.level_memory.add_beside(self.options.tail_bytes());
-    }
-
-    /// Fails if it is open for reading alone, or was closed, or the caller is a forked child.
-    fn check_writable(&self) -> Result<()> {
-        self.process.get()?;
-        let volume = || self.device.name().to_owned();
-        if self.options.reads_only() {
-            return Err(Error::ReadOnly { volume: volume() });
-        }
-        if self.is_closed.load(Ordering::Relaxed) { Err(Error::Closed { volume: volume() }) } else { Ok(()) }
-    }
-
-    fn limits(&self) -> Limits {
-        self.options.limits(self.device.units_max() * UNIT_BYTES)
-    }
-
-    fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {
-        move |source| Error::Device { volume: self.device.name().to_owned(), action, offset: 0, source }
-    }
+    handle: OpenHandle<Arc<Opened>>,
 }
 
 impl Db {
-    /// Opens a store, and brings back what was durable, whatever has happened to it.
+    /// Opens a store and recovers all that was durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVolume`] if the file holds no store; [`Error::StillOpen`] if this process has it open; [`Error::Damaged`] if a block is
+    /// damaged and has no good copy.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let access = if options.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
         let backing = FileBacking::open(path, access)?;
@@ -199,7 +102,7 @@ impl Db {
         Self::open_on(backing, options)
     }
 
-    /// Opens the store on a backing.
+    /// Opens the store on a backing; see [`Self::open`].
     pub fn open_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
         let device = Self::map(&options.cache()?, backing, &options)?;
         Self::start(Volume::open(device)?, options)
@@ -207,13 +110,13 @@ impl Db {
 
     fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         let backing: Arc<dyn Backing> =
-            if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
+            if options.takes_over() { Arc::new(TakeoverBacking(backing)) } else { Arc::new(backing) };
         let identity = backing.identity();
         let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
-            let by = identity.and_then(Holders::in_words);
-            match (error, by) {
-                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(by)) => {
-                    Error::StillHeld { volume, by }
+            let handles = identity.and_then(OpenHandles::in_words);
+            match (error, handles) {
+                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(handles)) => {
+                    Error::StillOpen { volume, handles }
                 }
                 (error, _) => error,
             }
@@ -223,47 +126,58 @@ impl Db {
 
     fn start(volume: Volume, options: Options) -> Result<Db> {
         let (opened, recovery) = Opened::start(volume, options)?;
-        let default = opened.segments.region_or_create(DEFAULT_REGION, None)?;
-        let held = default.hold(Holder::Db, |_| Arc::new(opened));
-        let default = default.held_by(Holder::Db);
-        held.get()?.begin_upkeep()?;
-        Ok(Db { default, recovery, held })
+        let default = opened.segments.keyspace_or_create(DEFAULT_KEYSPACE, None)?;
+        let handle = default.open_handle(HandleKind::Db, |_| Arc::new(opened));
+        let default = default.with_kind(HandleKind::Db);
+        handle.get()?.begin_upkeep()?;
+        Ok(Db { default, recovery, handle })
     }
 
-    /// What is behind it, for the process that has opened it.
+    /// The open store; fails in a forked child.
     fn opened(&self) -> Result<&Opened> {
-        self.held.get().map(|opened| &**opened)
+        self.handle.get().map(|opened| &**opened)
     }
 
-    /// What opening it has brought back.
+    /// Returns what was recovered when the store was opened.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// The region that is there from the start.
-    pub fn default_region(&self) -> &RegionHandle {
+    /// The keyspace that every store has.
+    pub fn default_keyspace(&self) -> &KeyspaceHandle {
         &self.default
     }
 
-    /// A region by its name, in whichever segment.
-    pub fn region(&self, name: &str) -> Result<RegionHandle> {
+    /// The keyspace of a name, in whichever segment it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoKeyspace`] if there is none.
+    pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle> {
         let segments = &self.opened()?.segments;
-        let no_region = || Error::NoRegion { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
-        segments.region(name)?.ok_or_else(no_region)
+        let no_keyspace =
+            || Error::NoKeyspace { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
+        segments.keyspace(name)?.ok_or_else(no_keyspace)
     }
 
-    /// A region by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::region_or_create`] creates
-    /// it in another one.
-    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        self.opened()?.segments.region_or_create(name, None)
+    /// The keyspace of a name. If there is none, it is created durably in the first segment; [`SegmentHandle::keyspace_or_create`] creates
+    /// it in another.
+    pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
+        self.opened()?.segments.keyspace_or_create(name, None)
     }
 
-    /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Regions that must not share a
-    /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
+    /// Creates a segment, durably. It has a log of its own, and space of its own that grows as needed.
     ///
-    /// It takes some units that are no segment's: 64 MiB, and what a spill may need. The volume becomes longer by as much; if
-    /// [`Options::max_volume_bytes`] does not allow that, it is [`Error::Full`]. Of [`Options::memory_bytes`] it takes 8 MiB.
+    /// Give keyspaces their own segment if they must not share a log with others; see [`SegmentHandle`].
     ///
+    /// A segment takes 64 MiB of allocation units that no other segment has, and as much as a compaction may need. The volume grows by
+    /// that. The segment also takes 8 MiB of [`Options::memory_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if [`Options::max_volume_bytes`] does not allow the growth.
+    ///
+    /// # Examples
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let folder = tempfile::tempdir()?;
@@ -272,9 +186,9 @@ impl Db {
     ///
     /// let db = Db::create(&path, Options::new().volume_bytes(256 << 20).max_volume_bytes(1 << 30))?;
     /// let archive = db.create_segment()?;
-    /// let old = archive.region_or_create("old orders")?;
+    /// let old = archive.keyspace_or_create("old orders")?;
     /// old.put(b"1", b"paid")?;
-    /// assert_eq!(db.region("old orders")?.segment(), archive.number());
+    /// assert_eq!(db.keyspace("old orders")?.segment(), archive.number());
     /// assert_eq!(db.segments()?.len(), 2);
     ///
     /// let mut batch = WriteBatch::new();
@@ -288,88 +202,98 @@ impl Db {
         self.opened()?.create_segment()
     }
 
-    /// All segments, in the order of their numbers; the first one, 0, is there from the start.
+    /// All segments in the order of their numbers. Every store has the first one, number 0.
     pub fn segments(&self) -> Result<Vec<SegmentHandle>> {
         Ok(self.opened()?.segments.handles())
     }
 
-    /// A segment by its number.
+    /// The segment of a number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSegment`] if there is none.
     pub fn segment(&self, number: u32) -> Result<SegmentHandle> {
         let segments = &self.opened()?.segments;
         let no_segment = || Error::NoSegment { volume: segments.store().device.name().to_owned(), number };
         segments.handles().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
     }
 
-    /// The names of all regions.
-    pub fn region_names(&self) -> Result<Vec<String>> {
-        Ok(self.opened()?.segments.store().regions().keys().cloned().collect())
+    /// The names of all keyspaces.
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        Ok(self.opened()?.segments.store().keyspaces().keys().cloned().collect())
     }
 
-    /// Writes a batch: after a crash all of it is there, or nothing.
+    /// Writes a batch atomically: after a crash all of its writes are there, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the batch was made for another store.
     pub fn write(&self, batch: &WriteBatch) -> Result<()> {
         self.write_with(batch, self.default.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Writes a batch atomically, with a durability for this write.
     pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         let store = self.opened()?.segments.store();
         let Some(Writes { home, operations }) = batch.writes()? else { return Ok(()) };
         if !Arc::ptr_eq(&home.store, store) {
-            let second = operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            let second = operations.first().map_or_else(String::new, |first| first.keyspace.name.clone());
             return Err(Error::BatchAcrossSegments { first: self.default.name().to_owned(), second });
         }
         home.write(operations, durability)
     }
 
-    /// All regions of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
+    /// A view of all keyspaces at one moment. It does not show later writes, and shows each batch whole or not at all.
     pub fn snapshot(&self) -> Snapshot {
-        let now = |opened: &Arc<Opened>| snapshot::Regions::now(&opened.segments);
-        Snapshot::new(self.held.map(Holder::Snapshot, now), &self.default)
+        let now = |opened: &Arc<Opened>| snapshot::Keyspaces::now(&opened.segments);
+        Snapshot::new(self.handle.map(HandleKind::Snapshot, now), &self.default)
     }
 
-    /// Returns once all writes that have returned are durable, those to all segments.
+    /// Makes all writes to all segments durable that have returned before this call.
     pub fn sync(&self) -> Result<()> {
         self.opened()?.segments.sync()
     }
 
-    /// Spills what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
-    /// nothing to read back.
+    /// Flushes all memtables, and returns once their contents are durable. The next opening has nothing to read back of what was written
+    /// before this call.
     pub fn flush(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         let store = segments.store();
         store.check_writable()?;
-        let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
-        let freeze = |region: &Arc<Region>| {
-            if region.freeze() {
-                store.spills.put(region);
+        let keyspaces: Vec<Arc<Keyspace>> = store.keyspaces().values().cloned().collect();
+        let rotate = |keyspace: &Arc<Keyspace>| {
+            if keyspace.rotate_memtable() {
+                store.compactions.put(keyspace);
             }
         };
-        // What is written from here on is for the next one.
-        let targets: Vec<u64> = regions.iter().map(|region| region.memories_so_far()).collect();
-        regions.iter().for_each(freeze);
-        for (region, target) in regions.iter().zip(targets) {
+        // Later writes are for the next flush.
+        let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
+        keyspaces.iter().for_each(rotate);
+        for (keyspace, target) in keyspaces.iter().zip(targets) {
             loop {
-                let spilled = region.spilled_memories();
-                if spilled >= target {
+                let flushed = keyspace.flushed_memtables();
+                if flushed >= target {
                     break;
                 }
-                // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
-                freeze(region);
-                segments.of(region).wait_for_spill_after(region, spilled)?;
+                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is
+                // rotated after it.
+                rotate(keyspace);
+                segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
             }
         }
         self.sync()
     }
 
-    /// Collects garbage of the logs until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
-    /// is collected in the background as well; this one is thorough: what is in memory is spilled first, and where garbage may be
-    /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
+    /// Collects garbage of the logs until they are within [`Options::max_space_amplification`], or until no more can be gained.
+    ///
+    /// Garbage is collected in the background as well. This call is thorough: it flushes all memtables first, and merges all levels where
+    /// only a merge finds garbage. Chunks that a snapshot or a scan still reads come free once that is dropped.
     pub fn collect_garbage(&self) -> Result<()> {
         self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
-    /// Says that no owner is there any more from whom the store was taken over: the room that he could have written to may be used
-    /// again. Who opens it without [`Options::take_over`] says the same.
+    /// Allows the space to be used again that former owners could write to. Call it once no process is left from which the store was taken
+    /// over. An opening without [`Options::take_over`] does the same.
     pub fn forget_former_owners(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         segments.store().volume().forget_former_owners();
@@ -377,15 +301,15 @@ impl Db {
         Ok(())
     }
 
-    /// How much there is of what, over all segments.
+    /// Sizes and counts, summed over all segments.
     pub fn stats(&self) -> Result<Stats> {
         Ok(self.opened()?.segments.stats())
     }
 
-    /// Makes all writes durable and closes the store, for its clones as well; tells what a mere drop could only log. Where one of them
-    /// was closed before, there is nothing left to do.
+    /// Makes all writes durable and closes the store, for all clones. A drop does the same, but can only log an error.
     ///
-    /// What is held of it, clones, handles, snapshots, scans and readers, can be read on; a write is [`Error::Closed`].
+    /// Open handles, snapshots, scans and readers can still be read. Their writes fail with [`Error::Closed`]. Closing a closed store does
+    /// nothing.
     pub fn close(self) -> Result<()> {
         self.opened()?.close()
     }
@@ -393,15 +317,15 @@ impl Db {
 
 impl Clone for Db {
     fn clone(&self) -> Self {
-        Db { default: self.default.held_by(Holder::Db), recovery: self.recovery, held: self.held.clone() }
+        Db { default: self.default.with_kind(HandleKind::Db), recovery: self.recovery, handle: self.handle.clone() }
     }
 }
 
 impl std::ops::Deref for Db {
-    type Target = RegionHandle;
+    type Target = KeyspaceHandle;
 
-    /// The region that is there from the start: so `db.put` goes there.
-    fn deref(&self) -> &RegionHandle {
+    /// The default keyspace, so that `db.put` writes to it.
+    fn deref(&self) -> &KeyspaceHandle {
         &self.default
     }
 }
@@ -413,18 +337,4 @@ impl std::fmt::Debug for Db {
             Err(_) => write!(out, "store of the parent process"),
         }
     }
-}
-
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if (1..=KEY_BYTES_MAX).contains(&key.len()) {
-        return Ok(());
-    }
-    Err(Error::KeyLength { bytes: key.len(), most: KEY_BYTES_MAX })
-}
-
-pub(crate) fn check_value_length(bytes: u64) -> Result<()> {
-    if bytes <= VALUE_LENGTH_MAX {
-        return Ok(());
-    }
-    Err(Error::ValueLength { bytes, most: VALUE_LENGTH_MAX })
 }

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Why an operation failed.
 
 use std::error::Error as _;
 
@@ -6,98 +6,116 @@ use std::error::Error as _;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Error, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// match db.put(b"", b"value") {
+///     Err(Error::KeyLength { bytes: 0, most }) => assert_eq!(most, vmio_kv::KEY_BYTES_MAX),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The memory-mapped I/O below, or the device.
+    /// The cache or the device failed.
     #[error(transparent)]
     Io(vmio::Error),
-    /// A forked child used a store that its parent has opened, or something that is held of one.
-    #[error("this store belongs to the parent process: open it anew in the child, once the parent has closed it")]
+    /// A forked child used a store that its parent had opened, or one of its handles.
+    #[error("this store belongs to the parent process: once the parent has closed it, open it in the child")]
     Forked,
-    /// This process has the store open, or still holds something of one that was closed: whatever that shows stays as it is.
-    #[error("{volume} is held in this process by {by}: it can be opened again when that is gone")]
-    StillHeld {
+    /// This process still has handles of the store, though perhaps of one that was closed.
+    #[error("{volume} is still open in this process by {handles}: drop that first")]
+    StillOpen {
         /// The volume.
         volume: String,
-        /// What holds it, in words.
-        by: String,
+        /// The kinds of handles, in words.
+        handles: String,
     },
-    /// The region that is there from the start was to be dropped.
-    #[error("region {name:?} is there from the start, and stays; `clear` takes all that it has")]
-    RegionStays {
+    /// The default keyspace cannot be dropped.
+    #[error("keyspace {name:?} cannot be dropped: every store has it; `clear` deletes all of its keys")]
+    KeyspaceStays {
         /// Its name.
         name: String,
     },
-    /// The store was closed: what was written is durable, and what is held of it can be read, but nothing is written any more.
-    #[error("{volume} was closed: open it again")]
+    /// The store was closed: its writes are durable, and its handles can only read.
+    #[error("{volume} was closed: open it again to write")]
     Closed {
         /// The volume.
         volume: String,
     },
-    /// A read, write or flush of the device failed.
+    /// A read, write or flush failed on the device.
     #[error("{volume}: {action} at byte {offset} failed")]
     Device {
-        /// What is stored there.
+        /// The volume.
         volume: String,
-        /// What was tried.
+        /// What failed.
         action: &'static str,
-        /// Where.
+        /// The byte where it failed.
         offset: u64,
         /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// What the device holds is not what was written.
+    /// The device holds something else than was written.
     #[error("{volume}: {structure} at byte {offset} is damaged: {damage}")]
     Damaged {
         /// The volume.
         volume: String,
-        /// What should be there.
+        /// The damaged structure.
         structure: &'static str,
-        /// Where.
+        /// The byte where it begins.
         offset: u64,
         /// What is wrong with it.
         damage: Damage,
     },
-    /// There is no volume in the file.
-    #[error("{volume} holds no volume of vmio-kv: create one, or name another file")]
+    /// The file holds no store.
+    #[error("{volume} holds no store of vmio-kv: create one, or name another file")]
     NoVolume {
         /// The file.
         volume: String,
     },
-    /// The file or device holds what no volume begins with: creating one would destroy it, which [`crate::Options::overwrite`] allows.
-    #[error("{volume} holds something else, which would be lost: name another, or allow it to be overwritten")]
+    /// The file or device holds something else than a store, which creation would destroy. [`crate::Options::overwrite`] allows that.
+    #[error(
+        "{volume} holds something else, which creation would destroy: name another file or device, or allow it to be overwritten"
+    )]
     OtherContent {
         /// The file or device.
         volume: String,
     },
-    /// There is a volume already, which [`crate::Options::overwrite`] allows to be lost.
-    #[error("{volume} holds a volume already: open it, or remove it first")]
+    /// The file or device holds a store already. [`crate::Options::overwrite`] allows it to be destroyed.
+    #[error("{volume} holds a store already: open it, or remove it first")]
     VolumeExists {
         /// The file.
         volume: String,
     },
-    /// The volume was written by a newer version.
-    #[error("{volume} has format version {found}, and this program knows {known} at most: use a newer one")]
+    /// A newer version has written the volume.
+    #[error("{volume} has format version {found}, and this program knows versions up to {known}: use a newer program")]
     NewerVersion {
         /// The volume.
         volume: String,
-        /// Its version.
+        /// The volume's version.
         found: u32,
-        /// The newest known.
+        /// The newest version that is known.
         known: u32,
     },
-    /// The volume uses something that this program does not know.
-    #[error("{volume} uses features that this program does not have (bits {features:#x}): use a newer one")]
+    /// The volume uses features that this program does not know.
+    #[error("{volume} uses features that this program does not know (bits {features:#x}): use a newer program")]
     UnknownFeatures {
         /// The volume.
         volume: String,
-        /// The bits that are not known.
+        /// The bits of the unknown features.
         features: u64,
     },
     /// The file is shorter than the volume in it.
-    #[error("{volume} is {found} bytes long, and the volume in it {wanted}: it was cut off")]
+    #[error("{volume} is {found} bytes long, but its volume has {wanted}: the file was cut off")]
     Truncated {
         /// The volume.
         volume: String,
@@ -106,70 +124,70 @@ pub enum Error {
         /// The length that it should have.
         wanted: u64,
     },
-    /// A volume cannot have that length.
-    #[error("a volume of {bytes} bytes: it has at least {} MiB and at most {} MiB", least >> 20, most >> 20)]
+    /// No volume can have that length.
+    #[error("a volume cannot have {bytes} bytes: it has {} MiB to {} MiB", least >> 20, most >> 20)]
     VolumeLength {
-        /// What was asked for.
+        /// The length that was asked for.
         bytes: u64,
-        /// The least.
+        /// The least length.
         least: u64,
-        /// The most.
+        /// The greatest length.
         most: u64,
     },
-    /// There is no room left: in the volume, or in the file system that its file is on.
+    /// The volume, or the file system that its file is on, has no space left.
     #[error("{}", full(volume, *wanted, *place))]
     Full {
         /// The volume.
         volume: String,
-        /// What was wanted, in bytes.
+        /// How many bytes were wanted.
         wanted: u64,
         /// What is full.
         place: FullPlace,
     },
-    /// A key that cannot be.
-    #[error("a key of {bytes} bytes: keys have 1 to {most}")]
+    /// The key is empty or too long.
+    #[error("a key cannot have {bytes} bytes: keys have 1 to {most}")]
     KeyLength {
-        /// Its length.
+        /// The key's length.
         bytes: usize,
-        /// The longest.
+        /// The longest key.
         most: usize,
     },
-    /// A value that cannot be.
-    #[error("a value of {bytes} bytes: values have up to {most}")]
+    /// The value is too long.
+    #[error("a value cannot have {bytes} bytes: values have up to {most}")]
     ValueLength {
-        /// Its length.
+        /// The value's length.
         bytes: u64,
-        /// The longest.
+        /// The longest value.
         most: u64,
     },
-    /// Where a large value was read from failed, or ended too early: nothing was put.
-    #[error("a value of {wanted} bytes could not be read from where it comes from, after {read} bytes")]
+    /// The source of a large value failed or ended too early. Nothing was put.
+    #[error("the source of a value of {wanted} bytes ended or failed after {read} bytes")]
     Source {
-        /// How long it is.
+        /// The value's length.
         wanted: u64,
-        /// How much of it had been read, in whole steps of up to 1 MiB.
+        /// How many bytes had been read, in whole steps of up to 1 MiB.
         read: u64,
-        /// Why.
+        /// Why it failed.
         #[source]
         source: std::io::Error,
     },
-    /// A name that cannot be.
-    #[error("the name {name:?} for a region: names have 1 to {most} bytes")]
-    RegionName {
+    /// The name of a keyspace is empty or too long.
+    #[error("a keyspace cannot have the name {name:?}: names have 1 to {most} bytes")]
+    KeyspaceName {
         /// The name.
         name: String,
-        /// The longest.
+        /// The longest name, in bytes.
         most: usize,
     },
-    /// There is no such region.
-    #[error("{volume} has no region {name:?}")]
-    NoRegion {
+    /// The store has no keyspace of that name.
+    #[error("{volume} has no keyspace {name:?}")]
+    NoKeyspace {
         /// The volume.
         volume: String,
         /// The name.
         name: String,
     },
-    /// There is no such segment.
+    /// The store has no segment of that number.
     #[error("{volume} has no segment {number}")]
     NoSegment {
         /// The volume.
@@ -177,56 +195,56 @@ pub enum Error {
         /// Its number.
         number: u32,
     },
-    /// A region that was to be in another segment than it is.
-    #[error(
-        "region {name:?} is in segment {found}, not in {wanted}: regions stay in the segment that they were created in"
-    )]
-    RegionElsewhere {
-        /// The region's name.
+    /// The keyspace is in another segment than the one that was named.
+    #[error("keyspace {name:?} is in segment {found}, not in {wanted}: a keyspace stays in its segment")]
+    KeyspaceElsewhere {
+        /// The keyspace's name.
         name: String,
         /// The segment that it is in.
         found: u32,
-        /// The one that it was to be in.
+        /// The segment that was named.
         wanted: u32,
     },
-    /// A batch for regions that share no log: after a crash one of them could have it, and the other one not.
-    #[error("regions {first:?} and {second:?} are in different segments or stores: a batch is written to one segment")]
+    /// A batch has writes to keyspaces of different segments or stores, which share no log.
+    #[error(
+        "keyspaces {first:?} and {second:?} are in different segments or stores: a batch is written to one segment"
+    )]
     BatchAcrossSegments {
-        /// The region of the batch's first write.
+        /// The keyspace of the batch's first write.
         first: String,
-        /// The other one.
+        /// The keyspace in another segment.
         second: String,
     },
-    /// An option that cannot be.
+    /// An option has a wrong value.
     #[error("{option} = {value}: {why}")]
     Option {
-        /// Which.
+        /// The option.
         option: &'static str,
         /// Its value.
         value: u64,
-        /// What it has to be.
+        /// What the value must be.
         why: &'static str,
     },
-    /// Somebody has taken the volume over: what was acknowledged is his now, nothing else will be.
+    /// Another process or node has taken the store over. It has all writes that were acknowledged; no more are accepted here.
     #[error(
-        "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and open it again only when that one has ended"
+        "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and do not open it before the new owner has closed it"
     )]
     Fenced {
         /// The volume.
         volume: String,
         /// This owner's epoch.
         own_epoch: u64,
-        /// The new owner's.
+        /// The new owner's epoch.
         new_epoch: u64,
     },
-    /// The store was opened for reading alone.
-    #[error("{volume} was opened for reading alone (`Options::read_only`)")]
+    /// The store was opened read-only.
+    #[error("{volume} was opened read-only (`Options::read_only`)")]
     ReadOnly {
         /// The volume.
         volume: String,
     },
-    /// An earlier failure has ended all writing: what is durable is, and reads go on.
-    #[error("{volume} takes no more writes since {why}: close and open it again")]
+    /// An earlier failure has stopped all writes. Durable writes are kept, and reads go on.
+    #[error("{volume} takes no more writes since {why}: close it and open it again")]
     Stopped {
         /// The volume.
         volume: String,
@@ -239,21 +257,20 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FullPlace {
-    /// The volume: it has to grow, or something in it has to go.
+    /// The volume: let it grow, or delete something.
     Volume,
-    /// The file system that the volume's file is on, or what its owner may take there. Deletions from the store go on, and puts do as
-    /// soon as there is room again.
+    /// The file system that the volume's file is on, or its owner's quota there. Deletions still work. Puts work again once there is space.
     FileSystem,
 }
 
 fn full(volume: &str, wanted: u64, place: FullPlace) -> String {
     match place {
         FullPlace::Volume => {
-            format!("{volume} is full: {wanted} bytes more were wanted; delete something, or grow it")
+            format!("{volume} is full: {wanted} more bytes were wanted; delete something, or grow it")
         }
         FullPlace::FileSystem => format!(
-            "{volume}: the file system that the file is on is full: {wanted} bytes more were wanted; \
-             make room there, or delete something from the store"
+            "{volume}: its file system is full: {wanted} more bytes were wanted; \
+                         make space there, or delete something from the store"
         ),
     }
 }
@@ -268,7 +285,7 @@ impl From<vmio::Error> for Error {
 }
 
 impl Error {
-    /// With what has led to it, for those who are told later that it was: the first failure, if it is that it was one.
+    /// The error and its causes as one text; of [`Error::Stopped`], the first failure alone.
     pub(crate) fn with_causes(&self) -> String {
         if let Error::Stopped { why, .. } = self {
             return why.clone();
@@ -278,59 +295,59 @@ impl Error {
     }
 }
 
-/// What is wrong with something on the device.
+/// What is wrong with a structure on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It does not begin as it should.
-    #[error("it does not begin as such a thing does")]
+    /// It does not begin with its magic bytes.
+    #[error("it does not begin with its magic bytes")]
     Magic,
-    /// The checksum is not that of the bytes.
+    /// Its checksum does not match its bytes.
     #[error("its checksum does not match")]
     Checksum,
-    /// It is another kind of thing.
+    /// It is a block of another kind.
     #[error("it is of kind {found}, not {wanted}")]
     Kind {
-        /// What it says.
+        /// The kind that it has.
         found: u8,
-        /// What it should say.
+        /// The kind that it should have.
         wanted: u8,
     },
-    /// It belongs elsewhere.
+    /// It belongs to another place.
     #[error("it says that it belongs to byte {says}")]
     Misplaced {
-        /// Where.
+        /// The byte that it belongs to.
         says: u64,
     },
-    /// It is older than what refers to it: a write was lost.
+    /// It is older than its reference: a write was lost.
     #[error("it is of epoch {found}, not {wanted}: a write was lost")]
     Epoch {
-        /// What it says.
+        /// The epoch that it has.
         found: u64,
-        /// What refers to it says.
+        /// The epoch that the reference has.
         wanted: u64,
     },
-    /// Its newest copy is damaged, or its write was lost.
+    /// Its newest copy is damaged, or that copy's write was lost.
     #[error("the newest copies of some of its blocks are damaged, or their writes were lost")]
     Stale,
-    /// It belongs to another segment or region.
-    #[error("it belongs to another volume, segment or region")]
+    /// It belongs to another volume, segment or keyspace.
+    #[error("it belongs to another volume, segment or keyspace")]
     Foreign,
-    /// It ends before it should.
+    /// It ends too early.
     #[error("it ends before it should")]
     Length,
-    /// It says that it has more parts than it has room for.
-    #[error("it says that it has {found} parts, and there is room for {most}")]
+    /// It claims more parts than it has space for.
+    #[error("it claims {found} parts, and has space for {most}")]
     Count {
-        /// What it says.
+        /// The parts that it claims.
         found: usize,
-        /// What there is room for.
+        /// The parts that it has space for.
         most: usize,
     },
-    /// A value that cannot be.
+    /// A field has an impossible value.
     #[error("{what} is {found}")]
     Value {
-        /// Of what.
+        /// The field.
         what: &'static str,
         /// The value.
         found: u64,
@@ -342,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_stopped_by_somebody_who_was_is_told_of_the_first_failure() {
+    fn a_stopped_store_reports_the_first_failure_once() {
         let source = std::io::Error::other("the disk is gone");
         let first = Error::Device { volume: "disk".to_owned(), action: "writing", offset: 7, source };
         let stopped = |why| Error::Stopped { volume: "disk".to_owned(), why };

@@ -1,9 +1,26 @@
-//! Which keys a scan goes through.
+//! The range of keys that a scan covers.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// Keys between two bounds: made from a range of whatever is bytes, such as `..`, `b"a"..` or `from..=to`, or by [`Self::prefix`].
+/// A range of keys. It is made from any range of byte strings, such as `..`, `b"a"..` or `from..=to`, or by [`Self::prefix`].
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, KeyRange, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// for key in ["apple", "apricot", "banana"] {
+///     db.put(key.as_bytes(), b"fruit")?;
+/// }
+/// assert_eq!(db.scan(KeyRange::prefix("ap")).count(), 2);
+/// assert_eq!(db.scan(b"apricot"..).count(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
     pub(crate) lower: Bound<Vec<u8>>,
@@ -11,10 +28,10 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
-    /// Keys that begin with these bytes.
+    /// The keys that begin with a prefix.
     pub fn prefix(prefix: impl AsRef<[u8]>) -> Self {
         let prefix = prefix.as_ref();
-        // The least byte string that is greater than all of them.
+        // The least byte string that is greater than all of these keys.
         let upper = match prefix.iter().rposition(|byte| *byte < u8::MAX) {
             Some(last) => {
                 let mut upper = prefix[..=last].to_vec();
@@ -32,7 +49,7 @@ impl KeyRange {
     }
 }
 
-/// Whether a key lies beyond a bound, for who goes towards what compares as `beyond`; false if it is not known how it compares.
+/// Whether a key lies beyond a bound, in the direction in which keys compare as `beyond`. False if the comparison is not known.
 pub(crate) fn is_beyond(bound: &Bound<Vec<u8>>, beyond: Ordering, compare: impl Fn(&[u8]) -> Option<Ordering>) -> bool {
     match bound {
         Bound::Included(end) => compare(end).is_some_and(|ordering| ordering == beyond),
@@ -96,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_has_the_keys_that_begin_with_it(
+                fn a_prefix_covers_the_keys_that_begin_with_it(
             prefix in proptest::collection::vec(prop_oneof![Just(0), Just(254), Just(255)], 0..4),
             key in proptest::collection::vec(prop_oneof![Just(0), Just(254), Just(255)], 0..6),
         ) {
@@ -104,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn ranges_mean_what_they_do_elsewhere(from: u8, to: u8, key: u8) {
+                fn ranges_cover_the_same_keys_as_ranges_of_numbers(from: u8, to: u8, key: u8) {
             let [a, b, k] = [from, to, key].map(|byte| [byte]);
             prop_assert_eq!(contains(&(a..b).into(), &k), (from..to).contains(&key));
             prop_assert_eq!(contains(&(a..=b).into(), &k), (from..=to).contains(&key));

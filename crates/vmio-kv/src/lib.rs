@@ -1,9 +1,14 @@
-//! A persistent key-value store on memory-mapped I/O: Kreon's design, made safe against crashes.
+//! A persistent, crash-safe key-value store on memory-mapped I/O, after Kreon.
 //!
-//! Keys and values are appended to a log. An index of several levels says where: one in memory, the others B-trees on the
-//! device, each larger than the one above. When a level is full its entries are merged into the next one (a *spill*): keys'
-//! fronts and pointers move, values never do. Nodes and records are read by loads through a [`vmio::Mapping`]; there is
-//! no other cache.
+//! Keys and values are appended to a log. An index in levels says where each record is. The first level is a *memtable* in memory; the
+//! others are B-trees on the device, each larger than the one above. A full memtable is *flushed* into the first tree, and a full tree is
+//! *compacted* into the next. Kreon calls both a *spill*. Flushes and compactions move the fronts of keys and pointers; values stay in the
+//! log. Nodes and records are read by loads from a [`vmio::Mapping`], and there is no other cache.
+//!
+//! A store is a volume: a file or a block device. It is divided into *segments*, each with a log of its own. A segment holds *keyspaces*,
+//! which are independent sets of keys. A new store has one segment and one keyspace, [`DEFAULT_KEYSPACE`].
+//!
+//! # Examples
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,6 +24,7 @@
 //! # }
 //! ```
 
+mod batching_lock;
 mod check;
 mod db;
 mod device;
@@ -26,19 +32,18 @@ mod error;
 mod extents;
 mod format;
 mod key_range;
+mod keyspace;
 mod log;
 mod options;
-mod region;
 mod sparse_words;
-mod streak_lock;
 mod tree;
 mod volume;
 mod write_batch;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
-    DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, RegionHandle, RegionSnapshot, Scan, SegmentHandle,
-    SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
+    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Scan,
+    SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
 };
 pub use error::{Damage, Error, FullPlace, Result};
 pub use key_range::KeyRange;

@@ -7,32 +7,52 @@ use vmio::{Cache, Engine};
 
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
-use crate::region::Limits;
-use crate::region::arena::ARENA_BYTES_MAX;
-use crate::region::memory_level::BEGUN_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
+use crate::keyspace::Limits;
+use crate::keyspace::arena::ARENA_BYTES_MAX;
+use crate::keyspace::memtable::BEGUN_BYTES;
 use crate::volume::UNITS_MAX;
 
-/// When a write is durable. What is lost is always the end of a segment's log: of what was written there all up to some point is kept.
+/// When a write becomes durable. A crash loses only the end of a segment's log: all writes up to some point are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When the log is next written and flushed: at the latest when the store is closed. What is in this process's memory
-    /// by then, 8 MiB at most, is lost if it is killed; unlike a log in the page cache, which only a power cut takes. That takes
-    /// what was written since the last flush: another write's, a close, or the end of a spill.
+    /// When the log is next written and flushed, at the latest when the store is closed. Up to 8 MiB of the log are in this process's
+    /// memory until then, and are lost if the process is killed. A power cut loses what was written since the last flush of the device.
+    /// Other writes, a close, and the end of a memtable's flush or a compaction flush the device.
     None,
-    /// At the latest after this time, and as soon as the device has taken what came before: a kill and a power cut lose what is newer. Given with
-    /// a write it holds for that write, whatever the store's default is.
+    /// After this time at the latest, or as soon as the device has taken what came before. A kill or a power cut loses newer writes. Given
+    /// with a write it holds for that write, whatever the store's default is.
     Periodic(Duration),
-    /// When the call returns: neither a kill nor a power cut loses it. Writers that wait at the same time share a flush.
+    /// When the call returns: neither a kill nor a power cut loses the write. Writers that wait at the same time share a flush of the device.
     Sync,
 }
 
-/// How a store is opened: see the methods.
+/// How a store is opened or created.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// use std::time::Duration;
+/// use vmio_kv::{Db, Durability, Options};
+///
+/// let options = Options::new()
+///     .memory_bytes(128 << 20)
+///     .max_volume_bytes(4 << 30)
+///     .durability(Durability::Periodic(Duration::from_secs(1)));
+/// let db = Db::create(&path, options)?;
+/// db.put(b"key", b"value")?;
+/// # db.close()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
     memory_bytes: u64,
-    memory_level_bytes: Option<u64>,
+    memtable_bytes: Option<u64>,
     filter_bytes: u64,
     growth_factor: u64,
     durability: Durability,
@@ -41,7 +61,7 @@ pub struct Options {
     max_space_amplification: f64,
     max_recovery_log_bytes: u64,
     discard: Option<bool>,
-    spill_threads: Option<usize>,
+    compaction_threads: Option<usize>,
     page_observer: Option<PageObserver>,
     take_over: bool,
     overwrite: bool,
@@ -51,37 +71,37 @@ pub struct Options {
     engine: Engine,
 }
 
-/// The least that the log may hold for opening: a few chunks beside those that are written to.
+/// The least log that an opening must be allowed to read back: a few chunks besides those that are written to.
 const RECOVERY_LOG_MIN: u64 = 16 << 20;
-/// How long a volume is if nobody says.
+/// The length of a new volume, unless options say otherwise.
 const VOLUME_BYTES: u64 = 1 << 30;
-/// The longest that one may become: its table of segments has no more rows.
-const VOLUME_BYTES_MAX: u64 = UNITS_MAX * UNIT_BYTES;
+/// The longest volume: its table of segments has no more rows.
+const VOLUME_BYTES_MAX: u64 = UNITS_MAX * ALLOCATION_UNIT_BYTES;
 const _: () = assert!(VOLUME_BYTES_MAX == 8_490_068_213_760);
-/// The log's chunks in memory.
+/// The chunks of a log that are in memory.
 const TAIL_BYTES: u64 = 8 << 20;
-/// A level in memory is no larger than this share of the volume: the nodes that it is spilled to take about as much.
+/// A memtable is no larger than this share of the volume, since it is flushed into about as many bytes of nodes.
 const VOLUME_SHARE: u64 = 16;
-/// What the cache keeps in any case.
+/// The least cache.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
 
-/// The most threads that spill.
-const SPILL_THREADS_MAX: usize = 64;
-/// How many spill at most if nobody says.
-const SPILL_THREADS: usize = 4;
+/// The most compaction threads.
+const COMPACTION_THREADS_MAX: usize = 64;
+/// The most compaction threads, unless options say otherwise.
+const COMPACTION_THREADS: usize = 4;
 
 const MEMORY_BYTES_MIN: u64 = *Options::MEMORY_BYTES.start();
 const _: () = assert!(MEMORY_BYTES_MIN - MEMORY_BYTES_MIN / 4 - TAIL_BYTES >= CACHE_BYTES_MIN);
 
 impl Options {
-    /// What [`Self::memory_bytes`] may be: 32 MiB to 16 TiB.
+    /// The range of [`Self::memory_bytes`]: 32 MiB to 16 TiB.
     pub const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=16 << 40;
 
-    /// 256 MiB of memory, levels ten times as large as the one above, writes durable when they return.
+    /// The defaults: 256 MiB of memory, levels ten times as large as the one above, and writes that are durable when they return.
     pub fn new() -> Self {
         Options {
             memory_bytes: 256 << 20,
-            memory_level_bytes: None,
+            memtable_bytes: None,
             filter_bytes: 0,
             growth_factor: 10,
             durability: Durability::Sync,
@@ -90,7 +110,7 @@ impl Options {
             max_space_amplification: 1.5,
             max_recovery_log_bytes: 1 << 30,
             discard: None,
-            spill_threads: None,
+            compaction_threads: None,
             page_observer: None,
             take_over: false,
             overwrite: false,
@@ -101,103 +121,163 @@ impl Options {
         }
     }
 
-    /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of each segment's log, a quarter for
-    /// the levels in memory of all regions together, half of that for those that are being spilled; the cache of nodes and records has
-    /// the rest, and what the levels do not take at the moment. Of the quarter each region has 32 KiB at least, and the cache has 8 MiB
-    /// at least: a store with more regions or segments than that allows is not opened, nor is a further one created.
+    /// How much memory the store may take, in bytes.
     ///
-    /// Who writes waits where levels would take more than their quarter. A batch that is larger is let in when they have nothing else. An
-    /// opening takes no more either, nor does a check; one for reading alone has in levels what the newest records of the log need, which is
-    /// the same with the `memory_bytes` of who wrote it.
+    /// It is divided so:
+    ///
+    /// - 8 MiB for the end of each segment's log;
+    /// - a quarter for all memtables together, half of that for those that are being flushed. Each keyspace has 32 KiB of it at least;
+    /// - the rest for the cache of nodes and records: at least 8 MiB, and as much more as memtables do not take at the moment.
+    ///
+    /// A store with more keyspaces or segments than that allows is not opened, and no further one is created.
+    ///
+    /// Writers wait where memtables would exceed their quarter. A larger batch is admitted once they hold nothing else. An opening keeps to
+    /// the quarter as well, and so does a check. A read-only opening has memtables for the newest records of the log; they fit in the
+    /// `memory_bytes` of the store's writer.
+    ///
+    /// # Default
+    ///
+    /// 256 MiB. The least is 32 MiB.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// Who takes the cache's faults: vmio's choice by default. With [`Engine::Kernel`] the volume is a file or a block device with direct
-    /// I/O, and the memory of the cache is the kernel module's. [`Engine::Managed`] is refused: it shows pages before they are
-    /// verified.
+    /// Which engine serves the cache's faults.
+    ///
+    /// [`Engine::Kernel`] needs a file or a block device with direct I/O; the cache's memory is then the kernel module's.
+    /// [`Engine::Managed`] is refused: it shows pages before they are verified.
+    ///
+    /// # Default
+    ///
+    /// [`Engine::Auto`]: vmio chooses.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
     }
 
-    /// Bytes of a region's level in memory, from which on it is spilled; an eighth of the memory, and a sixteenth of what the volume may
-    /// become, unless this says otherwise, which is the most.
-    pub fn memory_level_bytes(mut self, bytes: u64) -> Self {
-        self.memory_level_bytes = Some(bytes);
+    /// The size from which on a keyspace's memtable is flushed, in bytes.
+    ///
+    /// # Default
+    ///
+    /// An eighth of the memory, or a sixteenth of the longest volume if that is less. It cannot be larger.
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.memtable_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of the memory that remember which keys are not in leaves where look-ups found nothing, so that the next ones need not look: 0
-    /// by default, an eighth of the memory at most. For stores that are often asked for keys that they do not have: 192 bytes
-    /// stand for a leaf of 168 keys. They are taken from the cache.
+    /// Memory for filters, in bytes. A filter remembers keys that a look-up has not found in a leaf, so that the next look-up need not read
+    /// that leaf.
+    ///
+    /// Set it for stores that are often asked for keys that they do not have: 192 bytes serve a leaf of 168 keys. The filters are taken
+    /// from the cache.
+    ///
+    /// # Default
+    ///
+    /// 0. The most is an eighth of the memory.
     pub fn filter_bytes(mut self, bytes: u64) -> Self {
         self.filter_bytes = bytes;
         self
     }
 
-    /// How many times more entries each level has than the one above: 2 to 100.
+    /// How many times more entries each level has than the one above.
+    ///
+    /// # Default
+    ///
+    /// 10. It may be 2 to 100.
     pub fn growth_factor(mut self, factor: u64) -> Self {
         self.growth_factor = factor;
         self
     }
 
     /// When writes are durable, unless a write says otherwise.
+    ///
+    /// # Default
+    ///
+    /// [`Durability::Sync`].
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long the file of a volume is that is created: as long as it may become unless this says otherwise, and 1 GiB if that is not
-    /// said either. It is sparse: what is not used takes no room, but for what
-    /// is kept free for spills, deletions and collections, which is allocated.
+    /// How long the file of a new volume is, in bytes. The file is sparse: unused parts take no space. Only the reserve for compactions,
+    /// deletions and garbage collection is allocated.
+    ///
+    /// # Default
+    ///
+    /// [`Self::max_volume_bytes`], or 1 GiB if that is not set either.
     pub fn volume_bytes(mut self, bytes: u64) -> Self {
         self.volume_bytes = Some(bytes);
         self
     }
 
-    /// How long the volume may become at most. Up to that its file grows by itself when puts find no room, and by [`crate::Db::grow`];
-    /// without, it stays as long as it is. 7.7 TiB at most. Growth needs address space, and no memory before it comes to that.
+    /// How long the volume may become, in bytes: 7.7 TiB at most. The file grows by itself when puts find no space, and by
+    /// [`crate::Db::grow`].
+    ///
+    /// A larger value takes address space, but no memory before the volume grows.
+    ///
+    /// # Default
+    ///
+    /// The volume's length: it does not grow.
     pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
         self.max_volume_bytes = Some(bytes);
         self
     }
 
-    /// How many times as large as what is live in it the log may be, beside 64 MiB: 1.1 to 100, 1.5 by default. Writers are slowed where
-    /// garbage is not collected as fast as they make it. The log may be longer where snapshots hold what was overwritten, and what a
-    /// chunk could not be filled with counts as live.
+    /// How many times its live bytes a segment's log may take, besides 64 MiB: 1.1 to 100.
+    ///
+    /// Writers are slowed where they make garbage faster than it is collected. The log may be longer while snapshots hold what was
+    /// overwritten. The unused ends of chunks count as live.
+    ///
+    /// # Default
+    ///
+    /// 1.5.
     pub fn max_space_amplification(mut self, factor: f64) -> Self {
         self.max_space_amplification = factor;
         self
     }
 
-    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. From half of it on levels in memory
-    /// are spilled before they are full, those with the oldest records first, and writers are slowed as it is approached. Several
-    /// segments have equal parts of it, of 16 MiB at least.
+    /// How many bytes of the log an opening may have to read back.
+    ///
+    /// From half of it on memtables are flushed before they are full, those with the oldest records first. Writers are slowed as it is
+    /// approached. Segments have equal parts of it, of 16 MiB at least.
+    ///
+    /// # Default
+    ///
+    /// 1 GiB. The least is 16 MiB.
     pub fn max_recovery_log_bytes(mut self, bytes: u64) -> Self {
         self.max_recovery_log_bytes = bytes;
         self
     }
 
-    /// Whether room that comes free in the volume is given back: as holes of a file, or by having a block device forget it. Files do so
-    /// by default, block devices do not.
+    /// Whether freed space is given back: as holes in a file, or by discarding it on a block device.
+    ///
+    /// # Default
+    ///
+    /// True for files, false for block devices.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = Some(discard);
         self
     }
 
-    /// Threads that spill: 1 to 64; half as many as there are processors, 1 to 4, unless this says otherwise. With one, spills
-    /// come one after the other. More spill several regions and levels at once, and divide a level that is large among those that
-    /// have nothing else to do. For each, a volume keeps some more MiB free.
-    pub fn spill_threads(mut self, threads: usize) -> Self {
-        self.spill_threads = Some(threads);
+    /// How many threads flush and compact: 1 to 64.
+    ///
+    /// With one thread, flushes and compactions come one after the other. With more, several keyspaces and levels are compacted at once,
+    /// and idle threads share in a large level. The volume keeps some MiB free for each thread.
+    ///
+    /// # Default
+    ///
+    /// Half the number of processors, 1 to 4.
+    pub fn compaction_threads(mut self, threads: usize) -> Self {
+        self.compaction_threads = Some(threads);
         self
     }
 
-    /// Has `observe` called for each page of 4 KiB that the store looks at or stores to, hits among them, by the threads that do: with
-    /// its number in the volume, and whether it is stored to. `vmio sim` takes a list of them, to tell what other sizes of the cache
-    /// and other policies would make of it. It must not call the store. The log is written past the cache and not told of.
+    /// Calls `observe` for each 4 KiB page that the store loads from or stores to, hits included. It gets the page's number in the volume,
+    /// and whether the page is stored to.
+    ///
+    /// The thread that touches the page makes the call; `observe` must not call the store. `vmio sim` takes a list of pages, and reports what
+    /// other cache sizes and policies would do. The log bypasses the cache, so its writes are not observed.
     pub fn observe_pages(mut self, observe: impl Fn(u64, bool) + Send + Sync + 'static) -> Self {
         self.page_observer = Some(PageObserver::new(observe));
         self
@@ -211,20 +291,34 @@ impl Options {
         self.page_observer.clone()
     }
 
-    /// Whether the store is taken over from another process, or another node, that may still have it open and is not to be waited for.
-    /// What that one has acknowledged as durable is there; from then on all of its writes fail with [`crate::Error::Fenced`], and what it
-    /// still writes hits nothing. Units that it could write to are given to nobody before [`crate::Db::forget_former_owners`] or an opening
-    /// without this: without room beside them, and leave to grow, it is [`crate::Error::Full`]. Two must not take over at the
-    /// same moment. What the other one acknowledges after its last commit is there, and not acknowledged any more, only if it was
-    /// opened with [`Options::fenced`]. See docs/design/kv.md.
+    /// Whether to take the store over from another process or node that may still have it open.
+    ///
+    /// All that the former owner has acknowledged as durable is there. From then on its writes fail with [`crate::Error::Fenced`], and
+    /// writes that come late overwrite nothing of the new owner's.
+    ///
+    /// Space that the former owner could write to stays unused until [`crate::Db::forget_former_owners`], or until an opening without this
+    /// option. If there is no space besides it and the volume cannot grow, the opening fails with [`crate::Error::Full`].
+    ///
+    /// The former owner may acknowledge some more writes, after its last commit, that the new owner does not have; open it with
+    /// [`Options::fenced`] to prevent that. Two processes must not take a store over at the same moment.
+    ///
+    /// # Default
+    ///
+    /// False.
     pub fn take_over(mut self, take_over: bool) -> Self {
         self.take_over = take_over;
         self
     }
 
-    /// Whether the store looks after each flush of its log, before anything is acknowledged as durable, if somebody has taken it over. For
-    /// stores that others may take over; it costs a read of 16 KiB past all caches for each flush, which is more than half as much again on devices
-    /// that flush fast. Commits always look: without this, writes are acknowledged up to the next one that the new owner does not have.
+    /// Whether each flush of the log checks for a takeover before any write is acknowledged as durable. Set it for stores that others may
+    /// take over.
+    ///
+    /// The check is an uncached read of 16 KiB for each flush, which costs more than half as much again on devices that flush fast. Commits
+    /// always check. Without this option, writes up to the next commit may be acknowledged that a new owner does not have.
+    ///
+    /// # Default
+    ///
+    /// False.
     pub fn fenced(mut self, fenced: bool) -> Self {
         self.fenced = fenced;
         self
@@ -238,8 +332,11 @@ impl Options {
         self.take_over
     }
 
-    /// Whether a store may be created over whatever a file or device holds, another store among it, which is lost. By default it is
-    /// refused.
+    /// Whether [`crate::Db::create`] may overwrite what the file or device holds, even another store, which is then lost.
+    ///
+    /// # Default
+    ///
+    /// False: a file or device with content is refused.
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
@@ -249,9 +346,14 @@ impl Options {
         self.overwrite
     }
 
-    /// Whether the store is opened for reading alone: nothing is written to the volume, and each write is [`crate::Error::ReadOnly`]. So any
-    /// number of processes may have it open at a time, and one that lies on a full disk, or on one that takes no writes, is read as well;
-    /// nobody else may have it open for writing meanwhile. What no level has yet is read back from the log, as at each opening.
+    /// Whether the store is only read. Nothing is written to the volume, and each write fails with [`crate::Error::ReadOnly`].
+    ///
+    /// Any number of processes may have the store open read-only, while none has it open for writing. A store on a full disk, or on one
+    /// that takes no writes, can be read so. Records that no level has yet are read back from the log into memory.
+    ///
+    /// # Default
+    ///
+    /// False.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -261,9 +363,14 @@ impl Options {
         self.read_only
     }
 
-    /// Whether small records that scans go through again and again, and for which they read many blocks of the device, are written anew
-    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, where there is room
-    /// enough, and costs a put for each record, and again when writes have taken its neighbours elsewhere.
+    /// Whether small records are written anew, side by side, if scans read them again and again from many blocks (Kreon, §3.2.3).
+    ///
+    /// It is done in the background where there is enough space. It costs one put for each record, and again when writes have moved its
+    /// neighbours.
+    ///
+    /// # Default
+    ///
+    /// True.
     pub fn reorganize_scanned(mut self, reorganize: bool) -> Self {
         self.reorganize_scanned = reorganize;
         self
@@ -276,70 +383,71 @@ impl Options {
     fn check(&self) -> Result<()> {
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
         if !Self::MEMORY_BYTES.contains(&self.memory_bytes) {
-            return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB to 16 TiB");
+            return wrong("memory_bytes", self.memory_bytes, "it must be 32 MiB to 16 TiB");
         }
         if self.filter_bytes > self.memory_bytes / 8 {
-            return wrong("filter_bytes", self.filter_bytes, "it is an eighth of the memory at most");
+            return wrong("filter_bytes", self.filter_bytes, "it must be an eighth of the memory or less");
         }
         if !(2..=100).contains(&self.growth_factor) {
-            return wrong("growth_factor", self.growth_factor, "it is 2 to 100");
+            return wrong("growth_factor", self.growth_factor, "it must be 2 to 100");
         }
         if !(1.1..=100.0).contains(&self.max_space_amplification) {
             let percent = (self.max_space_amplification * 100.0) as u64;
-            return wrong("max_space_amplification, in hundredths,", percent, "it is 1.1 to 100");
+            return wrong("max_space_amplification, in hundredths,", percent, "it must be 1.1 to 100");
         }
         if self.max_recovery_log_bytes < RECOVERY_LOG_MIN {
-            return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it is 16 MiB at least");
+            return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it must be 16 MiB or more");
         }
-        if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
-            return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
+        if !(1..=COMPACTION_THREADS_MAX).contains(&self.merge_threads()) {
+            return wrong("compaction_threads", self.merge_threads() as u64, "it must be 1 to 64");
         }
         if self.volume_bytes_max() > VOLUME_BYTES_MAX {
-            let why = "a volume has 8490068213760 bytes (7.7 TiB) at most";
+            let why = "it must be 8490068213760 bytes (7.7 TiB) or less";
             return wrong("max_volume_bytes", self.volume_bytes_max(), why);
         }
         if self.durability == Durability::Periodic(Duration::ZERO) {
-            return wrong("durability, a period in seconds,", 0, "it is longer; Durability::Sync is at once");
+            return wrong("durability, a period in seconds,", 0, "it must be longer; use Durability::Sync instead");
         }
         if self.read_only && self.take_over {
-            return wrong("read_only", 1, "who takes a store over writes to it");
+            return wrong("read_only", 1, "a takeover writes to the store");
         }
         Ok(())
     }
 
-    /// Fails if no store can be created with them.
+    /// Fails if these options cannot create a store.
     pub(crate) fn check_creates(&self) -> Result<()> {
         match self.read_only {
-            true => Err(Error::Option { option: "read_only", value: 1, why: "a store that is created is written to" }),
+            true => Err(Error::Option { option: "read_only", value: 1, why: "a new store is written to" }),
             false => Ok(()),
         }
     }
 
-    /// In a volume that may become so long: of a short one, what a spill may take must not be all of it.
+    /// The limits in a volume of that greatest length. In a short volume one flush must not take all space.
     pub(crate) fn limits(&self, volume_bytes: u64) -> Limits {
-        // What is replayed may be two levels in one.
+        // A replayed memtable may be as large as two.
         let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
-        let memory_level_bytes = self.memory_level_bytes.unwrap_or(most).min(most);
-        Limits { memory_level_bytes, growth_factor: self.growth_factor }
+        let memtable_bytes = self.memtable_bytes.unwrap_or(most).min(most);
+        Limits { memtable_bytes, growth_factor: self.growth_factor }
     }
 
-    /// What the levels in memory of all regions may take, those that are being spilled among them.
-    pub(crate) fn level_bytes(&self) -> u64 {
+    /// The memory that the memtables of all keyspaces may take together, immutable ones included.
+    pub(crate) fn memtable_budget_bytes(&self) -> u64 {
         self.memory_bytes / 4
     }
 
-    /// Fails if there are more regions than their levels can be begun for: that takes half of what is for those that are written to at most.
-    pub(crate) fn check_regions(&self, regions: usize) -> Result<()> {
-        if regions as u64 * BEGUN_BYTES <= self.level_bytes() / 4 {
+    /// Fails if there are more keyspaces than their memtables can be begun for: that may take half of the part for mutable memtables.
+    pub(crate) fn check_keyspaces(&self, keyspaces: usize) -> Result<()> {
+        if keyspaces as u64 * BEGUN_BYTES <= self.memtable_budget_bytes() / 4 {
             return Ok(());
         }
-        let why = "a sixteenth of it has to hold 8 KiB for the level in memory of each region";
+        let why = "a sixteenth of it has to hold 8 KiB for the memtable of each keyspace";
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 
-    /// Fails if there are more segments than the ends of their logs have room for beside levels in memory and the least cache.
+    /// Fails if memory has no space for the end of each segment's log besides the memtables and the least cache.
     pub(crate) fn check_segments(&self, segments: usize) -> Result<()> {
-        if self.memory_bytes - self.level_bytes() - self.filter_bytes >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
+        if self.memory_bytes - self.memtable_budget_bytes() - self.filter_bytes
+            >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
         {
             return Ok(());
         }
@@ -348,35 +456,36 @@ impl Options {
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 
-    /// What the end of a segment's log may take.
+    /// The memory that the end of a segment's log may take.
     pub(crate) fn tail_bytes(&self) -> u64 {
         TAIL_BYTES
     }
 
-    /// The cache as it is at first, if these are options for a store.
+    /// The cache as it is at first; fails if the options are wrong.
     pub(crate) fn cache(&self) -> Result<Cache> {
         self.check()?;
         let cache = Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?;
-        // Engine::Auto becomes it where no other can be had.
+        // Engine::Auto becomes it where no other engine works.
         if cache.engine() == Engine::Managed {
-            let why = "it shows pages before they are verified: use another engine (`vmio doctor` says what there is)";
-            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
+            let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";
+            let by = vmio::UnsupportedBy::ManagedEngine;
+            return Err(vmio::Error::Unsupported { by, what: "a store", why }.into());
         }
         Ok(cache)
     }
 
-    /// What the cache has as long as levels in memory keep to their sum, and there is one segment.
+    /// The cache's size while memtables keep to their part and there is one segment.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        self.cache_bytes_beside(self.level_bytes() + TAIL_BYTES)
+        self.cache_bytes_without(self.memtable_budget_bytes() + TAIL_BYTES)
     }
 
-    /// What it has where levels in memory, and the ends of logs, take so much. Where snapshots hold levels beyond their sum, that is the
-    /// cache's loss.
-    pub(crate) fn cache_bytes_beside(&self, bytes: u64) -> u64 {
+    /// The cache's size while memtables and the ends of logs take that many bytes. Memtables that snapshots keep alive are taken from the
+    /// cache.
+    pub(crate) fn cache_bytes_without(&self, bytes: u64) -> u64 {
         self.memory_bytes - (bytes + self.filter_bytes).min(self.memory_bytes - CACHE_BYTES_MIN)
     }
 
-    /// By how much levels in memory have to change before the cache does.
+    /// By how much the memtables have to change before the cache's size does.
     pub(crate) fn memory_step_bytes(&self) -> u64 {
         self.memory_bytes / 64
     }
@@ -390,17 +499,17 @@ impl Options {
         self
     }
 
-    /// Other backings say by themselves what they can.
+    /// Whether freed space is given back. Other backings than files decide by themselves.
     pub(crate) fn discards(&self) -> bool {
         self.discard.unwrap_or(true)
     }
 
     pub(crate) fn merge_threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, |processors| processors.get());
-        self.spill_threads.unwrap_or_else(|| (processors() / 2).clamp(1, SPILL_THREADS))
+        self.compaction_threads.unwrap_or_else(|| (processors() / 2).clamp(1, COMPACTION_THREADS))
     }
 
-    /// Of one segment of so many.
+    /// The part of one segment, if there are that many.
     pub(crate) fn recovery_log_bytes(&self, segments: u64) -> u64 {
         (self.max_recovery_log_bytes / segments.max(1)).max(RECOVERY_LOG_MIN)
     }
@@ -409,13 +518,13 @@ impl Options {
         self.durability
     }
 
-    /// How long a volume is that is created.
+    /// The length of a new volume.
     pub(crate) fn new_volume_bytes(&self) -> u64 {
         let most = self.max_volume_bytes.unwrap_or(VOLUME_BYTES);
         self.volume_bytes.map_or(most, |bytes| bytes.min(self.max_volume_bytes.unwrap_or(bytes)))
     }
 
-    /// How long it may become; 0 for as long as it is.
+    /// The volume's greatest length; 0 if it does not grow.
     pub(crate) fn volume_bytes_max(&self) -> u64 {
         self.max_volume_bytes.unwrap_or(0)
     }

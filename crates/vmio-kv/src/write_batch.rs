@@ -1,30 +1,52 @@
-//! Writes that count together or not at all.
+//! Writes that are applied atomically.
 
 use std::sync::Arc;
 
-use crate::db::{Held, Holder, OpenRegion, OpenSegment, RegionHandle, check_key, check_value_length};
+use crate::db::{HandleKind, KeyspaceHandle, OpenHandle, OpenKeyspace, OpenSegment, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
+use crate::keyspace::Keyspace;
 use crate::log::Append;
-use crate::region::Region;
 
-/// Writes to any regions of one segment: after a crash all of them are there, or none.
+/// Writes that are applied atomically: after a crash all of them are there, or none.
+///
+/// A batch may write to several keyspaces of one segment.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options, WriteBatch};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// let index = db.keyspace_or_create("by name")?;
+/// let mut batch = WriteBatch::new();
+/// batch.put(&db, b"7", b"Ada")?;
+/// batch.put(&index, b"Ada", b"7")?;
+/// batch.delete(&db, b"6")?;
+/// assert_eq!(batch.len(), 3);
+/// db.write(&batch)?;
+/// assert_eq!(index.get(b"Ada")?.as_deref(), Some(&b"7"[..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct WriteBatch {
-    /// What it has, once it has any.
-    writes: Option<Held<Writes>>,
+    /// The writes, once there are any.
+    writes: Option<OpenHandle<Writes>>,
     count: usize,
 }
 
-/// Writes to regions of one segment.
+/// Writes to keyspaces of one segment.
 pub(crate) struct Writes {
     pub(crate) home: Arc<OpenSegment>,
     pub(crate) operations: Vec<Operation>,
 }
 
 pub(crate) struct Operation {
-    pub(crate) region: Arc<Region>,
+    pub(crate) keyspace: Arc<Keyspace>,
     kind: RecordKind,
     key: Box<[u8]>,
     value: Box<[u8]>,
@@ -32,10 +54,10 @@ pub(crate) struct Operation {
 
 impl Operation {
     pub(crate) fn append(&self) -> Append<'_> {
-        Append { kind: self.kind, region: self.region.number, key: &self.key, value: &self.value }
+        Append { kind: self.kind, keyspace: self.keyspace.number, key: &self.key, value: &self.value }
     }
 
-    /// The same, of a value that was `stored` if it is large.
+    /// The record to append. A large value is `stored` in extents by then.
     pub(crate) fn append_as<'bytes>(&'bytes self, stored: Option<&'bytes Stored>) -> Append<'bytes> {
         match stored {
             Some(stored) => Append { kind: RecordKind::Extents, value: stored.record_value(), ..self.append() },
@@ -45,50 +67,57 @@ impl Operation {
 }
 
 impl WriteBatch {
-    /// An empty one.
+    /// An empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the setting of a key's value. One over 256 KiB is written on its own before the batch is. If the region is in another segment
-    /// than those before it, that is [`Error::BatchAcrossSegments`], and nothing is added.
-    pub fn put(&mut self, region: &RegionHandle, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Adds a put. A value over 256 KiB is written on its own before the batch is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
+    pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) -> Result<()> {
         check_value_length(value.len() as u64)?;
-        self.add(region, RecordKind::Put, key, value)
+        self.add(keyspace, RecordKind::Put, key, value)
     }
 
-    /// Adds the deletion of a key. The same goes for the region.
-    pub fn delete(&mut self, region: &RegionHandle, key: &[u8]) -> Result<()> {
-        self.add(region, RecordKind::Delete, key, &[])
+    /// Adds a deletion.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
+    pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<()> {
+        self.add(keyspace, RecordKind::Delete, key, &[])
     }
 
-    fn add(&mut self, handle: &RegionHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
-        let OpenRegion { home, region } = handle.open()?;
+    fn add(&mut self, handle: &KeyspaceHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
+        let OpenKeyspace { home, keyspace } = handle.open()?;
         check_key(key)?;
-        let none = |open: &OpenRegion| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
-        let writes = self.writes.get_or_insert_with(|| handle.hold(Holder::Batch, none)).get_mut()?;
+        let none = |open: &OpenKeyspace| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
+        let writes = self.writes.get_or_insert_with(|| handle.open_handle(HandleKind::Batch, none)).get_mut()?;
         if !Arc::ptr_eq(&writes.home, home) {
-            let first = writes.operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            let first = writes.operations.first().map_or_else(String::new, |first| first.keyspace.name.clone());
             return Err(Error::BatchAcrossSegments { first, second: handle.name().to_owned() });
         }
-        let region = Arc::clone(region);
-        writes.operations.push(Operation { region, kind, key: key.into(), value: value.into() });
+        let keyspace = Arc::clone(keyspace);
+        writes.operations.push(Operation { keyspace, kind, key: key.into(), value: value.into() });
         self.count += 1;
         Ok(())
     }
 
-    /// How many writes it has.
+    /// The number of writes.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it has none.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What it has, if it has any.
+    /// The writes, if there are any.
     pub(crate) fn writes(&self) -> Result<Option<&Writes>> {
-        self.writes.as_ref().map(Held::get).transpose()
+        self.writes.as_ref().map(OpenHandle::get).transpose()
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that are not there, with and without filters of leaves.
+//! Look-ups of absent keys, with and without filters of leaves.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -14,20 +14,19 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(64 << 20).memory_level_bytes(64 << 10).growth_factor(3).durability(Durability::None)
+    Options::new().memory_bytes(64 << 20).memtable_bytes(64 << 10).growth_factor(3).durability(Durability::None)
 }
 
-/// A leaf in which nothing was found is not looked at again for keys that it lacks, until it is another leaf.
+/// A leaf in which a look-up found nothing is not read again for keys that it lacks, until its block has other contents.
 #[test]
-fn leaves_that_lack_a_key_are_not_looked_at_twice() {
+fn leaves_that_lack_a_key_are_not_read_twice() {
     let looks = |filter_bytes: u64| {
         let pages = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&pages);
-        // All are spilled at once, by the flush: there is one tree, of the same height with and without.
-        let options =
-            options().memory_level_bytes(8 << 20).filter_bytes(filter_bytes).observe_pages(move |_, is_store| {
-                counted.fetch_add(u64::from(!is_store), Ordering::Relaxed);
-            });
+        // The flush compacts all at once: there is one tree, of the same height with and without filters.
+        let options = options().memtable_bytes(8 << 20).filter_bytes(filter_bytes).observe_pages(move |_, is_store| {
+            counted.fetch_add(u64::from(!is_store), Ordering::Relaxed);
+        });
         let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
         (0..KEYS).for_each(|number| db.put(&key(2 * number), &number.to_le_bytes()).unwrap());
         db.flush().unwrap();
@@ -49,10 +48,10 @@ fn leaves_that_lack_a_key_are_not_looked_at_twice() {
     assert!(with + KEYS * 9 / 10 < without, "{with} pages looked at, {without} without filters");
 }
 
-/// Levels meet again and again, and blocks are used again: nothing that was put is taken for absent.
+/// Levels are merged again and again, and blocks are reused: no key that was put counts as absent.
 #[test]
-fn what_is_put_later_is_found() {
-    let options = options().filter_bytes(8 << 10).spill_threads(2);
+fn keys_put_later_are_found() {
+    let options = options().filter_bytes(8 << 10).compaction_threads(2);
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
     for round in 0..40 {
         let numbers = round * 2000..(round + 1) * 2000;

@@ -1,8 +1,8 @@
-//! The power fails while a store works: after opening it again it holds what was acknowledged as durable, and of what came
-//! later a part without holes, batches whole. In some of the stores the second region has a segment of its own: then that holds for each
-//! of the two.
+//! The power fails while a store works. After the next opening the store holds all acknowledged durable writes, and of the later writes a
+//! part without holes, batches whole. In some stores the second keyspace has its own segment: then this holds for each of the two.
 //!
-//! Each seed is a history of its own; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
+//!
+//! Each seed is a history; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,32 +12,32 @@ use std::collections::BTreeMap;
 
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
 
-/// A value is one byte, so many times.
+/// A value is one byte, repeated.
 type Model = BTreeMap<(u8, Vec<u8>), (u8, usize)>;
 
-/// What a second segment may take.
+/// The size of a second segment.
 const SEGMENT_BYTES: u64 = 96 << 20;
 
-/// Whether the second region has a segment of its own. It is created in one of the lives.
+/// Whether the second keyspace has its own segment, which is created in one of the lives.
 fn has_two_segments(seed: u64) -> bool {
     seed % 3 == 1
 }
 
-/// Most have several threads that spill.
+/// Most stores have several compaction threads.
 fn options(seed: u64) -> Options {
     let max_volume_bytes = VOLUME_BYTES + if has_two_segments(seed) { SEGMENT_BYTES } else { 0 };
     Options::new()
         .max_volume_bytes(max_volume_bytes)
-        .spill_threads(1 + seed as usize % 4)
+        .compaction_threads(1 + seed as usize % 4)
         .memory_bytes(32 << 20)
-        .memory_level_bytes(6 << 10)
+        .memtable_bytes(6 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -47,13 +47,12 @@ fn key(number: u64) -> Vec<u8> {
     match number % 6 {
         0 => format!("{number}").into_bytes(),
         1 => format!("a front that many keys share, longer than an entry's window {number:04}").into_bytes(),
-        // What separates two leaves of these is longer than a node has room for.
+        // The pivots between leaves of these keys are longer than a node has space for.
         _ => format!("{}{number:03}{}", "k".repeat(2000), "e".repeat(number as usize * 7)).into_bytes(),
     }
 }
 
-/// Keys that are there from the beginning and never change, among the others: with them trees have so many leaves that several
-/// threads merge parts of them.
+/// Keys that are there from the beginning and never change: with them trees have so many leaves that several threads merge parts of them.
 fn lasting_keys() -> impl Iterator<Item = Vec<u8>> {
     (0..KEYS).filter(|number| number % 6 < 2).flat_map(|number| (0..9).map(move |more| lasting_key(number, more)))
 }
@@ -62,16 +61,16 @@ fn lasting_key(number: u64, more: u64) -> Vec<u8> {
     [key(number), format!("{LASTING}{more}").into_bytes()].concat()
 }
 
-/// No other key has it.
+/// No other key has this prefix.
 const LASTING: char = '+';
 
-/// What a store holds, by region; what lasts is all there, and left out.
+/// The contents of a store, by keyspace, without the keys that never change.
 fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
-        let Ok(region) = db.region(name) else { continue };
+        let Ok(keyspace) = db.keyspace(name) else { continue };
         let mut lasting = lasting_keys().collect::<std::collections::BTreeSet<_>>();
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             let (key, value) = found?;
             if key.contains(&(LASTING as u8)) {
                 assert!(index == 0 && lasting.remove(&key) && value == key);
@@ -86,7 +85,7 @@ fn contents(db: &Db) -> Result<Model, Error> {
     Ok(all)
 }
 
-/// A history: the states that the store went through, and which of them was acknowledged as durable, for each region.
+/// A history: the states that the store went through, and for each keyspace the last one acknowledged as durable.
 struct History {
     states: Vec<Model>,
     durable: [usize; 2],
@@ -102,27 +101,28 @@ impl History {
         self.durable = [self.states.len() - 1; 2];
     }
 
-    /// The newest state that was found, of those that it may be; of one region alone, if that has a log of its own.
-    fn place_of(&self, found: &Model, region: Option<u8>) -> Option<usize> {
-        let of_region = |state: &Model| -> Model {
-            let is_it = |key: &(u8, Vec<u8>)| region.is_none_or(|region| key.0 == region);
+    /// The newest of the allowed states that the store holds; for one keyspace alone, if that keyspace has its own log.
+    fn place_of(&self, found: &Model, keyspace: Option<u8>) -> Option<usize> {
+        let of_keyspace = |state: &Model| -> Model {
+            let is_it = |key: &(u8, Vec<u8>)| keyspace.is_none_or(|keyspace| key.0 == keyspace);
             state.iter().filter(|(key, _)| is_it(key)).map(|(key, value)| (key.clone(), *value)).collect()
         };
-        let durable = region.map_or(self.durable[0].max(self.durable[1]), |region| self.durable[usize::from(region)]);
-        let found = of_region(found);
-        let newer = self.states[durable..].iter().rposition(|state| of_region(state) == found);
+        let durable =
+            keyspace.map_or(self.durable[0].max(self.durable[1]), |keyspace| self.durable[usize::from(keyspace)]);
+        let found = of_keyspace(found);
+        let newer = self.states[durable..].iter().rposition(|state| of_keyspace(state) == found);
         newer.map(|place| self.states.len() - 1 - durable - place)
     }
 }
 
-/// The second region. Nothing of it was acknowledged as long as it is not there.
-fn other_region(db: &Db, has_two_segments: bool) -> Result<RegionHandle, Error> {
+/// The second keyspace. Until it exists, nothing of it was acknowledged.
+fn other_keyspace(db: &Db, has_two_segments: bool) -> Result<KeyspaceHandle, Error> {
     if !has_two_segments {
-        return db.region_or_create("other");
+        return db.keyspace_or_create("other");
     }
     match db.segment(1) {
-        Ok(segment) => segment.region_or_create("other"),
-        Err(_) => db.create_segment()?.region_or_create("other"),
+        Ok(segment) => segment.keyspace_or_create("other"),
+        Err(_) => db.create_segment()?.keyspace_or_create("other"),
     }
 }
 
@@ -133,7 +133,7 @@ fn live(
     has_two_segments: bool,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    let mut other = other_region(db, has_two_segments)?;
+    let mut other = other_keyspace(db, has_two_segments)?;
     for _ in 0..random.below(500) {
         let mut state = history.states.last().unwrap().clone();
         let mut batch = WriteBatch::new();
@@ -141,26 +141,26 @@ fn live(
         let mut is_other = random.below(3) == 0;
         let home = u8::from(is_other);
         for _ in 0..operations {
-            let (region, which) = if is_other { (&other, 1) } else { (db.default_region(), 0) };
+            let (keyspace, which) = if is_other { (&other, 1) } else { (db.default_keyspace(), 0) };
             is_other = if has_two_segments { is_other } else { random.below(3) == 0 };
             let key = key(random.below(KEYS));
             if random.below(4) == 0 {
-                batch.delete(region, &key)?;
+                batch.delete(keyspace, &key)?;
                 state.remove(&(which, key));
             } else {
-                // Some of them fill chunks.
+                // Some values fill chunks.
                 let most = if random.below(4) == 0 { 60_000 } else { 300 };
                 let (byte, mut bytes) = (random.below(256) as u8, random.below(most) as usize);
                 if random.below(150) == 0 {
-                    // In extents.
+                    // Some values are in extents.
                     bytes += 1 << 20;
                 }
-                batch.put(region, &key, &vec![byte; bytes])?;
+                batch.put(keyspace, &key, &vec![byte; bytes])?;
                 state.insert((which, key), (if bytes == 0 { 0 } else { byte }, bytes));
             }
         }
         let durability = if random.below(8) == 0 { Durability::Sync } else { Durability::None };
-        // What fails may have been done all the same, but not for want of room.
+        // A failed write may have been done all the same, unless space was lacking.
         history.states.push(state);
         match db.write_with(&batch, durability) {
             Err(Error::Full { .. }) => {
@@ -183,27 +183,27 @@ fn live(
             db.collect_garbage()?;
         }
         if random.below(60) == 0 {
-            // All that the other region has goes at once, and what its log has is durable then.
+            // The other keyspace is cleared at once, and its log is durable then.
             let mut state = history.states.last().unwrap().clone();
             state.retain(|(which, _), _| *which == 0);
             history.states.push(state);
             if random.below(2) == 0 {
                 other.clear()?;
             } else {
-                db.drop_region("other")?;
+                db.drop_keyspace("other")?;
             }
             match has_two_segments {
                 true => history.durable[1] = history.states.len() - 1,
                 false => history.make_durable(),
             }
             seen.removals += 1;
-            other = other_region(db, has_two_segments)?;
+            other = other_keyspace(db, has_two_segments)?;
         }
     }
     Ok(())
 }
 
-/// How many records recovery has brought back, and spills there were: that the test tests something.
+/// Counts of recovered records and of compactions: they show that the test tests something.
 #[derive(Default)]
 struct Seen {
     records: u64,
@@ -255,10 +255,10 @@ fn run(seed: u64, seen: &mut Seen) {
         let found = contents(&db).unwrap_or_else(|error| panic!("seed {seed}, after life {round}: {error}"));
         seen.with_two_segments += u64::from(db.segments().unwrap().len() == 2);
         let logs: &[Option<u8>] = if has_two_segments(seed) { &[Some(0), Some(1)] } else { &[None] };
-        for region in logs {
-            let Some(lost) = history.place_of(&found, *region) else {
+        for keyspace in logs {
+            let Some(lost) = history.place_of(&found, *keyspace) else {
                 panic!(
-                    "seed {seed}, after life {round}: {} entries are no state of {region:?} since the acknowledged one",
+                    "seed {seed}, after life {round}: {} entries are no state of {keyspace:?} since the acknowledged one",
                     found.len()
                 );
             };
@@ -266,9 +266,9 @@ fn run(seed: u64, seen: &mut Seen) {
         }
         let entries: Vec<_> = found.iter().step_by(7).collect();
         for ((which, key), value) in entries {
-            let region = db.region(if *which == 0 { "default" } else { "other" }).unwrap();
+            let keyspace = db.keyspace(if *which == 0 { "default" } else { "other" }).unwrap();
             let (byte, bytes) = *value;
-            assert_eq!(region.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
+            assert_eq!(keyspace.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
         assert_sound(disk.open(0), &options(seed), &format!("seed {seed}, closed after life {round}"));
@@ -277,7 +277,7 @@ fn run(seed: u64, seen: &mut Seen) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_power_cuts() {
+fn acknowledged_writes_survive_power_cuts() {
     let mut seen = Seen::default();
     for seed in test_depth::seeds(16, 40) {
         run(seed, &mut seen);
@@ -297,9 +297,9 @@ fn what_was_acknowledged_survives_power_cuts() {
     assert!(seen.bytes_discarded > 0, "nothing was discarded");
 }
 
-/// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
+/// Blocks of a compaction belong to its own commit only: without that commit they are free after a crash.
 #[test]
-fn commits_beside_a_spill_leave_nothing_of_it_behind() {
+fn commits_during_a_compaction_leave_none_of_its_blocks_taken() {
     for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed)).unwrap();
@@ -312,7 +312,7 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
                     }
                 }
             });
-            scope.spawn(|| (0..1000).find(|number| db.region_or_create(&format!("region {number}")).is_err()));
+            scope.spawn(|| (0..1000).find(|number| db.keyspace_or_create(&format!("keyspace {number}")).is_err()));
         });
         drop(db);
         let disk = disk.after_power_cut();
@@ -322,7 +322,7 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
     }
 }
 
-/// What a failed flush has lost stays lost, though the next one succeeds: nothing behind it is acknowledged.
+/// Writes that a failed flush has lost stay lost even if the next flush succeeds: no later write is acknowledged.
 #[test]
 fn nothing_is_acknowledged_after_a_flush_has_failed() {
     for seed in 0..test_depth::pick(6, 20) {
@@ -340,9 +340,9 @@ fn nothing_is_acknowledged_after_a_flush_has_failed() {
     }
 }
 
-/// What an opening has not found stays gone, also where the power fails again before anything was written.
+/// Records that an opening has not found stay gone, even if the power fails again before anything is written.
 #[test]
-fn what_a_power_cut_has_taken_does_not_come_back_after_another() {
+fn records_lost_in_a_power_cut_do_not_come_back_after_another() {
     let options = || Options::new().memory_bytes(32 << 20).durability(Durability::None);
     let keys = |db: &Db| db.scan(..).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
     let mut lost = 0;

@@ -1,5 +1,5 @@
-//! A store is created whole or not at all: whatever a crash leaves of it, the next one opens it or creates it, and of several who create it
-//! at the same time one does.
+//! A store is created as a whole or not at all. Whatever a crash leaves of it, the next process opens it or creates it. If several
+//! processes create it at the same time, one of them succeeds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,13 +20,13 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).volume_bytes(VOLUME_BYTES)
 }
 
-/// Whether somebody has it open, in this process or another.
+/// Whether a process has the store open.
 fn is_in_use(error: &Error) -> bool {
     let is_of_file = matches!(error, Error::Io(vmio::Error::InUse { .. } | vmio::Error::AlreadyMapped { .. }));
-    is_of_file || matches!(error, Error::StillHeld { .. })
+    is_of_file || matches!(error, Error::StillOpen { .. })
 }
 
-/// Opens or creates it, and uses it.
+/// Opens or creates the store, and uses it.
 fn assert_usable(path: &Path, when: &str) {
     let db = Db::open_or_create(path, options()).unwrap_or_else(|error| panic!("{when}: {error}"));
     db.put(b"key", b"value").unwrap();
@@ -70,7 +70,7 @@ fn a_power_cut_at_any_operation_of_creation_leaves_nothing_or_a_store() {
 }
 
 #[test]
-fn what_is_empty_or_zeros_becomes_a_store() {
+fn empty_and_zeroed_files_become_stores() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     for bytes in [0, 4096, 1 << 20, VOLUME_BYTES, 2 * VOLUME_BYTES] {
@@ -80,7 +80,7 @@ fn what_is_empty_or_zeros_becomes_a_store() {
 }
 
 #[test]
-fn what_holds_something_else_stays_as_it_is() {
+fn files_with_other_contents_stay_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes");
     fs::write(&path, "not to be lost").unwrap();
@@ -93,7 +93,7 @@ fn what_holds_something_else_stays_as_it_is() {
 }
 
 #[test]
-fn a_link_that_leads_nowhere_yet_leads_to_the_store() {
+fn a_dangling_link_leads_to_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let (link, path) = (folder.path().join("link"), folder.path().join("store"));
     std::os::unix::fs::symlink("store", &link).unwrap();
@@ -101,9 +101,9 @@ fn a_link_that_leads_nowhere_yet_leads_to_the_store() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && fs::symlink_metadata(&path).unwrap().is_file());
 }
 
-/// Who looks meanwhile sees no half of it, and a store that is there is nobody's to create.
+/// A process that looks meanwhile never sees a half of the store, and an existing store is not created again.
 #[test]
-fn of_those_who_create_it_at_the_same_time_one_does() {
+fn of_simultaneous_creations_one_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     for round in 0..20 {
@@ -151,13 +151,13 @@ fn of_those_who_create_it_at_the_same_time_one_does() {
     }
 }
 
-/// Others' stores, and what a link leads to, are nobody's to remove.
+/// A failed creation removes neither other stores nor the target of a link.
 #[test]
-fn who_cannot_create_it_leaves_nothing() {
+fn a_failed_creation_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("no folder").join("store");
     assert!(matches!(Db::open_or_create(&missing, options()), Err(Error::Io(vmio::Error::Open { .. }))));
     let path = folder.path().join("store");
-    assert!(Db::create(&path, options().memory_level_bytes(1 << 20).filter_bytes(u64::MAX)).is_err());
+    assert!(Db::create(&path, options().memtable_bytes(1 << 20).filter_bytes(u64::MAX)).is_err());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -1,4 +1,4 @@
-//! Many deletions: scans past them, from both ends and from anywhere, beside a plain map; and beside writers.
+//! Many deletions: scans past them, from both ends and from the middle, compared with a map, and while writers run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionSnapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceSnapshot, Options, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -22,12 +22,12 @@ const KEYS: u16 = 3000;
 enum Step {
     Put(u16),
     Delete(u16),
-    /// Every so-manieth of some keys.
+    /// Every n-th of some keys.
     PutMany(u16, u16, u8),
     DeleteMany(u16, u16, u8),
     /// Keys that are deleted together, and some of them that are put.
     Batch(u16, u8),
-    /// So many from either end.
+    /// This many from either end.
     Pop(u8, bool),
     Clear,
     Snapshot,
@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, Look)>> {
     proptest::collection::vec((step, (key(), any::<prop::sample::Index>())), 1..40)
 }
 
-/// Some are fronts of others, and some are longer than what leaves know of them.
+/// Some keys are prefixes of others, and some are longer than their known part in leaves.
 fn key(number: u16) -> Vec<u8> {
     match number {
         0..300 => vec![b'a'; 1 + usize::from(number)],
@@ -71,30 +71,30 @@ fn key(number: u16) -> Vec<u8> {
 fn options() -> Options {
     Options::new()
         .memory_bytes(33 << 20)
-        .memory_level_bytes(40 << 10)
+        .memtable_bytes(40 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_volume_bytes(256 << 20)
 }
 
-/// From a key on, both ways; and all.
-fn check(region: &RegionSnapshot, model: &Model, from: u16) {
+/// From a key on, both ways; and the whole range.
+fn check(keyspace: &KeyspaceSnapshot, model: &Model, from: u16) {
     let from = key(from);
     let pairs = |found: Option<(&Vec<u8>, &Vec<u8>)>| found.map(|(key, value)| (key.clone(), value.clone()));
     for bound in [Bound::Included(from.clone()), Bound::Excluded(from)] {
         let slice = bound.as_ref().map(Vec::as_slice);
         let up = model.range::<[u8], _>((slice, Bound::Unbounded));
-        for (found, expected) in region.scan((bound.clone(), Bound::Unbounded)).take(3).zip(up) {
+        for (found, expected) in keyspace.scan((bound.clone(), Bound::Unbounded)).take(3).zip(up) {
             assert_eq!(Some(found.unwrap()), pairs(Some(expected)));
         }
-        let first = region.scan((bound.clone(), Bound::Unbounded)).next().transpose().unwrap();
+        let first = keyspace.scan((bound.clone(), Bound::Unbounded)).next().transpose().unwrap();
         assert_eq!(first, pairs(model.range::<[u8], _>((slice, Bound::Unbounded)).next()));
-        let last = region.scan((Bound::Unbounded, bound.clone())).next_back().transpose().unwrap();
+        let last = keyspace.scan((Bound::Unbounded, bound.clone())).next_back().transpose().unwrap();
         assert_eq!(last, pairs(model.range::<[u8], _>((Bound::Unbounded, slice)).next_back()));
     }
-    let up: Vec<_> = region.scan(..).map(Result::unwrap).collect();
+    let up: Vec<_> = keyspace.scan(..).map(Result::unwrap).collect();
     assert!(up.iter().map(|(key, value)| (key, value)).eq(model), "{} and {}", up.len(), model.len());
-    let down: Vec<_> = region.scan(..).keys().rev().map(Result::unwrap).collect();
+    let down: Vec<_> = keyspace.scan(..).keys().rev().map(Result::unwrap).collect();
     assert!(down.iter().eq(model.keys().rev()), "{} and {}", down.len(), model.len());
 }
 
@@ -106,7 +106,7 @@ proptest! {
         let backing = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&backing), options()).unwrap();
         let mut model = Model::new();
-        let mut snapshots: Vec<(RegionSnapshot, Model)> = Vec::new();
+        let mut snapshots: Vec<(KeyspaceSnapshot, Model)> = Vec::new();
         for (number, (step, (from, which))) in steps.into_iter().enumerate() {
             let value = number.to_le_bytes().to_vec();
             let put = |model: &mut Model, of: u16| {
@@ -152,10 +152,10 @@ proptest! {
                     }
                 }
                 Step::Clear => {
-                    db.default_region().clear().unwrap();
+                    db.default_keyspace().clear().unwrap();
                     model.clear();
                 }
-                Step::Snapshot => snapshots.push((db.default_region().snapshot(), model.clone())),
+                Step::Snapshot => snapshots.push((db.default_keyspace().snapshot(), model.clone())),
                 Step::End(which) if !snapshots.is_empty() => {
                     let (snapshot, model) = snapshots.swap_remove(which.index(snapshots.len()));
                     check(&snapshot, &model, from);
@@ -169,7 +169,7 @@ proptest! {
                     db = Db::open_on(Arc::clone(&backing), options()).unwrap();
                 }
             }
-            check(&db.default_region().snapshot(), &model, from);
+            check(&db.default_keyspace().snapshot(), &model, from);
             if !snapshots.is_empty() {
                 let (snapshot, model) = &snapshots[which.index(snapshots.len())];
                 check(snapshot, model, from);
@@ -185,7 +185,7 @@ fn number_key(number: u64) -> Vec<u8> {
     format!("{number:06}").into_bytes()
 }
 
-/// Has writers end, also where what was seen is wrong.
+/// Ends the writers, also if the test fails.
 struct Ends<'flag>(&'flag AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -194,13 +194,13 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// One key goes from place to place, each time by a batch that deletes it here and puts it there: so whoever scans finds one.
+/// One key moves from place to place, each time in a batch that deletes the old one and puts the new one: every scan finds exactly one.
 #[test]
-fn who_scans_beside_writers_misses_nothing() {
+fn scans_during_writes_miss_nothing() {
     const PLACES: u64 = 2000;
-    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memory_level_bytes(4 << 20)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memtable_bytes(4 << 20)).unwrap();
     let places = |writer: u64| writer * PLACES..(writer + 1) * PLACES;
-    // Deleted keys all over, so that there is something to go past.
+    // Deleted keys everywhere, so that scans have something to skip.
     for number in 0..2 * PLACES {
         db.put(&number_key(number), b"x").unwrap();
         db.delete(&number_key(number)).unwrap();
@@ -219,7 +219,7 @@ fn who_scans_beside_writers_misses_nothing() {
                 batch.put(db, &number_key(to), b"here").unwrap();
                 db.write(&batch).unwrap();
                 at = to;
-                // Those beside it are deleted once more, so that there is much to go past wherever it is.
+                // Neighbours are deleted once more, so that there is much to skip wherever the key is.
                 for other in (to + 1..to + 80).filter(|other| places(writer).contains(other)) {
                     db.delete(&number_key(other)).unwrap();
                 }
@@ -232,7 +232,7 @@ fn who_scans_beside_writers_misses_nothing() {
         let writers: Vec<_> = (0..2_u64).map(|writer| scope.spawn(move || move_about(writer))).collect();
         let ends = Ends(is_over);
         for round in 0..2000 {
-            let snapshot = db.default_region().snapshot();
+            let snapshot = db.default_keyspace().snapshot();
             for writer in 0..2 {
                 let range = || number_key(places(writer).start)..number_key(places(writer).end);
                 let up: Vec<_> = snapshot.scan(range()).keys().map(Result::unwrap).collect();
@@ -240,7 +240,7 @@ fn who_scans_beside_writers_misses_nothing() {
                 assert_eq!(up.len(), 1, "round {round}: {up:?}");
                 assert_eq!(up, down);
             }
-            // Not often: deletions that have nothing below end with it.
+            // Rarely: it removes deletions that have nothing below them.
             if round % 100 == 99 {
                 db.flush().unwrap();
             }

@@ -1,4 +1,4 @@
-//! What each write promises is kept, whatever the store's default is: by power cuts that leave nothing but what was flushed.
+//! Each write keeps its promise of durability, whatever the store's default is, through power cuts that leave only flushed bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 32 << 20;
 const SOON: Durability = Durability::Periodic(Duration::from_millis(20));
 const LATE: Durability = Durability::Periodic(Duration::from_secs(3600));
-/// Longer than any flush takes: who has waited in vain for so long waits for ever.
+/// Longer than any flush takes: a wait this long has no end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A disk with a cache: only what is flushed outlives its power.
+/// A disk with a cache: only flushed bytes survive a power cut.
 struct Disk {
     live: MemoryBacking,
     durable: Mutex<Vec<u8>>,
@@ -89,45 +89,45 @@ fn options(default: Durability) -> Options {
 
 const KEY: &[u8] = b"key";
 
-/// The ways to write, and how long the key's value is afterwards: each time another one than before.
-type Write = (&'static str, fn(&Db, &RegionHandle, Durability), Option<usize>);
+/// The ways to write, and the length of the key's value afterwards, which differs each time.
+type Write = (&'static str, fn(&Db, &KeyspaceHandle, Durability), Option<usize>);
 
 fn large() -> Vec<u8> {
     vec![3; (1 << 20) + 1]
 }
 
-fn put(_: &Db, region: &RegionHandle, durability: Durability) {
-    region.put_with(KEY, b"v", durability).unwrap();
+fn put(_: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
+    keyspace.put_with(KEY, b"v", durability).unwrap();
 }
 
-fn put_large(_: &Db, region: &RegionHandle, durability: Durability) {
-    region.put_with(KEY, &large(), durability).unwrap();
+fn put_large(_: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
+    keyspace.put_with(KEY, &large(), durability).unwrap();
 }
 
-fn put_stream(_: &Db, region: &RegionHandle, durability: Durability) {
-    region.put_stream_with(KEY, 4, &b"four"[..], durability).unwrap();
+fn put_stream(_: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
+    keyspace.put_stream_with(KEY, 4, &b"four"[..], durability).unwrap();
 }
 
-fn put_large_stream(_: &Db, region: &RegionHandle, durability: Durability) {
+fn put_large_stream(_: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
     let value = large();
-    region.put_stream_with(KEY, value.len() as u64, &value[..], durability).unwrap();
+    keyspace.put_stream_with(KEY, value.len() as u64, &value[..], durability).unwrap();
 }
 
-fn delete(_: &Db, region: &RegionHandle, durability: Durability) {
-    region.delete_with(KEY, durability).unwrap();
+fn delete(_: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
+    keyspace.delete_with(KEY, durability).unwrap();
 }
 
-fn batch(db: &Db, region: &RegionHandle, durability: Durability) {
+fn batch(db: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
     let mut batch = WriteBatch::new();
-    batch.put(region, b"other", b"w").unwrap();
-    batch.put(region, KEY, b"vv").unwrap();
+    batch.put(keyspace, b"other", b"w").unwrap();
+    batch.put(keyspace, KEY, b"vv").unwrap();
     db.write_with(&batch, durability).unwrap();
 }
 
-fn batch_with_large(db: &Db, region: &RegionHandle, durability: Durability) {
+fn batch_with_large(db: &Db, keyspace: &KeyspaceHandle, durability: Durability) {
     let mut batch = WriteBatch::new();
-    batch.put(region, KEY, &large()).unwrap();
-    batch.delete(region, b"other").unwrap();
+    batch.put(keyspace, KEY, &large()).unwrap();
+    batch.delete(keyspace, b"other").unwrap();
     db.write_with(&batch, durability).unwrap();
 }
 
@@ -151,9 +151,9 @@ fn a_period_given_with_a_write_is_kept() {
     for default in [Durability::None, Durability::Sync, LATE] {
         let disk = Disk::new();
         let db = Db::create_on(Arc::clone(&disk), options(default)).unwrap();
-        let region = db.default_region().clone();
+        let keyspace = db.default_keyspace().clone();
         for (name, write, expected) in WRITES {
-            write(&db, &region, SOON);
+            write(&db, &keyspace, SOON);
             let (started, mut seen) = (Instant::now(), u64::MAX);
             loop {
                 let flushes = disk.flushes();
@@ -174,40 +174,40 @@ fn sync_given_with_a_write_is_kept() {
     for default in [Durability::None, LATE] {
         let disk = Disk::new();
         let db = Db::create_on(Arc::clone(&disk), options(default)).unwrap();
-        let region = db.default_region().clone();
+        let keyspace = db.default_keyspace().clone();
         for (name, write, expected) in WRITES {
-            write(&db, &region, Durability::Sync);
+            write(&db, &keyspace, Durability::Sync);
             assert_eq!(length_after_power_cut(&disk), expected, "default {default:?}: a {name}");
         }
     }
 }
 
 #[test]
-fn a_write_that_is_to_be_durable_late_or_never_flushes_nothing() {
+fn a_write_with_late_or_no_durability_flushes_nothing() {
     for default in [Durability::Sync, LATE, Durability::None] {
         for durability in [Durability::None, LATE, Durability::Periodic(Duration::MAX)] {
             let disk = Disk::new();
             let db = Db::create_on(Arc::clone(&disk), options(default)).unwrap();
-            let region = db.default_region().clone();
+            let keyspace = db.default_keyspace().clone();
             let before = disk.flushes();
-            (0..100).for_each(|_| put(&db, &region, durability));
-            (0..100).for_each(|_| delete(&db, &region, durability));
-            (0..100).for_each(|_| batch(&db, &region, durability));
+            (0..100).for_each(|_| put(&db, &keyspace, durability));
+            (0..100).for_each(|_| delete(&db, &keyspace, durability));
+            (0..100).for_each(|_| batch(&db, &keyspace, durability));
             assert_eq!(disk.flushes(), before, "default {default:?}, writes with {durability:?}");
         }
     }
 }
 
 #[test]
-fn an_earlier_time_comes_before_one_that_was_set_already() {
+fn an_earlier_deadline_comes_before_one_that_was_set_already() {
     let disk = Disk::new();
     let db = Db::create_on(Arc::clone(&disk), options(LATE)).unwrap();
-    let region = db.default_region().clone();
-    // The writer has gone to sleep for an hour.
-    region.put(b"other", b"w").unwrap();
+    let keyspace = db.default_keyspace().clone();
+    // The writer sleeps for an hour.
+    keyspace.put(b"other", b"w").unwrap();
     std::thread::sleep(Duration::from_millis(50));
     let before = disk.flushes();
-    put(&db, &region, SOON);
+    put(&db, &keyspace, SOON);
     let started = Instant::now();
     while disk.flushes() == before {
         assert!(started.elapsed() < PATIENCE, "nothing was flushed");

@@ -1,4 +1,4 @@
-//! The first key of a region and its last one.
+//! The first and the last key of a keyspace.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -9,8 +9,8 @@ use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options};
 
 fn store() -> Db {
-    // Everything spills all the time.
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    // Everything is compacted all the time.
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(128 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 
@@ -23,9 +23,9 @@ fn a_large_value_is_popped_whole() {
     assert_eq!((db.pop_first().unwrap(), db.pop_last().unwrap(), db.first().unwrap()), (None, None, None));
 }
 
-/// Each key that is put is popped once, by whomever, from whichever end.
+/// Each key is popped once, by any thread, from either end.
 #[test]
-fn of_several_who_pop_each_gets_another_key() {
+fn threads_that_pop_get_different_keys() {
     const THREADS: u64 = 3;
     const KEYS: u64 = 2000;
     let db = store();
@@ -35,7 +35,7 @@ fn of_several_who_pop_each_gets_another_key() {
             let (db, popped, writing) = (&db, &popped, &writing);
             scope.spawn(move || {
                 for number in 0..KEYS {
-                    // In no order, so that new keys come before the first one and behind the last.
+                    // In no order, so that new keys come before the first one and after the last.
                     let number = (number * 7919 % KEYS) * THREADS + thread;
                     db.put(&number.to_be_bytes(), &number.to_le_bytes()).unwrap();
                 }
@@ -44,7 +44,7 @@ fn of_several_who_pop_each_gets_another_key() {
             scope.spawn(move || {
                 let mut own = Vec::new();
                 loop {
-                    // First: who finds nothing then finds nothing for good.
+                    // Set first: a thread that finds nothing afterwards will never find anything.
                     let are_written = writing.load(Ordering::SeqCst) == 0;
                     match if thread == 0 { db.pop_last() } else { db.pop_first() }.unwrap() {
                         Some(pair) => own.push(pair),

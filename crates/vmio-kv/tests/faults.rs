@@ -1,5 +1,5 @@
-//! Each single read, write and flush of a store's life fails in turn, for once or from then on: no answer is wrong, each error says
-//! what failed, and on a healthy device all is there that was acknowledged.
+//! Each single read, write and flush of a store's life fails in turn, once or from then on. No answer is wrong, each error says what
+//! failed, and on a healthy device all acknowledged writes are there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::assert_sound;
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
-/// What fails of a device, from the operation with that number on.
+/// The failing operations of a device, from the operation with that number on.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     first: u64,
@@ -60,7 +60,7 @@ impl Backing for FailingDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // What fails may have been done in part.
+        // A failed operation may have been done in part.
         let half = if data.len() > 4096 { &data[..data.len() / 2 / 4096 * 4096] } else { &[] };
         self.operation(true).or_else(|error| self.disk.write_at(offset, half).and(Err(error)))?;
         self.disk.write_at(offset, data)
@@ -79,11 +79,11 @@ impl Backing for FailingDevice {
     }
 }
 
-fn options(spill_threads: usize) -> Options {
+fn options(compaction_threads: usize) -> Options {
     Options::new()
-        .spill_threads(spill_threads)
+        .compaction_threads(compaction_threads)
         .memory_bytes(32 << 20)
-        .memory_level_bytes(4 << 10)
+        .memtable_bytes(4 << 10)
         .growth_factor(2)
         .durability(Durability::Sync)
 }
@@ -98,7 +98,7 @@ fn key(number: u64) -> Vec<u8> {
 
 type Possible = BTreeSet<Option<Vec<u8>>>;
 
-/// What a store may hold: of each key the acknowledged value, and those whose writing has failed since.
+/// What a store may hold: for each key the acknowledged value, and the values whose writes have failed since.
 #[derive(Default)]
 struct Model(BTreeMap<(&'static str, Vec<u8>), Possible>);
 
@@ -111,18 +111,18 @@ impl Model {
         possible.insert(value);
     }
 
-    fn check(&self, region: &RegionHandle, name: &'static str, fault: Fault) -> Result<(), Error> {
+    fn check(&self, keyspace: &KeyspaceHandle, name: &'static str, fault: Fault) -> Result<(), Error> {
         let mut expected: BTreeMap<&[u8], &Possible> = BTreeMap::new();
         for ((of, key), possible) in &self.0 {
             if *of != name {
                 continue;
             }
             expected.insert(key, possible);
-            let found = region.get(key)?;
+            let found = keyspace.get(key)?;
             assert!(possible.contains(&found), "{fault:?}: {} of {name}", key.escape_ascii());
         }
         let mut seen = 0;
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             let (key, value) = found?;
             let possible = expected.get(key.as_slice());
             assert!(possible.is_some_and(|possible| possible.contains(&Some(value))), "{fault:?}: a scan of {name}");
@@ -134,16 +134,16 @@ impl Model {
     }
 }
 
-/// A life: reads all, and writes some.
+/// A life: reads everything, and writes some.
 fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error> {
-    let other = db.region_or_create("other")?;
-    model.check(db.default_region(), "default", fault)?;
+    let other = db.keyspace_or_create("other")?;
+    model.check(db.default_keyspace(), "default", fault)?;
     model.check(&other, "other", fault)?;
     for number in from..from + 24 {
         let (first, second) = (key(number * 7 % 40), key(number * 3 % 40));
         let value = number.to_le_bytes().repeat(1 + number as usize % 40);
         let mut batch = WriteBatch::new();
-        batch.put(db.default_region(), &first, &value)?;
+        batch.put(db.default_keyspace(), &first, &value)?;
         batch.put(&other, &first, &value)?;
         batch.delete(&other, &second)?;
         let written = db.write(&batch);
@@ -165,7 +165,7 @@ fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error
             db.flush()?;
         }
     }
-    model.check(db.default_region(), "default", fault)?;
+    model.check(db.default_keyspace(), "default", fault)?;
     model.check(&other, "other", fault)
 }
 
@@ -175,7 +175,7 @@ fn assert_typed(error: &Error, fault: Fault) {
     assert!(is_failure && !error.to_string().is_empty(), "{fault:?}: {error}");
 }
 
-/// Two lives on a failing device, and one on a healthy one; how many operations there were.
+/// Two lives on a failing device, and one on a healthy one; returns the number of operations.
 fn run(fault: Fault) -> u64 {
     let options = || options(1 + fault.first as usize % 3);
     let disk = Arc::new(MemoryBacking::new(48 << 20).unwrap());
@@ -202,7 +202,7 @@ fn run(fault: Fault) -> u64 {
     failed
 }
 
-/// Until a run had no operation with that number.
+/// Until a run has no operation with that number.
 fn at_every_point(errno: i32, for_ever: bool, writes_alone: bool) -> u64 {
     let (mut first, mut points) = (0, 0);
     while run(Fault { first, errno, for_ever, writes_alone }) > first {
@@ -228,9 +228,9 @@ fn the_device_is_full_from_a_write_on() {
     println!("{} writes", at_every_point(libc::ENOSPC, true, true));
 }
 
-/// Whatever fails while a region is created, it is nowhere else when the store is opened again.
+/// Whatever fails while a keyspace is created, the keyspace is in no other segment when the store is opened again.
 #[test]
-fn a_region_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
+fn a_keyspace_whose_creation_may_have_failed_is_not_created_in_another_segment() {
     let (mut refused, mut others) = (0, 0);
     for operation in 0.. {
         let operations = Arc::new(AtomicU64::new(0));
@@ -241,18 +241,18 @@ fn a_region_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
         let db = Db::create_on(device, options()).unwrap();
         let second = db.create_segment().unwrap();
         operations.store(fault.first - operation, Ordering::Relaxed);
-        let created = second.region_or_create("name").map(drop);
+        let created = second.keyspace_or_create("name").map(drop);
         operations.store(0, Ordering::Relaxed);
         if created.is_err() {
-            match db.region_or_create("name") {
+            match db.keyspace_or_create("name") {
                 Err(Error::Stopped { why, .. }) if why.contains("segment 1") => refused += 1,
                 other => panic!("after operation {operation}: {other:?}"),
             }
-            others += u64::from(db.region_or_create("another").is_ok());
+            others += u64::from(db.keyspace_or_create("another").is_ok());
         }
         drop((second, db));
         let db = Db::open_on(disk, options()).unwrap_or_else(|error| panic!("after operation {operation}: {error}"));
-        db.region_or_create("name").unwrap();
+        db.keyspace_or_create("name").unwrap();
         if created.is_ok() {
             break;
         }

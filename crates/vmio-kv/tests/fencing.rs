@@ -1,4 +1,4 @@
-//! A store is taken over from an owner that is still there: what he has acknowledged stays, what he writes late hits nothing, and he
+//! A store is taken over from an owner that is still active. The owner's acknowledged writes stay, its late writes hit nothing, and it
 //! acknowledges nothing more.
 
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(6 << 10)
+        .memtable_bytes(6 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -46,26 +46,26 @@ fn contents(db: &Db) -> Model {
     db.scan(..).map(|entry| entry.unwrap()).collect()
 }
 
-/// Of all regions: keys of the second one have its name in front.
+/// Of all keyspaces: keys of the second keyspace are prefixed with its name.
 fn all_contents(db: &Db) -> Model {
     let mut all = contents(db);
-    if let Ok(second) = db.region(SECOND) {
+    if let Ok(second) = db.keyspace(SECOND) {
         all.extend(second.scan(..).map(|entry| entry.unwrap()).map(|(key, value)| (in_second(&key), value)));
     }
     all
 }
 
-/// It has a segment of its own, if it is there.
+/// The keyspace has its own segment, if it exists.
 const SECOND: &str = "second";
 
 fn in_second(key: &[u8]) -> Vec<u8> {
     [SECOND.as_bytes(), key].concat()
 }
 
-/// What an owner has done: all states that the store went through, and the last of them that he was told is durable.
+/// The actions of an owner: all states that the store went through, and the last one acknowledged as durable.
 struct History {
     states: Vec<Model>,
-    /// Of each region.
+    /// Of each keyspace.
     durable: [usize; 2],
 }
 
@@ -74,30 +74,30 @@ impl History {
         History { states: vec![state], durable: [0; 2] }
     }
 
-    /// Whether it is what the store may hold after the last of the states that he was told is durable: each segment for itself.
+    /// Whether the store may hold this after the last acknowledged durable state: checked for each segment.
     fn allows(&self, found: &Model) -> bool {
         [false, true].into_iter().all(|is_second| {
-            let of_region = |state: &Model| -> Model {
+            let of_keyspace = |state: &Model| -> Model {
                 let is_it = |key: &&Vec<u8>| key.starts_with(SECOND.as_bytes()) == is_second;
                 state.keys().filter(is_it).map(|key| (key.clone(), state[key].clone())).collect()
             };
-            let found = of_region(found);
-            self.states[self.durable[usize::from(is_second)]..].iter().any(|state| of_region(state) == found)
+            let found = of_keyspace(found);
+            self.states[self.durable[usize::from(is_second)]..].iter().any(|state| of_keyspace(state) == found)
         })
     }
 }
 
-/// One step of an owner, of those that `random` draws. What fails may have been done.
+/// One random step of an owner. A failed step may have been done.
 fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error> {
     let mut state = history.states.last().unwrap().clone();
     let mut batch = WriteBatch::new();
-    let second = db.region(SECOND).ok().filter(|_| random.below(2) == 0);
-    let region = second.as_ref().unwrap_or(db.default_region());
+    let second = db.keyspace(SECOND).ok().filter(|_| random.below(2) == 0);
+    let keyspace = second.as_ref().unwrap_or(db.default_keyspace());
     for _ in 0..if random.below(4) == 0 { 1 + random.below(20) } else { 1 } {
         let key = key(random.below(KEYS));
         let name = if second.is_some() { in_second(&key) } else { key.clone() };
         if random.below(5) == 0 {
-            batch.delete(region, &key)?;
+            batch.delete(keyspace, &key)?;
             state.remove(&name);
         } else {
             let most = if random.below(4) == 0 { 60_000 } else { 300 };
@@ -106,7 +106,7 @@ fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
                 bytes += 1 << 20;
             }
             let value = vec![random.below(256) as u8; bytes];
-            batch.put(region, &key, &value)?;
+            batch.put(keyspace, &key, &value)?;
             state.insert(name, value);
         }
     }
@@ -127,16 +127,16 @@ fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
     Ok(())
 }
 
-/// One life of an old owner, who is stopped at some write and goes on when the new one has done some work, and of new owners. The disk may lose
-/// power in the end.
+/// One life of a former owner, which is stopped at a write and continues after the new owner has done some work, and of new owners. The
+/// disk may lose power at the end.
 fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let when = format!("seed {seed}, stopped after {stop_after}");
     let mut random = Random(seed);
-    let options = || options().spill_threads(1 + seed as usize % 4);
+    let options = || options().compaction_threads(1 + seed as usize % 4);
     let disk = SimulatedDisk::new(seed, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     if seed % 2 == 1 {
-        db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+        db.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     }
     db.close().unwrap();
     let gate = Gate::default();
@@ -149,7 +149,7 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let mut new_history = std::thread::scope(|scope| {
         let old = scope.spawn(|| {
             for _ in 0..2000 {
-                // Nobody looks at it while he is stopped in the middle of a step but those who know that he is.
+                // While the owner is stopped in the middle of a step, only code that knows this looks at it.
                 let mut history = history.lock().unwrap();
                 let done = step(&old, &mut old_random, &mut history);
                 if was_taken.load(Ordering::SeqCst) {
@@ -179,15 +179,15 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
             step(&new, &mut random, &mut new_history).unwrap();
         }
         let old = old.join().unwrap();
-        // He may have had nothing to write any more.
+        // The owner may have had nothing more to write.
         let error = old.put_with(b"late", b"1", Durability::Sync).unwrap_err();
         assert!(is_fenced(&error), "{when}: {error}");
-        if let Ok(second) = old.region(SECOND) {
+        if let Ok(second) = old.keyspace(SECOND) {
             assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
         }
         assert!(seed % 2 == 1 || is_fenced(&old.create_segment().unwrap_err()), "{when}");
         assert!(is_fenced(&old.flush().unwrap_err()) && is_fenced(&old.sync().unwrap_err()), "{when}");
-        assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "{when}");
+        assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()), "{when}");
         old.scan(..).for_each(|entry| drop(entry.unwrap()));
         assert!(is_fenced(&old.close().unwrap_err()), "{when}");
         for _ in 0..random.below(30) {
@@ -235,10 +235,10 @@ struct Seen {
 }
 
 #[test]
-fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
+fn no_late_write_of_a_former_owner_hits_anything() {
     let mut seen = Seen::default();
     for seed in test_depth::seeds(4, 16) {
-        // Each of his writes is the first that is late, in one seed or another.
+        // Over all seeds, each write of the owner is the first late one.
         run(seed, seed * 3, &mut seen);
         run(seed, Random(seed).below(1500), &mut seen);
     }
@@ -246,14 +246,14 @@ fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
     assert!(test_depth::seeds_are_chosen() || seen.takeovers > 0 && seen.late_steps > 0);
 }
 
-/// What several regions had in memory is there after each of them, and so is what the log had of them, wherever power fails.
+/// Memtables and logs of several keyspaces are there after each takeover, wherever the power fails.
 #[test]
-fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
+fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
     let acknowledged = |db: &Db| {
-        for region in ["a", "b", "c"] {
-            let region = db.region(region).unwrap();
+        for keyspace in ["a", "b", "c"] {
+            let keyspace = db.keyspace(keyspace).unwrap();
             for number in 0..20_u64 {
-                assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]), "{number}");
+                assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]), "{number}");
             }
         }
     };
@@ -261,18 +261,18 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
     let step = test_depth::step(5, 1);
     loop {
         let when = format!("power fails after {operations} operations");
-        let options = || options().memory_level_bytes(1 << 20);
+        let options = || options().memtable_bytes(1 << 20);
         let disk = SimulatedDisk::new(operations, &[64 * MIB]);
         let old = Db::create_on(disk.open(0), options()).unwrap();
-        // The last one has a segment of its own, every other time.
+        // Every other time the last keyspace has its own segment.
         let second = (cut_short % 2 == 1).then(|| old.create_segment().unwrap());
-        for region in ["a", "b", "c"] {
-            let region = match &second {
-                Some(second) if region == "c" => second.region_or_create(region).unwrap(),
-                _ => old.region_or_create(region).unwrap(),
+        for keyspace in ["a", "b", "c"] {
+            let keyspace = match &second {
+                Some(second) if keyspace == "c" => second.keyspace_or_create(keyspace).unwrap(),
+                _ => old.keyspace_or_create(keyspace).unwrap(),
             };
             (0..20_u64).for_each(|number| {
-                region.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
+                keyspace.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
             });
         }
         disk.die_after(operations);
@@ -297,7 +297,7 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
 }
 
 #[test]
-fn who_takes_over_needs_no_lock_and_keeps_others_off() {
+fn a_takeover_needs_no_lock_and_keeps_others_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let old = Db::create(&path, options().max_volume_bytes(100 * MIB)).unwrap();
@@ -305,7 +305,7 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     old.put(b"in memory", b"1").unwrap();
     let snapshot = old.snapshot();
     let is_in_use = |result: Result<Db, Error>| {
-        matches!(result, Err(Error::StillHeld { .. } | Error::Io(vmio::Error::InUse { .. })))
+        matches!(result, Err(Error::StillOpen { .. } | Error::Io(vmio::Error::InUse { .. })))
     };
     assert!(is_in_use(Db::open(&path, options())));
     let new = Db::open(&path, options().take_over(true)).unwrap();
@@ -315,7 +315,7 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     assert!(is_fenced(&error), "{error}");
     assert_eq!(snapshot.get(b"durable").unwrap().as_deref(), Some(&b"1"[..]));
     drop((snapshot, old));
-    // The old one's lock has gone with it, and the new one has another.
+    // The former owner's lock has gone with it, and the new owner has another.
     let error = Db::open(&path, options()).unwrap_err();
     assert!(error.to_string().contains("has taken it over"), "{error}");
     let third = Db::open(&path, options().take_over(true)).unwrap();
@@ -329,18 +329,18 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     assert!(space(&db) <= 16 * MIB, "{} bytes: what former owners had is free again", space(&db));
 }
 
-/// What an owner does not look for with each flush he finds out at the next commit.
+/// What an owner does not check with each flush, it checks at its next commit.
 #[test]
-fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
+fn a_former_owners_table_may_be_log_after_a_crash() {
     let disk = SimulatedDisk::new(1, &[256 * MIB]);
-    // Nothing is spilled: no commit says what the log has taken.
-    let options = options().memory_level_bytes(1 << 20);
+    // Nothing is compacted: no commit records the log's chunks.
+    let options = options().memtable_bytes(1 << 20);
     let old = Db::create_on(disk.open(0), options.clone()).unwrap();
     old.put_with(b"first", b"1", Durability::Sync).unwrap();
     let new = Db::open_on(disk.open(0), options.clone().take_over(true)).unwrap();
     drop(old);
     new.forget_former_owners().unwrap();
-    // The lowest free unit is now the one in which the former owner's tables were.
+    // The lowest free unit is now the one that held the former owner's tables.
     for number in 0..12_u64 {
         new.put_with(&key(number), &vec![7; MIB as usize / 2], Durability::Sync).unwrap();
     }
@@ -353,7 +353,7 @@ fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
 }
 
 #[test]
-fn an_owner_who_does_not_look_after_each_flush_is_told_at_his_next_commit() {
+fn an_owner_that_does_not_check_after_each_flush_is_fenced_at_its_next_commit() {
     let disk = SimulatedDisk::new(7, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
@@ -364,7 +364,7 @@ fn an_owner_who_does_not_look_after_each_flush_is_told_at_his_next_commit() {
 }
 
 #[test]
-fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
+fn without_space_outside_old_fences_the_volume_grows_or_the_takeover_is_refused() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(40 * MIB)).unwrap();
     let mut keys = 0_u64;
@@ -374,9 +374,9 @@ fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
     old.flush().unwrap();
     let error = Db::open_on(disk.open(0), options().max_volume_bytes(40 * MIB).take_over(true)).unwrap_err();
     assert!(matches!(error, Error::Full { .. }), "{error}");
-    old.region_or_create("it was not claimed in vain").unwrap();
+    old.keyspace_or_create("it was not claimed in vain").unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
-    assert!(is_fenced(&old.region_or_create("late").unwrap_err()));
+    assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()));
     assert_eq!(contents(&new).len() as u64, keys);
     assert!(new.stats().unwrap().volume_bytes > 40 * MIB);
     new.put_with(b"more", &[8; 100_000], Durability::Sync).unwrap();
@@ -385,9 +385,9 @@ fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
     assert_sound(disk.open(0), &options(), "it has grown");
 }
 
-/// A former owner who is just making the file longer must not cut off what the new one has in it by now.
+/// A former owner that is just growing the file must not cut off what the new owner has in it by now.
 #[test]
-fn lengthening_a_file_never_makes_it_shorter() {
+fn growing_a_file_never_makes_it_shorter() {
     use vmio::backing::{Access, Backing, FileBacking};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
@@ -398,8 +398,8 @@ fn lengthening_a_file_never_makes_it_shorter() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 * MIB);
 }
 
-/// Somebody is stopped while he opens the store, by taking it over or not, at one of his writes after the other (`VMIO_TEST_STEP=1` takes
-/// each); another takes it over. Only that one owns it, and has all that he puts.
+/// An opening, with or without takeover, is stopped at one of its writes after the other (`VMIO_TEST_STEP=1` takes each); another owner
+/// takes the store over. Only that owner owns the store, and has all that it puts.
 #[test]
 fn an_opening_that_is_stopped_is_no_second_owner() {
     let step = test_depth::step(11, 5) as usize;
@@ -409,7 +409,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
             let when = format!("stopped after {stop_after}, taking over: {takes_over}");
             let disk = SimulatedDisk::new(stop_after, &[64 * MIB]);
             let db = Db::create_on(disk.open(0), options()).unwrap();
-            let second = db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+            let second = db.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
             for number in 0..20_u64 {
                 db.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
                 second.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
@@ -432,7 +432,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
                     return true;
                 }
                 let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
-                let second = new.region(SECOND).unwrap();
+                let second = new.keyspace(SECOND).unwrap();
                 new.put_with(b"before", b"1", Durability::Sync).unwrap();
                 gate.open();
                 let late = opening.join().unwrap();
@@ -444,7 +444,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
                 match &late {
                     Ok(late) => {
                         assert!(is_fenced(&late.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
-                        let second = late.region(SECOND).unwrap();
+                        let second = late.keyspace(SECOND).unwrap();
                         assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
                     }
                     Err(error) => assert!(matches!(error, Error::Fenced { .. }), "{when}: {error}"),
@@ -459,37 +459,37 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
             stopped += 1;
             assert_sound(disk.open(0), &options(), &when);
             let db = Db::open_on(disk.open(0), options()).unwrap_or_else(|error| panic!("{when}: {error}"));
-            for region in [db.default_region(), &db.region(SECOND).unwrap()] {
+            for keyspace in [db.default_keyspace(), &db.keyspace(SECOND).unwrap()] {
                 for number in 0..40_u64 {
-                    assert_eq!(region.get(&number.to_be_bytes()).unwrap().unwrap(), [2; 60_000], "{when}");
+                    assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().unwrap(), [2; 60_000], "{when}");
                 }
             }
             assert!(db.get(b"before").unwrap().is_some() && db.get(b"after").unwrap().is_some(), "{when}");
             assert_eq!(db.get(b"late").unwrap(), None, "{when}");
         }
-        // As many as there are, however few of them this run has taken.
+        // As many as there are, however few of them this run has tried.
         let writes = stopped * step;
         println!("stopped at {stopped} of some {writes} writes");
         assert!(writes > 10 && stopped > 1, "{writes}");
     }
 }
 
-/// Once one segment is known to be another's, no other one of the store goes on acknowledging.
+/// Once one segment belongs to another owner, no other segment of the store acknowledges anything.
 #[test]
-fn an_owner_who_is_fenced_in_one_segment_looks_in_all() {
+fn an_owner_fenced_in_one_segment_checks_all() {
     let disk = SimulatedDisk::new(7, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
-    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
     second.put_with(b"late", b"1", Durability::Sync).unwrap();
-    assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "by the first segment's commit");
+    assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()), "by the first segment's commit");
     assert!(is_fenced(&second.put_with(b"late", b"2", Durability::Sync).unwrap_err()));
-    assert_eq!(new.region(SECOND).unwrap().get(b"late").unwrap(), None);
+    assert_eq!(new.keyspace(SECOND).unwrap().get(b"late").unwrap(), None);
 }
 
-/// Who has too little memory for a store's segments, or regions, fences nobody.
+/// An opening with too little memory for the store's segments or keyspaces fences no owner.
 #[test]
-fn what_cannot_be_opened_is_not_claimed() {
+fn a_store_that_cannot_be_opened_is_not_claimed() {
     let large = || options().memory_bytes(128 << 20).durability(Durability::Sync);
     let refused = |disk: &SimulatedDisk, old: &Db| {
         let error = Db::open_on(disk.open(0), options().memory_bytes(32 << 20).take_over(true)).unwrap_err();
@@ -502,19 +502,20 @@ fn what_cannot_be_opened_is_not_claimed() {
     refused(&disk, &old);
     let disk = SimulatedDisk::new(9, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), large()).unwrap();
-    (0..256).for_each(|number| drop(old.region_or_create(&format!("{number}")).unwrap()));
+    (0..256).for_each(|number| drop(old.keyspace_or_create(&format!("{number}")).unwrap()));
     refused(&disk, &old);
 }
 
-/// The first segment that is taken over leaves what the other one lacks, however little there is; where it is too little, nobody is fenced.
+/// The takeover of the first segment leaves the space that the second one lacks, however little there is. Where it is too little, no owner
+/// is fenced.
 #[test]
-fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
+fn takeover_finds_space_for_both_segments_or_fences_neither() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(128 * MIB)).unwrap();
-    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     let mut keys = [0_u64; 2];
-    for (region, keys) in [old.default_region(), &second].into_iter().zip(&mut keys) {
-        while region.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
+    for (keyspace, keys) in [old.default_keyspace(), &second].into_iter().zip(&mut keys) {
+        while keyspace.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
             *keys += 1;
         }
     }
@@ -525,14 +526,14 @@ fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
         match Db::open_on(disk.open(0), options().max_volume_bytes(most).take_over(true)) {
             Err(Error::Full { .. }) => {
                 refused += 1;
-                old.region_or_create(&format!("it was not claimed in vain {refused}")).unwrap();
+                old.keyspace_or_create(&format!("it was not claimed in vain {refused}")).unwrap();
             }
             opened => break opened.unwrap(),
         }
     };
-    assert!(refused > 10 && is_fenced(&old.region_or_create("late").unwrap_err()), "refused {refused} times");
+    assert!(refused > 10 && is_fenced(&old.keyspace_or_create("late").unwrap_err()), "refused {refused} times");
     assert_eq!(contents(&new).len() as u64, keys[0]);
-    assert_eq!(new.region(SECOND).unwrap().scan(..).keys().count() as u64, keys[1]);
+    assert_eq!(new.keyspace(SECOND).unwrap().scan(..).keys().count() as u64, keys[1]);
     new.close().unwrap();
     drop((second, old));
     assert_sound(disk.open(0), &options(), "it has grown");

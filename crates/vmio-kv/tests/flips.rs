@@ -1,7 +1,9 @@
-//! Each byte of a small volume flipped, one at a time: what a store answers then is right, or it says what is damaged; also after it
-//! was written to, and opened again.
+//! Flips each byte of a small volume, one at a time. The store's answers are right, or name the damage, also after further writes and
+//! another opening.
 //!
-//! A run flips one byte in every 8,209 of the blocks, and more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
+//!
+//! A run flips one byte in every 8,209 of the blocks, and more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all,
+//! `VMIO_TEST_FLIPS=10` every tenth.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +22,7 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 const VOLUME_BYTES: u64 = 48 << 20;
 const UNIT: u64 = 2 << 20;
 const BLOCK: usize = 4096;
-const REGIONS: [&str; 2] = ["default", "other"];
+const KEYSPACES: [&str; 2] = ["default", "other"];
 
 /// The byte that large values consist of.
 const LARGE: u8 = 0xe7;
@@ -30,33 +32,33 @@ type Contents = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 #[repr(align(4096))]
 struct Block([u8; BLOCK]);
 
-/// A volume's blocks that are not zero, and what it holds.
+/// A volume's blocks that are not zero, and the volume's contents.
 struct Volume {
     blocks: BTreeMap<u64, Block>,
     contents: Contents,
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::Sync)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(8 << 10).growth_factor(2).durability(Durability::Sync)
 }
 
 fn key(number: u32) -> Vec<u8> {
     match number % 6 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        // What separates two leaves of these is longer than a node has room for.
+        // The pivots between leaves of these keys are longer than a node has space for.
         _ => format!("{}{number:05}", "k".repeat(1100)).into_bytes(),
     }
 }
 
 impl Volume {
-    /// Records of two regions; so many flushes bring some of them into trees. The last may be written by another owner. There may be
+    /// Records of two keyspaces, some of them in trees after `flushes` flushes. The last ones may be written by another owner. There may be
     /// large values, one in a tree and one not yet.
     fn new(records: u32, flushes: u32, is_reopened: bool, has_large: bool) -> Self {
         let disk = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
         let mut contents = Contents::new();
-        db.region_or_create("other").unwrap();
+        db.keyspace_or_create("other").unwrap();
         for part in 0..=flushes {
             write(&db, &mut contents, part * records..(part + 1) * records).unwrap();
             if has_large {
@@ -94,7 +96,7 @@ impl Volume {
         Arc::new(disk)
     }
 
-    /// Opens the volume with a byte flipped; whether it was opened.
+    /// Opens the volume with a flipped byte; returns whether that succeeded.
     fn open_flipped(&self, offset: u64, at: usize) -> bool {
         let disk = self.disk();
         let mut block = Block(self.blocks[&offset].0);
@@ -105,11 +107,11 @@ impl Volume {
             assert!(offset >= UNIT, "{place}: it has another copy");
             return false;
         };
-        // What opening reads was found to be whole, or its other copy taken: then nothing may come to light later.
+        // Opening has checked what it read, or has used the other copy: then nothing may turn up later.
         let is_read_on_opening = offset < 2 * UNIT;
         let errors = compare(&db, &self.contents, &place);
         assert!(errors == 0 || !is_read_on_opening, "{place}: errors after opening");
-        // It is gone on with: nothing that is in use may be taken for free.
+        // The store is written to: nothing in use may be taken for free.
         let mut contents = self.contents.clone();
         let written = write(&db, &mut contents, 5000..5300).and_then(|()| db.flush());
         let written = written.and_then(|()| write(&db, &mut contents, 0..20)).and_then(|()| db.close());
@@ -134,11 +136,11 @@ impl Volume {
 
 fn write(db: &Db, contents: &mut Contents, numbers: std::ops::Range<u32>) -> Result<(), Error> {
     for number in numbers {
-        let region = db.region(REGIONS[number as usize % 2])?;
-        let name = REGIONS[number as usize % 2];
+        let keyspace = db.keyspace(KEYSPACES[number as usize % 2])?;
+        let name = KEYSPACES[number as usize % 2];
         let mut batch = WriteBatch::new();
-        batch.put(&region, &key(number), &number.to_le_bytes().repeat(1 + number as usize % 9))?;
-        batch.delete(&region, &key(number / 4 * 2))?;
+        batch.put(&keyspace, &key(number), &number.to_le_bytes().repeat(1 + number as usize % 9))?;
+        batch.delete(&keyspace, &key(number / 4 * 2))?;
         db.write_with(&batch, Durability::None)?;
         contents.insert((name, key(number)), number.to_le_bytes().repeat(1 + number as usize % 9));
         contents.remove(&(name, key(number / 4 * 2)));
@@ -150,7 +152,7 @@ fn opened(disk: &Arc<MemoryBacking>, place: &str) -> Option<Db> {
     Db::open_on(Arc::clone(disk), options()).inspect_err(|error| assert_typed(error, place)).ok()
 }
 
-/// Errors that say of a store what it is not.
+/// Errors that deny the store's contents.
 fn assert_typed(error: &Error, place: &str) {
     let is_damage = matches!(
         error,
@@ -163,17 +165,17 @@ fn assert_typed(error: &Error, place: &str) {
     assert!(is_damage, "{place}: {error}");
 }
 
-/// All that the store answers is right, or an error; how many of those.
+/// Checks that every answer of the store is right or an error; returns the number of errors.
 fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
     let mut errors = 0;
-    for name in REGIONS {
-        let region = match db.region(name) {
-            Ok(region) => region,
+    for name in KEYSPACES {
+        let keyspace = match db.keyspace(name) {
+            Ok(keyspace) => keyspace,
             Err(error) => panic!("{place}: {error}"),
         };
         for number in (0..600).chain(4990..5310) {
             let expected = contents.get(&(name, key(number)));
-            match region.get(&key(number)) {
+            match keyspace.get(&key(number)) {
                 Ok(found) => assert_eq!(found.as_ref(), expected, "{place}: key {number} of {name}"),
                 Err(error) => {
                     assert_typed(&error, place);
@@ -182,7 +184,7 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
             }
         }
         for key in (0..4_u32).map(|part| part.to_le_bytes().to_vec()) {
-            match region.get(&key) {
+            match keyspace.get(&key) {
                 Ok(found) => assert!(found.as_ref() == contents.get(&(name, key)), "{place}: a large value of {name}"),
                 Err(error) => {
                     assert_typed(&error, place);
@@ -193,7 +195,7 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
         let expected = contents.range((name, Vec::new())..).take_while(|((of, _), _)| *of == name);
         let mut expected = expected.map(|((_, key), value)| (key.clone(), value.clone()));
         let mut has_failed = false;
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             match found {
                 Ok(found) => assert!(Some(found) == expected.next(), "{place}: a scan of {name}"),
                 Err(error) => {
@@ -208,17 +210,17 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
     errors
 }
 
-/// The bytes to flip, by the block and the place in it.
+/// The bytes to flip, by block and place in it.
 fn places(volume: &Volume, stride: usize) -> Vec<(u64, usize)> {
-    // What is the same in many blocks need not be flipped in each.
+    // Bytes that are the same in many blocks need not be flipped in each.
     let is_one_of_many =
         |offset: u64, block: &Block| block.0[..64] == [LARGE; 64] && !offset.is_multiple_of(32 * BLOCK as u64);
     let blocks = volume.blocks.iter().filter(|(offset, block)| !is_one_of_many(**offset, block));
-    // One after the other, whichever block it is in: a stride may be longer than a block.
+    // In sequence over all blocks: a stride may be longer than a block.
     blocks.flat_map(|(offset, _)| (0..BLOCK).map(|at| (*offset, at))).step_by(stride).collect()
 }
 
-/// How often the volume could be opened with one of them flipped; and at which it went wrong.
+/// How often the volume could be opened with one of them flipped, and where it went wrong.
 fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usize)>) {
     let (next, opened, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let flip = || {
@@ -238,9 +240,9 @@ fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usiz
 }
 
 #[test]
-fn no_flipped_byte_makes_a_wrong_answer() {
+fn no_flipped_byte_causes_a_wrong_answer() {
     let stride = test_depth::number("VMIO_TEST_FLIPS", 8209, 1201) as usize;
-    // Records in the log alone; and in trees of several levels as well.
+    // Records in the log alone, and in trees of several levels as well.
     for volume in [
         Volume::new(40, 0, false, false),
         Volume::new(10, 0, true, false),

@@ -1,4 +1,4 @@
-//! Blocks whose checksums are right and that say what cannot be: somebody has made them so. They are damage, and no panic.
+//! Forged blocks: valid checksums over impossible contents. They are damage, and cause no panic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,12 +9,12 @@ use vmio_kv::{Db, Error, Options};
 
 const UNIT: u64 = 2 << 20;
 const BLOCK: u64 = 4096;
-/// Of all blocks: the checksum of what is behind it, the kind, and the epoch.
+/// Of all blocks: the checksum of the bytes after it, the kind, and the epoch.
 const CHECKSUM: std::ops::Range<usize> = 4..8;
 const KIND: usize = 8;
 const EPOCH: std::ops::Range<usize> = 24..32;
 const SUPERBLOCK: u8 = 3;
-/// Of a superblock: from where the log is read, and the number of its first record there.
+/// Of a superblock: where recovery begins, and the number of the first record there.
 const REPLAY_FROM: std::ops::Range<usize> = 80..88;
 const REPLAY_SEQUENCE: std::ops::Range<usize> = 88..96;
 
@@ -31,7 +31,7 @@ fn seal(block: &mut [u8]) {
     block[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// A closed store of one key, with some of its newest superblock changed.
+/// A closed store of one key, with its newest superblock changed.
 fn store_with(field: std::ops::Range<usize>, change: impl Fn(u64) -> u64) -> Arc<MemoryBacking> {
     let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
@@ -60,28 +60,28 @@ fn is_damaged(disk: &Arc<MemoryBacking>) {
 }
 
 #[test]
-fn the_log_is_not_read_from_a_place_where_no_record_is() {
+fn recovery_does_not_begin_where_no_record_is() {
     for place in [0, 8, UNIT - 1, UNIT - 3] {
         is_damaged(&store_with(REPLAY_FROM, |from| from - from % UNIT + place));
     }
 }
 
 #[test]
-fn a_number_beyond_all_that_can_be_is_damage() {
+fn impossible_numbers_are_damage() {
     is_damaged(&store_with(REPLAY_SEQUENCE, |_| 1 << 50));
 }
 
-/// A volume has grown into what another one was.
+/// A volume has grown into the place of an earlier volume.
 #[test]
-fn a_copy_that_another_volume_has_left_is_passed_over() {
+fn a_copy_left_by_another_volume_is_skipped() {
     let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     for round in 0..20_u8 {
         db.put(b"key", &[round]).unwrap();
         db.flush().unwrap();
     }
-    // The second copy of the third block of the bitmap, which covers units that nothing was ever in: older than the last commit, newer
-    // than the copy that was written.
+    // The second copy of the third bitmap block, which covers units that were never used: older than the last commit, newer than the copy
+    // that was written.
     let offset = UNIT + (2 + 2 * 2 + 1) * BLOCK;
     let mut left = vec![0; BLOCK as usize];
     left[..4].copy_from_slice(b"vmkv");

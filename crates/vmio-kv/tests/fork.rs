@@ -1,5 +1,5 @@
-//! A forked child has nothing of its parent's store: whatever it asks is refused, whatever it drops is left alone, and it waits for none
-//! of the locks that threads of the parent held at the fork.
+//! A forked child has no access to its parent's store: every call is refused, every drop does nothing, and the child waits for none of the
+//! locks that threads of the parent held at the fork.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use support::child::{Ended, fork, isolated};
 use vmio_kv::{
-    Db, Durability, Error, Keys, Options, Readers, RegionHandle, RegionSnapshot, Scan, SegmentHandle, Snapshot,
+    Db, Durability, Error, Keys, KeyspaceHandle, KeyspaceSnapshot, Options, Readers, Scan, SegmentHandle, Snapshot,
     ValueReader, WriteBatch, check,
 };
 
@@ -19,8 +19,8 @@ const LARGE: usize = 3 << 20;
 const FORKS: usize = 12;
 
 fn options() -> Options {
-    // Everything spills all the time.
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    // Everything is compacted all the time.
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     options.volume_bytes(256 << 20).max_volume_bytes(1 << 30).durability(Durability::None)
 }
 
@@ -28,7 +28,7 @@ fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Who asks for what, and is refused; the calls that were made.
+/// Calls of a child that are refused, by name.
 #[derive(Default)]
 struct Refused(BTreeSet<&'static str>);
 
@@ -49,13 +49,13 @@ impl Refused {
     }
 }
 
-/// One of everything that can be held of a store.
+/// One of each kind of handle of a store.
 struct Everything {
     db: Db,
-    other: RegionHandle,
+    other: KeyspaceHandle,
     segment: SegmentHandle,
     snapshot: Snapshot,
-    of_region: RegionSnapshot,
+    of_keyspace: KeyspaceSnapshot,
     scan: Scan,
     keys: Keys,
     readers: Readers,
@@ -65,7 +65,7 @@ struct Everything {
 
 impl Everything {
     fn of(db: &Db) -> Self {
-        let other = db.region_or_create("other").unwrap();
+        let other = db.keyspace_or_create("other").unwrap();
         (0..50).for_each(|number| other.put(&key(number), &[1; 100]).unwrap());
         other.put(b"large", &vec![7; LARGE]).unwrap();
         let (mut scan, mut readers) = (other.scan(..), other.scan(..).readers());
@@ -77,7 +77,7 @@ impl Everything {
         Everything {
             segment: db.segments().unwrap().pop().unwrap(),
             snapshot: db.snapshot(),
-            of_region: other.snapshot(),
+            of_keyspace: other.snapshot(),
             keys: other.scan(..).keys(),
             scan,
             readers,
@@ -88,24 +88,24 @@ impl Everything {
         }
     }
 
-    /// Asks for everything, and drops everything.
+    /// Calls everything, and drops everything.
     fn ask_and_drop(self) -> Refused {
         let mut refused = Refused::default();
-        let Everything { db, other, segment, snapshot, of_region, scan, keys, readers, mut reader, mut batch } = self;
-        // What does not change is known.
-        assert_eq!((other.name(), other.segment(), of_region.name(), segment.number()), ("other", 0, "other", 1));
-        assert!(db.recovery().records == 0 && db.default_region().name() == "default");
+        let Everything { db, other, segment, snapshot, of_keyspace, scan, keys, readers, mut reader, mut batch } = self;
+        // Values that do not change are known.
+        assert_eq!((other.name(), other.segment(), of_keyspace.name(), segment.number()), ("other", 0, "other", 1));
+        assert!(db.recovery().records == 0 && db.default_keyspace().name() == "default");
         assert!(batch.len() == 1 && !batch.is_empty() && reader.len() == LARGE as u64);
-        let _ = format!("{db:?} {other:?} {segment:?} {snapshot:?} {of_region:?} {reader:?}");
+        let _ = format!("{db:?} {other:?} {segment:?} {snapshot:?} {of_keyspace:?} {reader:?}");
         db_is_refused(&mut refused, &db, &batch);
-        region_is_refused(&mut refused, &db);
-        region_is_refused(&mut refused, &other);
-        refused.call("region_or_create", segment.region_or_create("of the child"));
-        refused.call("region_names", segment.region_names());
+        keyspace_is_refused(&mut refused, &db);
+        keyspace_is_refused(&mut refused, &other);
+        refused.call("keyspace_or_create", segment.keyspace_or_create("of the child"));
+        refused.call("keyspace_names", segment.keyspace_names());
         refused.call("stats", segment.stats());
-        refused.call("region", snapshot.region("other"));
-        refused.call("region_names", snapshot.region_names().map(|_| ()));
-        for snapshot in [&*snapshot, &of_region, &*db.snapshot(), &other.snapshot(), &*snapshot.clone()] {
+        refused.call("keyspace", snapshot.keyspace("other"));
+        refused.call("keyspace_names", snapshot.keyspace_names().map(|_| ()));
+        for snapshot in [&*snapshot, &of_keyspace, &*db.snapshot(), &other.snapshot(), &*snapshot.clone()] {
             snapshot_is_refused(&mut refused, snapshot);
         }
         refused.goes_through("scan", scan);
@@ -124,17 +124,17 @@ impl Everything {
 }
 
 fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
-    refused.call("region", db.region("other"));
-    refused.call("region_or_create", db.region_or_create("of the child"));
-    refused.call("drop_region", db.drop_region("other"));
+    refused.call("keyspace", db.keyspace("other"));
+    refused.call("keyspace_or_create", db.keyspace_or_create("of the child"));
+    refused.call("drop_keyspace", db.drop_keyspace("other"));
     refused.call("create_segment", db.create_segment());
     refused.call("segments", db.segments());
     refused.call("segment", db.segment(0));
-    refused.call("region_names", db.region_names());
+    refused.call("keyspace_names", db.keyspace_names());
     refused.call("write", db.write(batch));
     refused.call("write", db.write(&WriteBatch::new()));
     refused.call("write_with", db.write_with(batch, Durability::Sync));
-    refused.call("region", db.snapshot().region("other"));
+    refused.call("keyspace", db.snapshot().keyspace("other"));
     refused.call("sync", db.sync());
     refused.call("flush", db.flush());
     refused.call("collect_garbage", db.collect_garbage());
@@ -143,39 +143,39 @@ fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
     refused.call("grow", db.grow(512 << 20));
 }
 
-fn region_is_refused(refused: &mut Refused, region: &RegionHandle) {
+fn keyspace_is_refused(refused: &mut Refused, keyspace: &KeyspaceHandle) {
     let large = vec![1; LARGE];
-    refused.call("put", region.put(b"child", b"x"));
-    refused.call("put", region.put(b"child", &large));
-    refused.call("put_with", region.put_with(b"child", b"x", Durability::Sync));
-    refused.call("put_stream", region.put_stream(b"child", LARGE as u64, &large[..]));
-    refused.call("put_stream_with", region.put_stream_with(b"child", 5, &large[..], Durability::Sync));
-    refused.call("delete", region.delete(b"child"));
-    refused.call("delete_with", region.delete_with(b"child", Durability::Sync));
-    refused.call("get", region.get(&key(1)));
-    refused.call("get_ref", region.get_ref(&key(1), |_| ()));
-    refused.call("get_range", region.get_range(&key(1), ..));
-    refused.call("multi_get", region.multi_get(&[key(1)]));
-    refused.call("contains", region.contains(&key(1)));
-    refused.call("reader", region.reader(b"large"));
-    refused.goes_through("scan", region.scan(..));
-    refused.goes_through("prefix", region.prefix(b"a"));
-    refused.goes_through("readers", region.scan(..).readers());
-    let (mut scan, mut keys) = (region.scan(..), region.clone().scan(..).keys());
+    refused.call("put", keyspace.put(b"child", b"x"));
+    refused.call("put", keyspace.put(b"child", &large));
+    refused.call("put_with", keyspace.put_with(b"child", b"x", Durability::Sync));
+    refused.call("put_stream", keyspace.put_stream(b"child", LARGE as u64, &large[..]));
+    refused.call("put_stream_with", keyspace.put_stream_with(b"child", 5, &large[..], Durability::Sync));
+    refused.call("delete", keyspace.delete(b"child"));
+    refused.call("delete_with", keyspace.delete_with(b"child", Durability::Sync));
+    refused.call("get", keyspace.get(&key(1)));
+    refused.call("get_ref", keyspace.get_ref(&key(1), |_| ()));
+    refused.call("get_range", keyspace.get_range(&key(1), ..));
+    refused.call("multi_get", keyspace.multi_get(&[key(1)]));
+    refused.call("contains", keyspace.contains(&key(1)));
+    refused.call("reader", keyspace.reader(b"large"));
+    refused.goes_through("scan", keyspace.scan(..));
+    refused.goes_through("prefix", keyspace.prefix(b"a"));
+    refused.goes_through("readers", keyspace.scan(..).readers());
+    let (mut scan, mut keys) = (keyspace.scan(..), keyspace.clone().scan(..).keys());
     scan.seek(b"a");
     refused.goes_through("seek", scan);
     keys.seek_back(b"a");
     refused.goes_through("seek_back", keys);
-    refused.call("first", region.first());
-    refused.call("last", region.last());
-    refused.call("pop_first", region.pop_first());
-    refused.call("pop_last", region.pop_last());
-    refused.call("clear", region.clear());
-    snapshot_is_refused(refused, &region.snapshot());
+    refused.call("first", keyspace.first());
+    refused.call("last", keyspace.last());
+    refused.call("pop_first", keyspace.pop_first());
+    refused.call("pop_last", keyspace.pop_last());
+    refused.call("clear", keyspace.clear());
+    snapshot_is_refused(refused, &keyspace.snapshot());
     refused.0.insert("snapshot");
 }
 
-fn snapshot_is_refused(refused: &mut Refused, snapshot: &RegionSnapshot) {
+fn snapshot_is_refused(refused: &mut Refused, snapshot: &KeyspaceSnapshot) {
     refused.call("get", snapshot.get(&key(1)));
     refused.call("get_ref", snapshot.get_ref(&key(1), |_| ()));
     refused.call("get_range", snapshot.get_range(&key(1), ..));
@@ -186,14 +186,14 @@ fn snapshot_is_refused(refused: &mut Refused, snapshot: &RegionSnapshot) {
     refused.goes_through("prefix", snapshot.prefix(b"a"));
 }
 
-/// Public methods of what is held of a store.
+/// Public methods of a store's handles.
 fn public_methods() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../src/db.rs"),
         include_str!("../src/db/ends.rs"),
         include_str!("../src/db/growth.rs"),
         include_str!("../src/db/large_values.rs"),
-        include_str!("../src/db/region_handle.rs"),
+        include_str!("../src/db/keyspace_handle.rs"),
         include_str!("../src/db/removal.rs"),
         include_str!("../src/db/scan.rs"),
         include_str!("../src/db/segment_handle.rs"),
@@ -203,16 +203,16 @@ fn public_methods() -> BTreeSet<&'static str> {
     ];
     let lines = sources.into_iter().flat_map(str::lines);
     let names = lines.filter_map(|line| line.strip_prefix("    pub fn ")?.split(['(', '<']).next());
-    // What makes one, and what is known of it without asking the store.
+    // Constructors, and methods that need no access to the store.
     let others =
         ["create", "create_on", "open", "open_on", "open_or_create", "new", "name", "number", "len", "is_empty"];
-    let known: BTreeSet<&str> = others.into_iter().chain(["recovery", "default_region"]).collect();
-    // A handle knows its segment's number; a store is asked for one.
+    let known: BTreeSet<&str> = others.into_iter().chain(["recovery", "default_keyspace"]).collect();
+    // A handle knows its segment's number; finding a segment needs the store.
     names.filter(|name| !known.contains(name)).collect()
 }
 
 fn write_until(db: &Db, writer: u64, is_over: &AtomicBool, written: &AtomicU64) {
-    let other = db.region_or_create("busy").unwrap();
+    let other = db.keyspace_or_create("busy").unwrap();
     for number in 0.. {
         if is_over.load(Ordering::Relaxed) {
             return;
@@ -257,12 +257,12 @@ fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
                     let refused = all.take().unwrap().ask_and_drop();
                     let methods = public_methods();
                     let missing: Vec<_> = methods.difference(&refused.0).collect();
-                    assert!(missing.is_empty(), "nobody has asked for {missing:?}");
+                    assert!(missing.is_empty(), "no call of {missing:?}");
                     0
                 });
                 assert_eq!(ended, Ended::Exit(0), "round {round}");
             }
-            // It may have a store of its own.
+            // The child may have its own store.
             let own = folder.path().join("of the child");
             let ended = fork(|| {
                 let db = Db::create(&own, options()).unwrap();
@@ -280,13 +280,13 @@ fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
         db.close().unwrap();
         is_sound(&path);
         let db = Db::open(&path, options()).unwrap();
-        assert!(!db.contains(b"child").unwrap() && !db.region("other").unwrap().contains(b"child").unwrap());
-        assert_eq!(db.region_names().unwrap(), ["busy", "default", "other"]);
+        assert!(!db.contains(b"child").unwrap() && !db.keyspace("other").unwrap().contains(b"child").unwrap());
+        assert_eq!(db.keyspace_names().unwrap(), ["busy", "default", "other"]);
     })
     .succeeds();
 }
 
-/// Gives zeros, and forks before some of them: the child ends with what [`Self::read`] leaves it.
+/// Returns zeros, and forks before some of them: the child ends with its first bytes.
 struct ForkingSource<'child> {
     left: usize,
     is_child: &'child AtomicBool,
@@ -312,10 +312,10 @@ impl Read for ForkingSource<'_> {
     }
 }
 
-/// Whoever is forked within a call of its own comes back from it with an error, and has written nothing.
+/// A child that is forked during a call gets an error from that call, and has written nothing.
 #[test]
-fn who_is_forked_within_a_call_is_refused() {
-    isolated("who_is_forked_within_a_call_is_refused", || {
+fn a_child_forked_during_a_call_is_refused() {
+    isolated("a_child_forked_during_a_call_is_refused", || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let db = Db::create(&path, options()).unwrap();

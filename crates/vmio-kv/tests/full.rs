@@ -1,4 +1,4 @@
-//! A store that is full is opened, deleted from, closed and killed again and again, and loses nothing: openings take room as well.
+//! A full store is opened, deleted from, closed and killed again and again, and loses nothing: openings take space as well.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vmio::backing::{Access, Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, Options};
 
-/// What a process has open: once that is killed, nothing more reaches the disk.
+/// A process's view of the disk: once the process is killed, nothing more reaches the disk.
 struct OfProcess {
     disk: Arc<MemoryBacking>,
     is_killed: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ impl Backing for OfProcess {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).spill_threads(1).growth_factor(2)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).compaction_threads(1).growth_factor(2)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -95,7 +95,7 @@ fn openings_of_a_full_store(ends_by_a_kill: bool) {
             db.close().unwrap();
         }
     }
-    // It would be no use if none could be.
+    // The test would be useless if no put succeeded.
     assert!(deleted.len() > 20, "{} deletions", deleted.len());
     let db = open(&Arc::default()).unwrap();
     for number in 0..puts {

@@ -1,5 +1,5 @@
-//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in room that
-//! is kept for them, and when there is room again, puts go on.
+//! The file system of a store's file is full, though its volume is not. Puts are refused; deletions and collections go on in reserved
+//! space; once there is space again, puts go on.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,31 +22,31 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 const VOLUME_BYTES: u64 = 192 * MIB;
 
-/// A file of a file system with little room: what is written to has to have got some.
+/// A file of a file system with little space: a write needs allocated space.
 #[derive(Clone)]
 struct Sparse {
     memory: Arc<MemoryBacking>,
-    room: Arc<Mutex<Room>>,
+    space: Arc<Mutex<Space>>,
 }
 
-struct Room {
+struct Space {
     units_max: usize,
-    /// Units that have room.
+    /// Units that have space.
     allocated: BTreeSet<u64>,
 }
 
 impl Sparse {
     fn new(units_max: usize) -> Self {
-        let room = Room { units_max, allocated: BTreeSet::new() };
-        Sparse { memory: Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap()), room: Arc::new(Mutex::new(room)) }
+        let space = Space { units_max, allocated: BTreeSet::new() };
+        Sparse { memory: Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap()), space: Arc::new(Mutex::new(space)) }
     }
 
     fn set_units_max(&self, units_max: usize) {
-        self.room.lock().unwrap().units_max = units_max;
+        self.space.lock().unwrap().units_max = units_max;
     }
 
     fn units(&self) -> usize {
-        self.room.lock().unwrap().allocated.len()
+        self.space.lock().unwrap().allocated.len()
     }
 }
 
@@ -64,9 +64,9 @@ impl Backing for Sparse {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let room = self.room.lock().unwrap();
+        let space = self.space.lock().unwrap();
         let mut units = offset / UNIT..(offset + data.len() as u64).div_ceil(UNIT);
-        assert!(units.all(|unit| room.allocated.contains(&unit)), "{offset}: a write to a hole may find no room");
+        assert!(units.all(|unit| space.allocated.contains(&unit)), "{offset}: a write to a hole may find no space");
         self.memory.write_at(offset, data)
     }
 
@@ -79,18 +79,18 @@ impl Backing for Sparse {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let mut room = self.room.lock().unwrap();
-        (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = room.allocated.remove(&unit));
+        let mut space = self.space.lock().unwrap();
+        (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = space.allocated.remove(&unit));
         Ok(())
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
-        let mut room = self.room.lock().unwrap();
+        let mut space = self.space.lock().unwrap();
         for unit in range.start / UNIT..range.end / UNIT {
-            if !room.allocated.contains(&unit) && room.allocated.len() >= room.units_max {
+            if !space.allocated.contains(&unit) && space.allocated.len() >= space.units_max {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
             }
-            room.allocated.insert(unit);
+            space.allocated.insert(unit);
         }
         Ok(())
     }
@@ -103,8 +103,8 @@ impl Backing for Sparse {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 * MIB)
-        .memory_level_bytes(256 << 10)
-        .spill_threads(1)
+        .memtable_bytes(256 << 10)
+        .compaction_threads(1)
         .max_volume_bytes(VOLUME_BYTES)
         .durability(Durability::None)
 }
@@ -117,7 +117,7 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Puts until the file system has no room; returns the number of the first that was refused.
+/// Puts until the file system has no space; returns the number of the first that was refused.
 fn fill(db: &Db, first: u64) -> u64 {
     for number in first.. {
         match db.put(&key(number), &value(number)) {
@@ -135,14 +135,14 @@ fn assert_there(db: &Db, numbers: impl Iterator<Item = u64>) {
     });
 }
 
-/// Fills it up, deletes, opens it again, collects, and goes on when there is room: `free` makes some.
+/// Fills the file system, deletes, opens the store again, collects, and goes on once there is space, which `free` makes.
 fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce()) {
     let db = open(true);
     let end = fill(&db, 0);
     assert!(end > 1000, "{end} puts");
-    assert!(db.stats().unwrap().volume_bytes <= VOLUME_BYTES, "a longer volume has no room either");
+    assert!(db.stats().unwrap().volume_bytes <= VOLUME_BYTES, "a longer volume has no space either");
     assert_there(&db, 0..end);
-    // It has no part in it whether the store was opened anew.
+    // A second opening changes nothing.
     for number in 0..200 {
         db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
     }
@@ -154,13 +154,13 @@ fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce
         db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
     }
     assert_there(&db, end - 1000..end);
-    // What the deletions have given up is enough for more.
+    // The space of the deleted records is enough for more.
     db.collect_garbage().unwrap();
     let again = fill(&db, end);
     assert!(again > end + 1000, "{} puts in what was deleted", again - end);
     assert_there(&db, end - 1000..again);
     free();
-    // The same store, without being opened again.
+    // The same store, without another opening.
     (again..again + 1000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
     db.put(b"large", &vec![7; 5 << 20]).unwrap();
     assert_there(&db, end - 1000..again + 1000);
@@ -171,7 +171,7 @@ fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce
 }
 
 #[test]
-fn nothing_is_written_that_has_not_got_room_before() {
+fn space_is_allocated_before_it_is_written_to() {
     let file = Sparse::new(40);
     let open = |is_new| {
         let open = if is_new { Db::create_on } else { Db::open_on };
@@ -181,16 +181,16 @@ fn nothing_is_written_that_has_not_got_room_before() {
     assert_sound(file.memory.clone(), &options(), "closed");
 }
 
-/// What is reserved keeps its room while others fill the file system up, and what is not is given back.
+/// Reserved units keep their space while others fill the file system, and other free units lose it.
 #[test]
-fn what_is_reserved_keeps_its_room() {
+fn reserved_units_keep_their_space() {
     let file = Sparse::new(usize::MAX);
     let db = Db::create_on(file.clone(), options()).unwrap();
     let at_first = file.units();
     (0..20_000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
     (0..20_000).for_each(|number| db.delete(&key(number)).unwrap());
     db.collect_garbage().unwrap();
-    // What is taken, what is reserved, and twice what comes together before anything is given back.
+    // Taken units, the reserve, and twice the free units that are collected before a discard.
     let taken = (db.stats().unwrap().space_bytes / UNIT) as usize;
     assert!(
         file.units() <= taken + at_first + 16,
@@ -207,13 +207,13 @@ fn what_is_reserved_keeps_its_room() {
 struct Disk(PathBuf);
 
 impl Disk {
-    /// None where this user may not mount one.
+    /// `None` if this user may not mount one.
     fn new(folder: &Path, mount: &[&str]) -> Option<Self> {
         let place = folder.join("disk");
         std::fs::create_dir(&place).unwrap();
         let done = Command::new("mount").args(mount).arg(&place).status();
         if !done.is_ok_and(|status| status.success()) {
-            eprintln!("left out: no file system can be mounted");
+            test_depth::skipped("no file system can be mounted");
             return None;
         }
         Some(Disk(place))
@@ -243,13 +243,13 @@ fn on_a_real_one(folder: &Path, mount: &[&str]) {
 
 #[test]
 fn a_full_ext4() {
-    // In memory, if that can be: it is flushed again and again.
+    // In memory if possible: it is flushed again and again.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let image = folder.path().join("image");
     File::create(&image).unwrap().set_len(130 * MIB).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).status();
     if !made.is_ok_and(|status| status.success()) {
-        return eprintln!("left out: mkfs.ext4 is not installed");
+        return test_depth::skipped("mkfs.ext4 is not installed");
     }
     on_a_real_one(folder.path(), &["-o", "loop", image.to_str().unwrap()]);
 }

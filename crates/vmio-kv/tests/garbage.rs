@@ -1,4 +1,4 @@
-//! Garbage collection of the log: room comes back, and nothing is lost or uncovered by it, whoever reads or writes meanwhile.
+//! Garbage collection of the log: space comes back, and nothing is lost or reappears, while others read and write.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,21 +17,17 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 
-fn options(memory_level_bytes: u64) -> Options {
-    Options::new()
-        .memory_bytes(32 << 20)
-        .memory_level_bytes(memory_level_bytes)
-        .growth_factor(2)
-        .durability(Durability::None)
+fn options(memtable_bytes: u64) -> Options {
+    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(2).durability(Durability::None)
 }
 
-/// Keys that a leaf's entry does not tell apart.
+/// Keys that a leaf's entry does not distinguish.
 fn key(number: u64) -> Vec<u8> {
     format!("a front that all the keys of the store share, {}, and then some more of it {number:08}", number % 3)
         .into_bytes()
 }
 
-/// A value that says whose it is, and the how-manieth.
+/// A value that names its key and its round.
 fn value(number: u64, round: u64, bytes: usize) -> Vec<u8> {
     let mut value = vec![(number + round) as u8; bytes];
     value[..8].copy_from_slice(&number.to_le_bytes());
@@ -45,7 +41,7 @@ fn parts(value: &[u8]) -> (u64, u64) {
     (part(0), part(8))
 }
 
-/// What has to be there, by scans and by look-ups.
+/// The expected contents, checked by scans and by look-ups.
 fn check(db: &Db, expected: impl Fn(u64) -> Option<u64>, keys: u64) {
     for number in 0..keys {
         let found = db.get(&key(number)).unwrap().map(|value| parts(&value));
@@ -62,14 +58,11 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
     const VOLUME: u64 = 40 * MIB;
     const KEYS: u64 = 500;
     let disk = Arc::new(MemoryBacking::new(VOLUME).unwrap());
-    // Once with a level in memory that never fills, once with levels that spill all the time.
-    for memory_level_bytes in [4 * MIB, 16 << 10] {
-        let disk = if memory_level_bytes == 4 * MIB {
-            Arc::clone(&disk)
-        } else {
-            Arc::new(MemoryBacking::new(VOLUME).unwrap())
-        };
-        let db = Db::create_on(disk, options(memory_level_bytes)).unwrap();
+    // Once with a memtable that never fills, once with levels that are flushed all the time.
+    for memtable_bytes in [4 * MIB, 16 << 10] {
+        let disk =
+            if memtable_bytes == 4 * MIB { Arc::clone(&disk) } else { Arc::new(MemoryBacking::new(VOLUME).unwrap()) };
+        let db = Db::create_on(disk, options(memtable_bytes)).unwrap();
         let (mut written, mut round) = (0, 0);
         while written < 20 * VOLUME {
             for number in 0..KEYS {
@@ -82,7 +75,7 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
         check(&db, |_| Some(round - 1), KEYS);
         db.collect_garbage().unwrap();
         let stats = db.stats().unwrap();
-        // Beside what is live the log has the chunks that are written to.
+        // Besides the live records the log has the chunks that are written to.
         assert!(stats.log_bytes <= stats.live_bytes * 3 / 2 + 10 * MIB, "{stats:?}");
         assert!(stats.collected_chunks > 100, "{stats:?}");
         check(&db, |_| Some(round - 1), KEYS);
@@ -90,9 +83,9 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
     }
 }
 
-/// Puts are refused first; all that was put is there, also after opening it again; deletions make room for more.
+/// Puts are refused first. All acknowledged puts are there, also after another opening; deletions make space for more.
 #[test]
-fn a_full_store_has_room_again_when_something_is_deleted() {
+fn a_full_store_has_space_again_after_deletions() {
     let disk = Arc::new(MemoryBacking::new(64 * MIB).unwrap());
     for cycle in 0..3 {
         let db = match cycle {
@@ -101,7 +94,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         };
         let mut count = 0;
         let mut refusals = 0;
-        // Spills that end may make a little room.
+        // Compactions that end may make a little space.
         while refusals < 3 {
             match db.put(&key(count), &value(count, cycle, 20_000)) {
                 Ok(()) => (count, refusals) = (count + 1, 0),
@@ -115,7 +108,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         assert!(count >= 1000, "{count}");
         check(&db, |_| Some(cycle), count);
         db.close().unwrap();
-        // Any number of openings. What these spill and collect may leave room for one more.
+        // Any number of openings. Their compactions and collections may leave space for one more put.
         for _ in 0..10 {
             let db = Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap();
             match db.put(b"no", &[0; 20_000]) {
@@ -151,16 +144,16 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
     }
 }
 
-/// Older levels keep entries whose records are gone, and whose places hold others.
+/// Older levels keep entries whose records are gone, and whose places hold other records.
 #[test]
-fn entries_of_older_levels_whose_records_are_gone_are_passed_over() {
+fn entries_of_older_levels_whose_records_are_gone_are_skipped() {
     const KEYS: u64 = 3000;
     let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
     let mut db = Db::create_on(Arc::clone(&disk), options(24 << 10)).unwrap();
     let mut rounds = vec![None; KEYS as usize];
     let mut random = 1_u64;
     for step in 0..40_u64 {
-        // Most of the keys rest, in deep levels; a few hundred change, and keep the others' chunks from being all live.
+        // Most keys rest, in deep levels; a few hundred change, so that the others' chunks are not all live.
         let first = step * 991 % KEYS;
         for number in (first..first + 700).map(|number| number % KEYS) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -186,7 +179,7 @@ fn entries_of_older_levels_whose_records_are_gone_are_passed_over() {
     check(&db, |number| rounds[number as usize], KEYS);
 }
 
-/// A scan that was begun before all was overwritten and collected reads what it began to read.
+/// A scan that began before everything was overwritten and collected reads its own state.
 #[test]
 fn a_scan_keeps_the_chunks_that_it_may_read() {
     const KEYS: u64 = 1000;
@@ -210,7 +203,7 @@ fn a_scan_keeps_the_chunks_that_it_may_read() {
         assert_eq!(&found, wanted);
         assert_eq!(key(parts(&value).0), found);
     }
-    // It held them: now they come free.
+    // The scan held the chunks: now they become free.
     db.put(b"more", b"one").unwrap();
     db.flush().unwrap();
     db.collect_garbage().unwrap();
@@ -218,9 +211,9 @@ fn a_scan_keeps_the_chunks_that_it_may_read() {
     assert!(stats.log_bytes <= stats.live_bytes * 3 / 2 + 10 * MIB, "{stats:?}");
 }
 
-/// What is put while a record is moved is newer than what was moved.
+/// A put during a move is newer than the moved record.
 #[test]
-fn writers_beside_collections_have_the_last_word() {
+fn writers_during_collections_have_the_last_word() {
     const KEYS: u64 = 400;
     const WRITERS: u64 = 2;
     let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
@@ -236,7 +229,7 @@ fn writers_beside_collections_have_the_last_word() {
                     for round in 0..30_000_u64 {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let number = (random >> 33) % (KEYS / WRITERS) * WRITERS + writer;
-                        // Nobody else writes it: a copy of something older must not come back.
+                        // No other thread writes this key: an older copy must not come back.
                         let found = db.get(&key(number)).unwrap().map(|value| parts(&value).1);
                         assert_eq!(found, last[number as usize], "key {number}");
                         if random >> 61 == 0 {
@@ -281,7 +274,7 @@ fn writers_beside_collections_have_the_last_word() {
     check(&db, |number| last[number as usize], KEYS);
 }
 
-/// A damaged record is no end of its chunk: what is there stays, and whoever wants it is told.
+/// A damaged record does not end its chunk: the chunk stays, and a reader of the record gets the error.
 #[test]
 fn a_damaged_chunk_is_left_alone() {
     const KEYS: u64 = 1000;
@@ -308,9 +301,9 @@ fn a_damaged_chunk_is_left_alone() {
     }
 }
 
-/// Of what opening reads back nothing is given up before it is spilled.
+/// No chunk that recovery reads is freed before its records are flushed.
 #[test]
-fn what_opening_reads_back_is_there_after_a_power_cut() {
+fn records_that_recovery_reads_survive_a_power_cut() {
     const KEYS: u64 = 1000;
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     // All of it would stay in memory.
@@ -329,7 +322,7 @@ fn what_opening_reads_back_is_there_after_a_power_cut() {
     check(&db, |number| Some(round_of(number)), KEYS);
 }
 
-/// Each opening goes on in a chunk of its own; what the one before lacks comes back.
+/// Each opening begins another chunk; the unused end of the chunk before comes back.
 #[test]
 fn openings_do_not_fill_the_volume() {
     const OPENINGS: u64 = 80;
@@ -344,14 +337,14 @@ fn openings_do_not_fill_the_volume() {
     check(&db, |_| Some(1), OPENINGS);
 }
 
-/// What its memory began with was given up long ago, and a spill of another region says from where the log is read back.
+/// The first chunk of its memtable was freed long ago, and a flush of another keyspace records where recovery begins.
 #[test]
-fn a_region_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
+fn an_idle_keyspace_does_not_make_recovery_begin_at_its_start() {
     const KEYS: u64 = 200;
     for is_moved in [false, true] {
         let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
         let db = Db::create_on(Arc::clone(&disk), options(64 << 10)).unwrap();
-        let busy = db.region_or_create("busy").unwrap();
+        let busy = db.keyspace_or_create("busy").unwrap();
         let overwrite = |rounds: std::ops::Range<u64>| {
             for (round, number) in rounds.flat_map(|round| (0..KEYS).map(move |number| (round, number))) {
                 busy.put(&key(number), &value(number, round, 4000)).unwrap();
@@ -371,16 +364,16 @@ fn a_region_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
         db.close().unwrap();
         let db = Db::open_on(disk, options(64 << 10)).unwrap();
         check(&db, |_| Some(2), 1);
-        let busy = db.region("busy").unwrap();
+        let busy = db.keyspace("busy").unwrap();
         for number in 0..KEYS {
             assert_eq!(parts(&busy.get(&key(number)).unwrap().unwrap()), (number, 119));
         }
     }
 }
 
-/// The same with batches: who moves a record waits for one nearly always, and has to look again.
+/// The same with batches: a move waits for one nearly always, and has to look again.
 #[test]
-fn batches_beside_collections_have_the_last_word() {
+fn batches_during_collections_have_the_last_word() {
     const KEYS: u64 = 400;
     let db =
         Db::create_on(MemoryBacking::new(96 * MIB).unwrap(), options(64 << 10).max_space_amplification(1.1)).unwrap();
@@ -399,7 +392,7 @@ fn batches_beside_collections_have_the_last_word() {
                 for _ in 0..KEYS / 4 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let number = (random >> 33) % KEYS;
-                    batch.put(db.default_region(), &key(number), &value(number, round, 4000)).unwrap();
+                    batch.put(db.default_keyspace(), &key(number), &value(number, round, 4000)).unwrap();
                     last[number as usize] = Some(round);
                 }
                 db.write(&batch).unwrap();
@@ -414,11 +407,11 @@ fn batches_beside_collections_have_the_last_word() {
     assert!(db.stats().unwrap().moved_bytes > 0, "{:?}", db.stats().unwrap());
 }
 
-/// Who closes a store stops what it does in the background: nothing is wrong with it then, and nothing says so.
+/// Closing a store stops its background work: that is no error, and none is logged.
 #[test]
-fn a_close_that_stops_a_collection_tells_of_no_error() {
+fn a_close_that_stops_a_collection_logs_no_error() {
     const KEYS: u64 = 4000;
-    isolated("a_close_that_stops_a_collection_tells_of_no_error", || {
+    isolated("a_close_that_stops_a_collection_logs_no_error", || {
         let told = tempfile::NamedTempFile::new().unwrap();
         let writer = Mutex::new(told.reopen().unwrap());
         tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).with_writer(writer).init();

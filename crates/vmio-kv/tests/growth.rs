@@ -1,4 +1,4 @@
-//! A volume becomes longer while it is in use, by itself or because somebody says so, and a crash in between loses nothing.
+//! A volume grows while it is in use, by itself or on request, and a crash during growth loses nothing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,14 +15,14 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).growth_factor(3).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).growth_factor(3).durability(Durability::None)
 }
 
 fn value(number: u64, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(bytes / 8)
 }
 
-/// Puts until there is no room; how many there are then.
+/// Puts until there is no space; returns the number of keys then.
 fn fill(db: &Db, from: u64, bytes: usize) -> u64 {
     for number in from.. {
         match db.put(&number.to_be_bytes(), &value(number, bytes)) {
@@ -46,7 +46,7 @@ fn assert_contents(db: &Db, keys: u64, bytes: usize) {
 }
 
 #[test]
-fn a_store_grows_to_what_is_said_and_allowed() {
+fn a_store_grows_as_requested_up_to_its_limit() {
     let disk = SimulatedDisk::new(3, &[40 * MIB]);
     let db = Db::create_on(disk.open(0), options().max_volume_bytes(96 * MIB)).unwrap();
     for wrong in [0, 40 * MIB, 40 * MIB + UNIT - 1, 96 * MIB + UNIT] {
@@ -61,7 +61,7 @@ fn a_store_grows_to_what_is_said_and_allowed() {
 }
 
 #[test]
-fn a_full_store_has_room_again_when_it_has_grown() {
+fn a_full_store_has_space_again_after_it_has_grown() {
     let disk = SimulatedDisk::new(3, &[40 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     let first = fill(&db, 0, 1000);
@@ -69,12 +69,12 @@ fn a_full_store_has_room_again_when_it_has_grown() {
     db.close().unwrap();
 
     let db = Db::open_on(disk.open(0), options().max_volume_bytes(96 * MIB)).unwrap();
-    // Unless a spill has had it grow before.
+    // Unless a compaction has made it grow before.
     if let Err(error) = db.grow(70 * MIB) {
         assert!(matches!(error, Error::VolumeLength { least, .. } if least > 70 * MIB), "{error}");
     }
     assert!(db.stats().unwrap().volume_bytes >= 70 * MIB, "{:?}", db.stats().unwrap());
-    // By itself, to where it has to stop.
+    // By itself, up to its limit.
     let second = fill(&db, first, 1000);
     assert_eq!((db.stats().unwrap().volume_bytes, disk.contents(0).len() as u64), (96 * MIB, 96 * MIB));
     assert!(second - first > 40_000, "{first} keys, then {second}");
@@ -86,7 +86,7 @@ fn a_full_store_has_room_again_when_it_has_grown() {
 }
 
 #[test]
-fn a_file_grows_by_itself_up_to_its_limit_alone() {
+fn a_file_grows_by_itself_up_to_its_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let limits = options().volume_bytes(32 * MIB).max_volume_bytes(112 * MIB);
@@ -103,7 +103,7 @@ fn a_file_grows_by_itself_up_to_its_limit_alone() {
 }
 
 #[test]
-fn a_file_grows_for_a_value_that_is_larger_than_it() {
+fn a_file_grows_for_a_value_larger_than_itself() {
     let folder = tempfile::tempdir().unwrap();
     let limits = options().volume_bytes(32 * MIB).max_volume_bytes(256 * MIB);
     let db = Db::create(folder.path().join("store"), limits).unwrap();
@@ -115,7 +115,7 @@ fn a_file_grows_for_a_value_that_is_larger_than_it() {
     assert!(db.get(b"large").unwrap().unwrap() == large);
 }
 
-/// A group has 25 GiB; what is not used of the file takes no room.
+/// A group has 25 GiB; unused parts of the file take no space.
 #[test]
 fn a_volume_grows_beyond_a_group() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,9 +170,9 @@ fn readers_and_writers_go_on_while_it_grows() {
     assert_sound(disk.open(0), &options(), "grown");
 }
 
-/// The power fails at each step of growing; what was there is there, and the volume grows again.
+/// The power fails at each step of growth: the old contents are there, and the volume grows again.
 #[test]
-fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
+fn a_crash_during_growth_leaves_the_volume_as_it_was_or_longer() {
     let (mut cut_short, mut lengths) = (0, std::collections::BTreeSet::new());
     for seed in 0..test_depth::pick(20, 60) {
         let limits = options().max_volume_bytes(160 * MIB);
@@ -192,7 +192,7 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
                 reached = db.stats().unwrap().volume_bytes;
                 while db.grow(reached + UNIT * (1 + random.below(9))).is_ok() {
                     reached = db.stats().unwrap().volume_bytes;
-                    // In units that are new, as far as there is need of them.
+                    // In new units, as far as they are needed.
                     if (0..1 + random.below(6)).any(|_| db.put(&[0xff; 9], &vec![7; 1_000_000]).is_err()) {
                         break;
                     }
@@ -216,7 +216,7 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
             for number in 0..keys {
                 assert_eq!(db.get(&number.to_be_bytes()).unwrap(), Some(value(number, 1000)), "{when}");
             }
-            // What had not been acknowledged may be there.
+            // Unacknowledged writes may be there.
             db.delete(&keys.to_be_bytes()).unwrap();
             db.close().unwrap();
             let report = assert_sound(disk.open(0), &options(), &format!("{when}, opened"));
@@ -232,7 +232,7 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_is_refused() {
+fn impossible_volumes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     for bytes in [u64::MAX, 1 << 48, (315 * 12_852 + 1) * 2 * MIB] {

@@ -1,4 +1,4 @@
-//! What comes free in a volume is given back to the file system, and nothing else.
+//! Space that becomes free in a volume is given back to the file system, and nothing else is.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,14 +13,13 @@ use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;
-/// What is reserved and keeps its room (eight units, and four more), units that have not come together yet, and what the file system needs
-/// for itself.
+/// Reserved units that keep their space (eight, and four more), units with partly free blocks, and what the file system needs for itself.
 const SLACK: u64 = 42 * MIB;
 
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(256 << 10)
+        .memtable_bytes(256 << 10)
         .durability(Durability::None)
         .max_volume_bytes(256 << 20)
 }
@@ -42,7 +41,7 @@ fn assert_all(db: &Db, mut keys: impl Iterator<Item = u64>, round: u64) {
     assert!(found.next().is_none());
 }
 
-/// Waits for the file to have shrunk to what is taken of the volume.
+/// Waits until the file has only the blocks that the volume uses.
 fn assert_shrinks(db: &Db, path: &Path) {
     let started = Instant::now();
     while file_bytes(path) > db.stats().unwrap().space_bytes + SLACK {
@@ -53,7 +52,7 @@ fn assert_shrinks(db: &Db, path: &Path) {
 }
 
 #[test]
-fn a_file_has_as_much_as_is_taken_of_its_volume() {
+fn a_file_has_only_the_blocks_that_its_volume_uses() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options()).unwrap();
@@ -66,7 +65,7 @@ fn a_file_has_as_much_as_is_taken_of_its_volume() {
     assert!(db.stats().unwrap().space_bytes < 40 * MIB, "{:?}", db.stats().unwrap());
     assert_shrinks(&db, &path);
     assert_all(&db, (0..12_000).step_by(12), 0);
-    // What was given back is taken again, and given back again, in the background.
+    // Freed space is taken again, and freed again in the background.
     for round in 1..6 {
         put_all(&db, 0..2000, round);
     }
@@ -83,7 +82,7 @@ fn a_file_has_as_much_as_is_taken_of_its_volume() {
 }
 
 #[test]
-fn a_file_keeps_its_blocks_where_that_is_wanted() {
+fn a_file_keeps_its_blocks_if_asked_to() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options().discard(false)).unwrap();
@@ -95,7 +94,7 @@ fn a_file_keeps_its_blocks_where_that_is_wanted() {
     assert!(db.stats().unwrap().space_bytes < full / 2, "{:?}", db.stats().unwrap());
     assert!(file_bytes(&path) >= full);
     drop(db);
-    // Who opens it otherwise has all of it given back.
+    // An opening without that option frees all of them.
     let db = Db::open(&path, options()).unwrap();
     assert_shrinks(&db, &path);
 }

@@ -1,5 +1,5 @@
-//! A store on the kernel module's engine, where there is the module: `cargo xtask vm-tests --kernel 6.12 --module` loads it in a guest,
-//! and runs this there.
+//! A store on the kernel module's engine, if the module is loaded: `cargo xtask vm-tests --kernel 6.12 --module` loads it in a guest, and
+//! runs this there.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ const LEAF: u8 = 8;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(64 << 10)
+        .memtable_bytes(64 << 10)
         .growth_factor(4)
         .volume_bytes(256 << 20)
         .durability(Durability::None)
@@ -33,12 +33,12 @@ fn value(number: u32) -> Vec<u8> {
 fn has_module() -> bool {
     let is_there = Path::new("/dev/vmio").exists();
     if !is_there {
-        println!("skipped: needs the kernel module");
+        test_depth::skipped("no kernel module");
     }
     is_there
 }
 
-/// Spilled, collected, opened again; its nodes and records come and go, for the cache holds a part of them.
+/// Flushed, collected, opened again; the store's nodes and records come and go, since the cache holds a part of them.
 #[test]
 fn a_store_lives_on_the_module() {
     if !has_module() {
@@ -75,7 +75,7 @@ fn a_store_lives_on_the_module() {
     assert!(report.is_clean(), "{:#?}", report.problems);
 }
 
-/// Of nodes that do not verify nothing is believed.
+/// Contents of nodes that do not verify are never used.
 #[test]
 fn a_damaged_node_is_an_error() {
     if !has_module() {
@@ -87,7 +87,7 @@ fn a_damaged_node_is_an_error() {
     (0..RECORDS).for_each(|number| db.put(&key(number), &value(number)).unwrap());
     db.flush().unwrap();
     db.close().unwrap();
-    // All leaves, by their kind, lose a byte.
+    // All leaves, by their kind, get a wrong byte.
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut block = vec![0; 4096];
     let mut damaged = 0;

@@ -1,9 +1,10 @@
-//! A process that writes to a store is killed at any moment, again and again: what it was told is durable is there, and of what came
-//! later, of each thread, a part without holes, batches whole. Scans run meanwhile, and in some lives the device fails now and then: who
-//! is told of an error stops.
+//! A process that writes to a store is killed at random moments, again and again. All acknowledged durable writes are there, and of later
+//! writes, for each thread, a part without holes, batches whole. Scans run meanwhile, and in some lives the device fails now and then: a
+//! thread that gets an error stops.
 //!
-//! What is to be expected stands in a file that outlives the process: how many operations each thread has begun, how many of them have
-//! returned, and how many were known to be durable. What they were follows from a seed. `VMIO_TEST_LIVES=1000` lives long.
+//!
+//! A file that outlives the process holds the expected state: for each thread the operations begun, the operations returned, and the
+//! operations known to be durable. The operations follow from a seed. `VMIO_TEST_LIVES=1000` runs long.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,22 +24,22 @@ use support::child::{command, is_child};
 use support::failing_file::{FailingFile, OneIn};
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
-const NAME: &str = "what_was_acknowledged_survives_kills";
+const NAME: &str = "acknowledged_writes_survive_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;
 const KEYS: u64 = 900;
-const REGIONS: [&str; 3] = ["default", "second", "third"];
-/// A store does without the room of records that are replaced: after so many lives there is another.
+const KEYSPACES: [&str; 3] = ["default", "second", "third"];
+/// A store gets no space back from records replaced in the last lives: after this many lives the test takes another store.
 const LIVES_OF_A_STORE: u64 = 20;
 
 type Place = (usize, Vec<u8>);
 type Contents = BTreeMap<Place, Vec<u8>>;
 type Operation = Vec<(Place, Option<Vec<u8>>)>;
 
-/// What the expected-state file counts of a thread.
+/// What the expected-state file counts for a thread.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 enum Counter {
@@ -90,13 +91,13 @@ fn durability(life: u64) -> Durability {
 fn options(life: u64) -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(16 << 10)
+        .memtable_bytes(16 << 10)
         .growth_factor(3)
         .max_volume_bytes(4 << 30)
         .durability(durability(life))
 }
 
-/// Operations of the device of which one fails, or 0.
+/// One in this many operations of the device fails; 0 for none.
 fn one_in(life: u64) -> u64 {
     if life % 4 == 3 { 300 } else { 0 }
 }
@@ -105,7 +106,7 @@ fn random_of(life: u64, thread: u64) -> Random {
     Random(life << 8 | thread)
 }
 
-/// A key that this thread alone writes.
+/// A key that only this thread writes.
 fn key(thread: u64, number: u64) -> Vec<u8> {
     let number = number * THREADS + thread;
     if number.is_multiple_of(2) {
@@ -118,7 +119,7 @@ fn key(thread: u64, number: u64) -> Vec<u8> {
 fn operation(random: &mut Random, thread: u64) -> Operation {
     let writes = if random.below(4) == 0 { 1 + random.below(12) } else { 1 };
     let write = |random: &mut Random| {
-        let place = (random.below(REGIONS.len() as u64) as usize, key(thread, random.below(KEYS)));
+        let place = (random.below(KEYSPACES.len() as u64) as usize, key(thread, random.below(KEYS)));
         let longest = if random.below(300) == 0 { 40_000 } else { 300 };
         let value = vec![random.below(256) as u8; random.below(longest) as usize];
         (place, (random.below(5) > 0).then_some(value))
@@ -130,7 +131,7 @@ fn store_of(folder: &Path) -> PathBuf {
     folder.join("store.kv")
 }
 
-/// Writes and scans until it is killed.
+/// Writes and scans until the process is killed.
 fn live(folder: &Path, life: u64) {
     let expected = Expected::open(folder);
     let file = FileBacking::open(store_of(folder), Access::ReadWrite).unwrap();
@@ -138,18 +139,18 @@ fn live(folder: &Path, life: u64) {
     let backing = FailingFile { file, one_in: failing.clone(), random: AtomicU64::new(life) };
     let db = Db::open_on(backing, options(life)).unwrap();
     println!("open");
-    let regions: Vec<_> = REGIONS.iter().map(|name| db.region_or_create(name).unwrap()).collect();
+    let keyspaces: Vec<_> = KEYSPACES.iter().map(|name| db.keyspace_or_create(name).unwrap()).collect();
     failing.store(one_in(life), Ordering::Relaxed);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (db, regions, expected) = (&db, &regions, &expected);
-            scope.spawn(move || stop_at(write(db, regions, expected, life, thread), life));
+            let (db, keyspaces, expected) = (&db, &keyspaces, &expected);
+            scope.spawn(move || stop_at(write(db, keyspaces, expected, life, thread), life));
         }
-        scope.spawn(|| stop_at(scan(&regions), life));
+        scope.spawn(|| stop_at(scan(&keyspaces), life));
     });
 }
 
-/// An error ends what a thread does, if there was to be one, and nothing else: the process has to be killed.
+/// In lives with failures an error ends the thread, and nothing else does: the process has to be killed.
 fn stop_at(end: Result<Infallible, Error>, life: u64) {
     let Err(error) = end;
     if one_in(life) == 0 {
@@ -161,16 +162,22 @@ fn stop_at(end: Result<Infallible, Error>, life: u64) {
     }
 }
 
-fn write(db: &Db, regions: &[RegionHandle], expected: &Expected, life: u64, thread: u64) -> Result<Infallible, Error> {
+fn write(
+    db: &Db,
+    keyspaces: &[KeyspaceHandle],
+    expected: &Expected,
+    life: u64,
+    thread: u64,
+) -> Result<Infallible, Error> {
     let mut random = random_of(life, thread);
     let mut number = 0;
     loop {
         number += 1;
         let mut batch = WriteBatch::new();
-        for ((region, key), value) in operation(&mut random, thread) {
+        for ((keyspace, key), value) in operation(&mut random, thread) {
             match value {
-                Some(value) => batch.put(&regions[region], &key, &value)?,
-                None => batch.delete(&regions[region], &key)?,
+                Some(value) => batch.put(&keyspaces[keyspace], &key, &value)?,
+                None => batch.delete(&keyspaces[keyspace], &key)?,
             }
         }
         expected.set(thread, Counter::Begun, number);
@@ -188,14 +195,14 @@ fn write(db: &Db, regions: &[RegionHandle], expected: &Expected, life: u64, thre
     }
 }
 
-/// Each key once, in order, and of those that are written.
-fn scan(regions: &[RegionHandle]) -> Result<Infallible, Error> {
+/// Each key once, in order, and only keys that are written.
+fn scan(keyspaces: &[KeyspaceHandle]) -> Result<Infallible, Error> {
     let known: BTreeSet<Vec<u8>> =
         (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| key(thread, number))).collect();
     loop {
-        for region in regions {
+        for keyspace in keyspaces {
             let mut last = None;
-            for found in region.scan(..) {
+            for found in keyspace.scan(..) {
                 let (key, _) = found?;
                 let in_order = last.as_ref().is_none_or(|last| *last < key);
                 if !in_order || !known.contains(&key) {
@@ -208,14 +215,14 @@ fn scan(regions: &[RegionHandle]) -> Result<Infallible, Error> {
     }
 }
 
-/// What a store holds of each thread's keys.
+/// The contents of a store, for each thread's keys.
 fn contents(db: &Db) -> Vec<Contents> {
     let mut all = vec![Contents::new(); THREADS as usize];
     let threads: BTreeMap<Vec<u8>, u64> =
         (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| (key(thread, number), thread))).collect();
-    for (index, name) in REGIONS.into_iter().enumerate() {
-        let Ok(region) = db.region(name) else { continue };
-        for found in region.scan(..) {
+    for (index, name) in KEYSPACES.into_iter().enumerate() {
+        let Ok(keyspace) = db.keyspace(name) else { continue };
+        for found in keyspace.scan(..) {
             let (key, value) = found.unwrap();
             let thread = threads[&key];
             all[thread as usize].insert((index, key), value);
@@ -224,7 +231,7 @@ fn contents(db: &Db) -> Vec<Contents> {
     all
 }
 
-/// How many of a thread's operations are in what was found; `before` becomes that.
+/// The number of a thread's operations that the store holds; `before` becomes their result.
 fn replayed(before: &mut Contents, found: &Contents, life: u64, thread: u64, begun: u64) -> Option<u64> {
     let mut random = random_of(life, thread);
     let mut newest = None;
@@ -245,7 +252,7 @@ fn replayed(before: &mut Contents, found: &Contents, life: u64, thread: u64, beg
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills() {
+fn acknowledged_writes_survive_kills() {
     if is_child(NAME) {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         return live(&folder, std::env::var(LIFE).unwrap().parse().unwrap());
@@ -266,7 +273,7 @@ fn what_was_acknowledged_survives_kills() {
         let mut run = command(NAME);
         run.env(FOLDER, folder.path()).env(LIFE, life.to_string());
         let mut child = run.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
-        // Now and then before it is open.
+        // Sometimes before the store is open.
         if random.below(8) > 0 {
             let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
             assert!(lines.map_while(Result::ok).any(|line| line.contains("open")), "life {life} ended by itself");

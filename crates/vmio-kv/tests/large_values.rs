@@ -1,4 +1,4 @@
-//! Values over 1 MiB: they come back, in whole and in part; their room comes back too, and not before somebody who reads them has ended.
+//! Values over 1 MiB: they are read back, as a whole and in part. Their space comes back too, but not before their last reader has ended.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(16 << 10)
+        .memtable_bytes(16 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -26,7 +26,7 @@ fn disk(mib: u64) -> Arc<MemoryBacking> {
     Arc::new(MemoryBacking::new(mib * MIB).unwrap())
 }
 
-/// No two parts of it are the same.
+/// No two parts of the value are the same.
 fn value(seed: u64, bytes: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut value: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
@@ -38,7 +38,7 @@ fn small(number: u64) -> Vec<u8> {
     format!("a small key with some front {number:06}").into_bytes()
 }
 
-/// Bytes of them, and then no more.
+/// A source of bytes that then ends.
 struct Failing(u64);
 
 impl Read for Failing {
@@ -54,14 +54,14 @@ impl Read for Failing {
 }
 
 #[test]
-fn values_of_any_length_come_back() {
+fn values_of_any_length_are_read_back() {
     let disk = disk(192);
     let lengths = [MIB / 4, MIB / 4 + 1, MIB, 2 * MIB - 4096, 2 * MIB, 5 * MIB + 4097, 17 * MIB + 3];
     let key = |length: u64| format!("a value of {length} bytes").into_bytes();
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     for (length, by_stream) in lengths.into_iter().zip([false, true].into_iter().cycle()) {
         if by_stream {
-            // What follows belongs to somebody else.
+            // The bytes after it are not its own.
             let source = io::Cursor::new(value(length, length)).chain(io::repeat(9));
             db.put_stream(&key(length), length, source).unwrap();
         } else {
@@ -113,7 +113,7 @@ fn values_of_any_length_come_back() {
 }
 
 #[test]
-fn a_reader_goes_anywhere() {
+fn a_reader_seeks_to_any_place() {
     let db = Db::create_on(disk(64), options()).unwrap();
     let length = 3 * MIB + 777;
     let expected = value(1, length);
@@ -144,7 +144,7 @@ fn a_reader_goes_anywhere() {
 }
 
 #[test]
-fn what_cannot_be_put_leaves_nothing_behind() {
+fn a_failed_put_leaves_nothing_behind() {
     let disk = disk(64);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     db.put(b"key", b"before").unwrap();
@@ -164,9 +164,9 @@ fn what_cannot_be_put_leaves_nothing_behind() {
     assert_sound(disk, &options(), "closed");
 }
 
-/// A volume takes far more in its life than it has room for at a time.
+/// A volume takes far more in its life than it has space for at a time.
 #[test]
-fn the_room_of_what_was_replaced_is_used_again() {
+fn the_space_of_replaced_values_is_reused() {
     let disk = disk(64);
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let mut random = Random(3);
@@ -207,7 +207,7 @@ fn the_room_of_what_was_replaced_is_used_again() {
 }
 
 #[test]
-fn who_reads_a_value_keeps_its_room() {
+fn a_reader_of_a_value_keeps_its_space() {
     let disk = disk(144);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let (in_tree, in_memory) = (value(1, 8 * MIB), value(2, 8 * MIB));
@@ -246,7 +246,7 @@ fn who_reads_a_value_keeps_its_room() {
     assert_sound(disk, &options(), "closed");
 }
 
-/// Several at once, in units that have held nodes before.
+/// Several at once, in units that held nodes before.
 #[test]
 fn writers_do_not_write_over_each_others_values() {
     let disk = disk(192);
@@ -274,7 +274,7 @@ fn writers_do_not_write_over_each_others_values() {
     assert_sound(disk, &options(), "closed");
 }
 
-/// What the log says of a value is garbage once a tree has it: the chunk goes, and the value stays where it is.
+/// The log's record of a value is garbage once a tree has the value: the chunk is freed, and the value stays where it is.
 #[test]
 fn collecting_the_log_moves_no_large_value() {
     let disk = disk(96);
@@ -299,13 +299,13 @@ fn collecting_the_log_moves_no_large_value() {
 fn a_batch_has_large_values_too() {
     let disk = disk(96);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-    let other = db.region_or_create("other").unwrap();
+    let other = db.keyspace_or_create("other").unwrap();
     let mut batch = WriteBatch::new();
-    batch.put(db.default_region(), b"large", &value(1, 2 * MIB)).unwrap();
-    batch.put(db.default_region(), b"large", &value(2, 3 * MIB)).unwrap();
+    batch.put(db.default_keyspace(), b"large", &value(1, 2 * MIB)).unwrap();
+    batch.put(db.default_keyspace(), b"large", &value(2, 3 * MIB)).unwrap();
     batch.put(&other, b"large", &value(3, 2 * MIB)).unwrap();
     batch.put(&other, b"small", b"value").unwrap();
-    batch.delete(db.default_region(), b"none").unwrap();
+    batch.delete(db.default_keyspace(), b"none").unwrap();
     db.write(&batch).unwrap();
     drop(other);
     db.close().unwrap();
@@ -313,7 +313,7 @@ fn a_batch_has_large_values_too() {
     assert_eq!(report.large_values, 2);
     let db = Db::open_on(disk, options()).unwrap();
     assert!(db.get(b"large").unwrap().unwrap() == value(2, 3 * MIB));
-    let other = db.region("other").unwrap();
+    let other = db.keyspace("other").unwrap();
     assert!(other.get(b"large").unwrap().unwrap() == value(3, 2 * MIB));
     assert_eq!(other.get(b"small").unwrap().as_deref(), Some(&b"value"[..]));
     assert_eq!(db.stats().unwrap().extents_bytes.div_ceil(MIB), 6);
@@ -354,7 +354,7 @@ fn damage_to_a_large_value_is_named() {
     assert_eq!(report.problems[0].offset / 65_536, piece / 65_536, "{:?}", report.problems);
 }
 
-/// Where heads of a key's values begin, also of such as nothing refers to any more.
+/// The places of the heads of a key's values, including values without a reference.
 fn heads(disk: &MemoryBacking, key: &[u8]) -> Vec<u64> {
     let mut block = vec![0; 4096];
     let is_head = |offset: &u64| {
@@ -364,9 +364,9 @@ fn heads(disk: &MemoryBacking, key: &[u8]) -> Vec<u64> {
     (0..disk.len()).step_by(4096).filter(is_head).collect()
 }
 
-/// It need not be read to know what has been taken.
+/// Recovery finds the taken blocks without reading the head.
 #[test]
-fn a_head_that_is_damaged_before_its_level_is_spilled_stops_nobody() {
+fn a_head_that_is_damaged_before_its_flush_stops_nothing() {
     for is_reopened in [false, true] {
         let disk = disk(64);
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
@@ -388,7 +388,7 @@ fn a_head_that_is_damaged_before_its_level_is_spilled_stops_nobody() {
             matches!(error, Error::Damaged { structure: "the head of a large value", offset, .. } if offset == head)
         );
         assert_eq!(db.get(b"small").unwrap().as_deref(), Some(&b"value"[..]));
-        // What is replaced in a tree stays taken, since nobody knows what that is.
+        // A replaced value of a tree stays taken, since its blocks are unknown.
         db.put(b"large", &value(2, 2 * MIB)).unwrap();
         db.flush().unwrap();
         assert!(db.get(b"large").unwrap().unwrap() == value(2, 2 * MIB));
@@ -400,9 +400,9 @@ fn a_head_that_is_damaged_before_its_level_is_spilled_stops_nobody() {
     }
 }
 
-/// Nor to give it back: of a value that no tree ever had the room is known.
+/// Freeing needs no read of the head either: the blocks of a value that no tree ever had are known.
 #[test]
-fn what_was_replaced_in_memory_gives_its_room_back_though_its_head_is_damaged() {
+fn a_value_replaced_in_memory_frees_its_space_though_its_head_is_damaged() {
     let disk = disk(64);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     db.put(b"large", &value(1, 5 * MIB)).unwrap();
@@ -419,9 +419,9 @@ fn what_was_replaced_in_memory_gives_its_room_back_though_its_head_is_damaged() 
     assert_sound(disk, &options(), "closed");
 }
 
-/// A device has lost all that was written for a value, and has there another one that the key had before.
+/// A device has lost all writes of a value, and has another value of the same key in its place.
 #[test]
-fn an_older_value_of_the_same_key_and_place_is_found_out() {
+fn an_older_value_of_the_same_key_and_place_is_detected() {
     let length = MIB + 200_000;
     for is_in_tree in [false, true] {
         let disk = disk(64);
@@ -437,7 +437,7 @@ fn an_older_value_of_the_same_key_and_place_is_found_out() {
         };
         let before = content();
         let round = (1..10).find(|round| {
-            // It is there again when the others have been given back.
+            // It is there again once the others have been freed.
             db.delete(b"large").unwrap();
             db.flush().unwrap();
             db.collect_garbage().unwrap();

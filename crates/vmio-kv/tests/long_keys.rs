@@ -1,4 +1,4 @@
-//! Keys of up to 64 KiB, also such as differ only at their ends: what separates the leaves of these is longer than a node.
+//! Keys of up to 64 KiB, including keys that differ only at their ends: the pivots between their leaves are longer than a node.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(256 << 10)
+        .memtable_bytes(256 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.2)
@@ -31,7 +31,7 @@ fn disk(mib: u64) -> Arc<MemoryBacking> {
     Arc::new(MemoryBacking::new(mib * MIB).unwrap())
 }
 
-/// A key of so many bytes, of which all but the last eight are those of the others.
+/// A key of `bytes` bytes that differs from the others only in the last eight.
 fn key(bytes: usize, number: u64) -> Vec<u8> {
     let mut key = vec![b'k'; bytes - 8];
     key.extend(number.to_be_bytes());
@@ -51,7 +51,7 @@ fn same(db: &Db, model: &Model) {
 }
 
 #[test]
-fn the_longest_keys_are_as_good_as_short_ones() {
+fn the_longest_keys_work_like_short_ones() {
     const KEYS: u64 = 400;
     let disk = disk(256);
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
@@ -66,13 +66,13 @@ fn the_longest_keys_are_as_good_as_short_ones() {
     let before = model.clone();
     let mut batch = WriteBatch::new();
     for number in (0..KEYS).step_by(3) {
-        batch.delete(db.default_region(), &longest(number)).unwrap();
-        batch.put(db.default_region(), &longest(number + 1), b"changed").unwrap();
+        batch.delete(db.default_keyspace(), &longest(number)).unwrap();
+        batch.put(db.default_keyspace(), &longest(number + 1), b"changed").unwrap();
         model.remove(&longest(number));
         model.insert(longest(number + 1), b"changed".to_vec());
     }
     db.write(&batch).unwrap();
-    // A large value, the head of which has the key.
+    // A large value, whose head has the key.
     let large: Vec<u8> = (0..3 << 20).map(|at: u32| (at >> 10) as u8 ^ at as u8).collect();
     db.put(&longest(KEYS + 9), &large).unwrap();
     model.insert(longest(KEYS + 9), large);
@@ -93,7 +93,7 @@ fn the_longest_keys_are_as_good_as_short_ones() {
     assert!(snapshot.scan(..).map(Result::unwrap).eq(before));
     assert!(snapshot.get(&longest(3)).unwrap().is_some());
     drop(snapshot);
-    // Else a collection in the background may append some records again.
+    // Otherwise a collection in the background may append some records again.
     db.collect_garbage().unwrap();
     db.flush().unwrap();
     db.delete(&longest(1)).unwrap();
@@ -134,8 +134,8 @@ fn a_longer_key_is_refused() {
             db.reader(&key).err(),
             db.contains(&key).err(),
             db.multi_get(&[&b"short"[..], &key]).err(),
-            batch.put(db.default_region(), &key, b"value").err(),
-            batch.delete(db.default_region(), &key).err(),
+            batch.put(db.default_keyspace(), &key, b"value").err(),
+            batch.delete(db.default_keyspace(), &key).err(),
         ];
         for error in refused {
             assert!(matches!(error, Some(Error::KeyLength { bytes: found, most: KEY_BYTES_MAX }) if found == bytes));
@@ -148,22 +148,22 @@ fn a_longer_key_is_refused() {
     assert_eq!(db.scan(..vec![b'k'; 2 * most]).count(), 1);
 }
 
-/// Trees of several heights, in which what separates leaves is long, or short, or both.
+/// Trees of several heights, with long pivots, short pivots, or both.
 #[test]
 fn deep_trees_with_long_pivots_find_each_key() {
     make_deep_trees(1);
 }
 
-/// The same where each is put together from parts: some begin at long pivots.
+/// The same for trees built from parts, some of which begin at long pivots.
 #[test]
 fn deep_trees_with_long_pivots_are_made_by_several_threads() {
     make_deep_trees(3);
 }
 
-fn make_deep_trees(spill_threads: usize) {
+fn make_deep_trees(compaction_threads: usize) {
     const KEYS: u64 = 9000;
     let disk = disk(256);
-    let options = || options().spill_threads(spill_threads);
+    let options = || options().compaction_threads(compaction_threads);
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let mut model = Model::new();
     let of = |number: u64| match number % 10 {
@@ -190,7 +190,7 @@ fn make_deep_trees(spill_threads: usize) {
         assert!(report.nodes > 60, "{} nodes", report.nodes);
         db = Db::open_on(Arc::clone(&disk), options()).unwrap();
     }
-    // All go: so do the pivots, and nothing stays taken.
+    // All keys go, and so do the pivots: nothing stays taken.
     model.keys().for_each(|key| db.delete(key).unwrap());
     db.flush().unwrap();
     db.collect_garbage().unwrap();
@@ -202,7 +202,7 @@ fn make_deep_trees(spill_threads: usize) {
     assert_eq!(report.nodes, 0);
 }
 
-/// A device that counts what is written to it.
+/// A device that counts the bytes written to it.
 struct Counting(Arc<MemoryBacking>, Arc<AtomicU64>);
 
 impl Backing for Counting {
@@ -236,11 +236,11 @@ impl Backing for Counting {
     }
 }
 
-/// What separates leaves that stay is not written anew.
+/// The pivots between leaves that stay are not written again.
 #[test]
-fn a_spill_keeps_the_long_pivots_of_leaves_that_it_keeps() {
+fn a_compaction_keeps_the_long_pivots_of_leaves_that_it_keeps() {
     let (disk, written) = (disk(256), Arc::new(AtomicU64::new(0)));
-    let options = options().memory_level_bytes(4 << 20).growth_factor(100);
+    let options = options().memtable_bytes(4 << 20).growth_factor(100);
     let db = Db::create_on(Counting(Arc::clone(&disk), Arc::clone(&written)), options.clone()).unwrap();
     (0..8000).for_each(|number| db.put(&key(9000, 2 * number), b"value").unwrap());
     db.flush().unwrap();
@@ -259,7 +259,7 @@ fn a_spill_keeps_the_long_pivots_of_leaves_that_it_keeps() {
 #[test]
 fn a_damaged_piece_of_a_pivot_is_named() {
     let disk = disk(96);
-    let db = Db::create_on(Arc::clone(&disk), options().memory_level_bytes(4 << 20)).unwrap();
+    let db = Db::create_on(Arc::clone(&disk), options().memtable_bytes(4 << 20)).unwrap();
     (0..500).for_each(|number| db.put(&key(6000, number), b"value").unwrap());
     db.flush().unwrap();
     db.close().unwrap();
@@ -284,11 +284,11 @@ fn a_damaged_piece_of_a_pivot_is_named() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(failed > 0, "nobody has looked at it");
+    assert!(failed > 0, "no read has found it");
     assert_eq!(db.scan(..).map(Result::unwrap).count(), 500, "a scan needs no pivots");
 }
 
-/// A store of long keys that is full takes deletions, and has room again after them.
+/// A full store of long keys accepts deletions, and has space again after them.
 #[test]
 fn a_full_store_of_long_keys_goes_on_after_deletions() {
     let disk = disk(64);

@@ -1,4 +1,4 @@
-//! What a store takes of memory: `memory_bytes`, whatever is written, opened and checked.
+//! A store's memory stays within `memory_bytes`, whatever is written, opened and checked.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,13 +9,13 @@ use vmio_kv::{Db, Durability, Options, WriteBatch, check};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 32 * MIB;
-/// What the levels in memory may take of that.
+/// The memtables' part of that.
 const LEVELS: u64 = MEMORY / 4;
-/// What the process has beside the store: threads' stacks, what malloc keeps, and the pages of the program that are touched.
+/// The process's memory besides the store: threads' stacks, malloc's reserves, and the pages of the program.
 const PROCESS: u64 = 6 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(MEMORY).durability(Durability::None).spill_threads(1)
+    Options::new().memory_bytes(MEMORY).durability(Durability::None).compaction_threads(1)
 }
 
 /// A line of this process's status, in bytes.
@@ -25,7 +25,7 @@ fn status(name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Does a part of a test in a process of its own, which has nothing else; what that takes at most must be within memory_bytes and a tenth.
+/// Runs a part of a test in its own process. The process's peak must be within memory_bytes and a tenth.
 fn within_memory(test: &str, part: &str, file: &Path, work: impl FnOnce(&Path)) {
     if std::env::var("VMIO_MEMORY_PART").is_ok_and(|wanted| wanted == part) {
         let before = status("VmRSS");
@@ -67,46 +67,46 @@ fn key(number: u64, bytes: usize) -> Vec<u8> {
     key
 }
 
-/// Writes batches to all of some regions, and looks after each what the levels in memory have.
-fn levels_after(regions: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
+/// Writes batches to all of some keyspaces, and checks the size of the memtables after each.
+fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::create(folder.path().join("store"), options().volume_bytes(4 << 30)).unwrap();
-    let handles: Vec<_> = (0..regions).map(|number| db.region_or_create(&number.to_string()).unwrap()).collect();
+    let handles: Vec<_> = (0..keyspaces).map(|number| db.keyspace_or_create(&number.to_string()).unwrap()).collect();
     let mut most = 0;
     for batch in 0..batches {
         let mut writes = WriteBatch::new();
         for number in batch * per_batch..(batch + 1) * per_batch {
-            writes.put(&handles[number as usize % regions], &key(number, key_bytes), b"v").unwrap();
+            writes.put(&handles[number as usize % keyspaces], &key(number, key_bytes), b"v").unwrap();
         }
         db.write(&writes).unwrap();
-        most = most.max(db.stats().unwrap().memory_level_bytes);
+        most = most.max(db.stats().unwrap().memtable_bytes);
     }
     for number in (0..batches * per_batch).step_by(997) {
-        assert!(handles[number as usize % regions].contains(&key(number, key_bytes)).unwrap(), "{number}");
+        assert!(handles[number as usize % keyspaces].contains(&key(number, key_bytes)).unwrap(), "{number}");
     }
     most
 }
 
 #[test]
-fn batches_over_many_regions_wait_for_room_in_memory() {
+fn batches_over_many_keyspaces_wait_for_space_in_memory() {
     let most = levels_after(24, 24_000, 100, 25);
     assert!(most <= LEVELS, "{} KiB, and {} are allowed", most >> 10, LEVELS >> 10);
 }
 
 #[test]
-fn a_batch_that_never_fits_is_alone() {
+fn a_batch_that_never_fits_is_written_alone() {
     let most = levels_after(3, 60_000, 200, 6);
     assert!(most > LEVELS, "{} KiB: it was to be larger than what is allowed", most >> 10);
-    assert!(most <= 60_000 * 264, "{} KiB: others were beside it", most >> 10);
+    assert!(most <= 60_000 * 264, "{} KiB: others were admitted with it", most >> 10);
 }
 
 #[test]
-fn an_opening_keeps_of_each_key_the_newest_record() {
+fn an_opening_keeps_the_newest_record_of_each_key() {
     let (_folder, file) = file();
     let options = options().volume_bytes(4 << 30).max_recovery_log_bytes(1 << 30);
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone()).unwrap();
-        // What is overwritten is not worth a collection beside these.
+        // The overwritten records are not worth a collection.
         (0..600_u64).for_each(|number| db.put(&key(number, 8), &vec![3; 230_000]).unwrap());
         db.flush().unwrap();
         for number in 0..1_500_000_u64 {
@@ -115,43 +115,43 @@ fn an_opening_keeps_of_each_key_the_newest_record() {
         assert!(db.stats().unwrap().recovery_log_bytes > 2 * MEMORY);
         db.close().unwrap();
     }
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "opening", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
         assert!(db.recovery().records >= 1_500_000);
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "for reading", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "for reading", &file, |file| {
         let db = Db::open(file, options.clone().read_only(true)).unwrap();
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_of_each_key_the_newest_record", "check", &file, |file| {
+    within_memory("an_opening_keeps_the_newest_record_of_each_key", "check", &file, |file| {
         let report = check(file, &options, |_| {}).unwrap();
         assert!(report.is_clean() && report.records > 1_500_000);
     });
 }
 
 #[test]
-fn an_opening_with_less_memory_spills_as_it_reads() {
+fn an_opening_with_less_memory_flushes_as_it_reads() {
     let (_folder, file) = file();
-    let (test, options) = ("an_opening_with_less_memory_spills_as_it_reads", options().volume_bytes(1 << 30));
+    let (test, options) = ("an_opening_with_less_memory_flushes_as_it_reads", options().volume_bytes(1 << 30));
     const KEYS: u64 = 600_000;
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone().memory_bytes(16 * MEMORY)).unwrap();
-        let other = db.region_or_create("other").unwrap();
+        let other = db.keyspace_or_create("other").unwrap();
         for number in 0..KEYS {
-            let region = if number % 3 == 0 { &other } else { db.default_region() };
-            region.put(&key(number, 40), &number.to_le_bytes()).unwrap();
+            let keyspace = if number % 3 == 0 { &other } else { db.default_keyspace() };
+            keyspace.put(&key(number, 40), &number.to_le_bytes()).unwrap();
         }
-        assert!(db.stats().unwrap().memory_level_bytes > MEMORY);
+        assert!(db.stats().unwrap().memtable_bytes > MEMORY);
         drop(other);
         db.close().unwrap();
     }
     within_memory(test, "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
-        assert!(db.recovery().records >= KEYS && db.stats().unwrap().memory_level_bytes <= LEVELS);
+        assert!(db.recovery().records >= KEYS && db.stats().unwrap().memtable_bytes <= LEVELS);
         for number in (0..KEYS).step_by(29) {
-            let region = if number % 3 == 0 { db.region("other").unwrap() } else { db.default_region().clone() };
-            assert_eq!(region.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());
+            let keyspace = if number % 3 == 0 { db.keyspace("other").unwrap() } else { db.default_keyspace().clone() };
+            assert_eq!(keyspace.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());
         }
         db.close().unwrap();
     });
@@ -162,10 +162,10 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
 }
 
 #[test]
-fn how_long_a_volume_is_costs_no_memory() {
+fn the_length_of_a_volume_costs_no_memory() {
     let (_folder, file) = file();
     let options = options().volume_bytes(2 << 40);
-    let test = "how_long_a_volume_is_costs_no_memory";
+    let test = "the_length_of_a_volume_costs_no_memory";
     within_memory(test, "creating", &file, |file| {
         let db = Db::create(file, options.clone()).unwrap();
         (0..20_000).for_each(|number| db.put(&key(number, 20), &[1; 100]).unwrap());

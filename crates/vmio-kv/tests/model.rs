@@ -1,5 +1,5 @@
-//! A store beside plain maps, one for each of two regions: whatever is done to both, they hold the same, also after closing, and after
-//! losing what was not durable. The second region is in the first one's segment, or has one of its own.
+//! A store and maps, one for each of two keyspaces: after any steps both hold the same, also after closing, and after losing what was not
+//! durable. The second keyspace is in the first one's segment, or has its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, RegionSnapshot, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, KeyspaceSnapshot, Options, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the two regions hold.
+/// The contents of the two keyspaces.
 type Models = [Model; 2];
 
 const NAMES: [&str; 2] = ["default", "second"];
@@ -40,7 +40,7 @@ enum Step {
     PopFirst,
     PopLast,
     Clear,
-    /// Drops the second region, and creates it again.
+    /// Drops the second keyspace, and creates it again.
     Drop,
     Flush,
     Collect,
@@ -52,10 +52,10 @@ enum Step {
     End(prop::sample::Index),
 }
 
-/// Snapshots, and what they have to show.
+/// Snapshots, and their expected contents.
 type Snapshots = Vec<(Snapshot, Models)>;
 
-/// Steps, and with which of the two regions they are taken.
+/// Steps, and the keyspace of each step.
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     let key = 0_u16..3000;
     let step = prop_oneof![
@@ -82,8 +82,8 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     proptest::collection::vec((prop_oneof![2 => Just(0), 1 => Just(1)], step), 1..60)
 }
 
-/// Keys of several lengths, some of which are fronts of others, and many of which share long fronts: some hundreds several KiB, and a
-/// few up to 64 KiB.
+/// Keys of several lengths, some of which are prefixes of others, and many of which share long prefixes: most of some hundred bytes, some
+/// of several KiB, and a few of up to 64 KiB.
 fn key(number: u16) -> Vec<u8> {
     match number % 4 {
         1 if number % 8 == 5 && number > 900 => {
@@ -103,18 +103,18 @@ fn value(number: u16, seed: u8) -> Vec<u8> {
     vec![seed; 8 * (usize::from(number % 200) + usize::from(seed))]
 }
 
-/// No two pieces of it are the same.
+/// No two pieces of the value are the same.
 fn large_value(seed: u8) -> Vec<u8> {
     let bytes = (1 << 20) + 1 + usize::from(seed) * 4099;
     (0..bytes).map(|at| (at >> 13) as u8 ^ at as u8 ^ seed).collect()
 }
 
-fn options(spill_threads: usize) -> Options {
-    // Everything spills, to several levels.
+fn options(compaction_threads: usize) -> Options {
+    // Everything is compacted, to several levels.
     Options::new()
-        .spill_threads(spill_threads)
+        .compaction_threads(compaction_threads)
         .memory_bytes(33 << 20)
-        .memory_level_bytes(20 << 10)
+        .memtable_bytes(20 << 10)
         // Few, so that leaves share places.
         .filter_bytes(2 << 10)
         .growth_factor(2)
@@ -123,14 +123,14 @@ fn options(spill_threads: usize) -> Options {
         .max_volume_bytes(256 << 20)
 }
 
-fn same(db: &RegionSnapshot, model: &Model) {
+fn same(db: &KeyspaceSnapshot, model: &Model) {
     let all: Vec<(Vec<u8>, Vec<u8>)> = db.scan(..).map(Result::unwrap).collect();
     let expected: Vec<(Vec<u8>, Vec<u8>)> = model.clone().into_iter().collect();
     assert_eq!(all.len(), expected.len());
     assert_eq!(all, expected);
 }
 
-/// A scan: two keys, which kinds of bounds they are, and from which end each step is taken.
+/// A scan: two keys, their kinds of bounds, and the end that each step takes.
 #[derive(Clone, Debug)]
 struct Range {
     keys: [u16; 2],
@@ -179,11 +179,11 @@ impl Range {
         model.iter().filter(|(key, _)| is_within(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    fn check(&self, region: &RegionSnapshot, model: &Model) {
+    fn check(&self, keyspace: &KeyspaceSnapshot, model: &Model) {
         let mut expected = self.expected(model);
         let [lower, upper] = self.bounds();
-        let mut keys = region.scan((lower.clone(), upper.clone())).keys();
-        let mut scan = region.scan((lower, upper));
+        let mut keys = keyspace.scan((lower.clone(), upper.clone())).keys();
+        let mut scan = keyspace.scan((lower, upper));
         for step in 0..200 {
             let wanted = if self.ends >> (step % 64) & 1 == 0 {
                 let wanted = expected.pop_front();
@@ -200,7 +200,7 @@ impl Range {
                 break;
             }
         }
-        // From anywhere else, as often as one likes.
+        // From anywhere else, any number of times.
         for number in [self.ends % 3000, self.ends / 3000 % 3000] {
             let (all, from) = (self.expected(model), key(number as u16));
             scan.seek(&from);
@@ -213,7 +213,7 @@ impl Range {
             {
                 assert_eq!(scan.next().transpose().unwrap().as_ref(), Some(above));
             }
-            let mut up = region.scan(..);
+            let mut up = keyspace.scan(..);
             up.seek(&from);
             assert_eq!(up.next().transpose().unwrap(), model.range(from.clone()..).next().map(owned));
             up.seek_back(&from);
@@ -234,36 +234,42 @@ fn first_but_one(model: &Model, number: u16) -> Option<(Vec<u8>, Vec<u8>)> {
     model.range(..taken.clone()).next().map(owned)
 }
 
-fn same_values(region: &RegionSnapshot, model: &Model, numbers: &[u16]) {
+fn same_values(keyspace: &KeyspaceSnapshot, model: &Model, numbers: &[u16]) {
     let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
     let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
-    assert_eq!(region.multi_get(&keys).unwrap(), expected);
+    assert_eq!(keyspace.multi_get(&keys).unwrap(), expected);
 }
 
-fn same_prefix(region: &RegionSnapshot, model: &Model, number: u16) {
+fn same_prefix(keyspace: &KeyspaceSnapshot, model: &Model, number: u16) {
     let whole = key(number);
     let prefix = &whole[..whole.len().min(usize::from(number) % 9)];
-    let found: Vec<_> = region.prefix(prefix).rev().map(Result::unwrap).collect();
+    let found: Vec<_> = keyspace.prefix(prefix).rev().map(Result::unwrap).collect();
     let expected: Vec<_> = model.iter().rev().filter(|(key, _)| key.starts_with(prefix)).map(owned).collect();
     assert_eq!(found, expected);
 }
 
-fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &mut Snapshots, step: &(usize, Step)) {
+fn apply(
+    db: &Db,
+    keyspaces: &[KeyspaceHandle; 2],
+    models: &mut Models,
+    snapshots: &mut Snapshots,
+    step: &(usize, Step),
+) {
     let (which, step) = step;
     if let Step::Snapshot = step {
         snapshots.push((db.snapshot(), models.clone()));
         return;
     }
-    let (region, model) = (&regions[*which], &mut models[*which]);
+    let (keyspace, model) = (&keyspaces[*which], &mut models[*which]);
     match step {
         Step::Put(number, seed) => {
             let (key, value) = (key(*number), value(*number, *seed));
-            region.put(&key, &value).unwrap();
+            keyspace.put(&key, &value).unwrap();
             model.insert(key, value);
         }
         Step::PutLarge(number, seed) => {
             let (key, value) = (key(*number), large_value(*seed));
-            region.put_stream(&key, value.len() as u64, value.as_slice()).unwrap();
+            keyspace.put_stream(&key, value.len() as u64, value.as_slice()).unwrap();
             model.insert(key, value);
         }
         Step::GetRange(number, from) => {
@@ -273,10 +279,10 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
                 value[from.min(end)..end].to_vec()
             });
             let (from, end) = (from as u64, from as u64 + 100_000);
-            assert!(region.get_range(&key(*number), from..end).unwrap() == expected);
+            assert!(keyspace.get_range(&key(*number), from..end).unwrap() == expected);
         }
         Step::Delete(number) => {
-            region.delete(&key(*number)).unwrap();
+            keyspace.delete(&key(*number)).unwrap();
             model.remove(&key(*number));
         }
         Step::Batch(writes) => {
@@ -285,53 +291,53 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
                 let key = key(*number);
                 match seed {
                     Some(seed) => {
-                        batch.put(region, &key, &value(*number, *seed)).unwrap();
+                        batch.put(keyspace, &key, &value(*number, *seed)).unwrap();
                         model.insert(key, value(*number, *seed));
                     }
                     None => {
-                        batch.delete(region, &key).unwrap();
+                        batch.delete(keyspace, &key).unwrap();
                         model.remove(&key);
                     }
                 }
             }
             db.write(&batch).unwrap();
         }
-        Step::Get(number) => assert_eq!(region.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
-        Step::MultiGet(numbers) => same_values(&region.snapshot(), model, numbers),
-        Step::Scan(range) => range.check(&region.snapshot(), model),
-        Step::Prefix(number) => same_prefix(&region.snapshot(), model, *number),
+        Step::Get(number) => assert_eq!(keyspace.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
+        Step::MultiGet(numbers) => same_values(&keyspace.snapshot(), model, numbers),
+        Step::Scan(range) => range.check(&keyspace.snapshot(), model),
+        Step::Prefix(number) => same_prefix(&keyspace.snapshot(), model, *number),
         Step::Many(first, count) => {
             for number in *first..first + count {
                 let (key, value) = (key(number), value(number, *count as u8));
-                region.put(&key, &value).unwrap();
+                keyspace.put(&key, &value).unwrap();
                 model.insert(key, value);
             }
         }
-        Step::First => assert_eq!(region.first().unwrap(), model.iter().next().map(owned)),
-        Step::Last => assert_eq!(region.last().unwrap(), model.iter().next_back().map(owned)),
-        Step::PopFirst => assert_eq!(region.pop_first().unwrap(), model.pop_first()),
-        Step::PopLast => assert_eq!(region.pop_last().unwrap(), model.pop_last()),
+        Step::First => assert_eq!(keyspace.first().unwrap(), model.iter().next().map(owned)),
+        Step::Last => assert_eq!(keyspace.last().unwrap(), model.iter().next_back().map(owned)),
+        Step::PopFirst => assert_eq!(keyspace.pop_first().unwrap(), model.pop_first()),
+        Step::PopLast => assert_eq!(keyspace.pop_last().unwrap(), model.pop_last()),
         Step::Clear => {
-            region.clear().unwrap();
+            keyspace.clear().unwrap();
             model.clear();
         }
         Step::Drop => {
-            let second = &regions[1];
-            db.drop_region(NAMES[1]).unwrap();
-            assert!(matches!(second.put(b"key", b"value"), Err(Error::NoRegion { .. })));
-            assert!(matches!(second.get(b"key"), Err(Error::NoRegion { .. })));
-            assert!(matches!(second.scan(..).next(), Some(Err(Error::NoRegion { .. }))));
-            db.segment(second.segment()).unwrap().region_or_create(NAMES[1]).unwrap();
+            let second = &keyspaces[1];
+            db.drop_keyspace(NAMES[1]).unwrap();
+            assert!(matches!(second.put(b"key", b"value"), Err(Error::NoKeyspace { .. })));
+            assert!(matches!(second.get(b"key"), Err(Error::NoKeyspace { .. })));
+            assert!(matches!(second.scan(..).next(), Some(Err(Error::NoKeyspace { .. }))));
+            db.segment(second.segment()).unwrap().keyspace_or_create(NAMES[1]).unwrap();
             models[1].clear();
         }
         Step::Flush => db.flush().unwrap(),
         Step::Collect => db.collect_garbage().unwrap(),
-        // The store is closed when nobody holds any of it.
+        // The store is closed when its last handle is dropped.
         Step::Reopen => snapshots.clear(),
         Step::Look(which, range) if !snapshots.is_empty() => {
             let (snapshot, models) = &snapshots[which.index(snapshots.len())];
             let (snapshot, model) =
-                (snapshot.region(region.name()).unwrap(), &models[usize::from(region.name() != NAMES[0])]);
+                (snapshot.keyspace(keyspace.name()).unwrap(), &models[usize::from(keyspace.name() != NAMES[0])]);
             let key = key(range.keys[0]);
             assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
             assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
@@ -349,29 +355,29 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
 }
 
 fn same_all(snapshot: &Snapshot, models: &Models) {
-    NAMES.iter().zip(models).for_each(|(name, model)| same(snapshot.region(name).unwrap(), model));
+    NAMES.iter().zip(models).for_each(|(name, model)| same(snapshot.keyspace(name).unwrap(), model));
 }
 
-fn regions(db: &Db) -> [RegionHandle; 2] {
-    NAMES.map(|name| db.region(name).unwrap())
+fn keyspaces(db: &Db) -> [KeyspaceHandle; 2] {
+    NAMES.map(|name| db.keyspace(name).unwrap())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: test_depth::pick(16, 40), ..ProptestConfig::default() })]
     #[test]
-    fn a_store_holds_what_maps_do(steps in steps(), spill_threads in 1_usize..=4, has_two_segments: bool) {
-        let options = options(spill_threads);
-        // The first segment has it all when it is created.
+    fn a_store_holds_what_maps_do(steps in steps(), compaction_threads in 1_usize..=4, has_two_segments: bool) {
+        let options = options(compaction_threads);
+        // The first segment gets the whole file when it is created.
         let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options.clone()).unwrap();
         if has_two_segments {
-            db.create_segment().unwrap().region_or_create(NAMES[1]).unwrap();
+            db.create_segment().unwrap().keyspace_or_create(NAMES[1]).unwrap();
         } else {
-            db.region_or_create(NAMES[1]).unwrap();
+            db.keyspace_or_create(NAMES[1]).unwrap();
         }
         let (mut models, mut snapshots) = (Models::default(), Snapshots::new());
         for step in &steps {
-            apply(&db, &regions(&db), &mut models, &mut snapshots, step);
+            apply(&db, &keyspaces(&db), &mut models, &mut snapshots, step);
             if matches!(step, (_, Step::Reopen)) {
                 db.close().unwrap();
                 assert_sound(Arc::clone(&disk), &options, "before it is opened again");
@@ -384,10 +390,10 @@ proptest! {
         db.close().unwrap();
         let db = Db::open_on(disk, options).unwrap();
         same_all(&db.snapshot(), &models);
-        for (region, model) in regions(&db).iter().zip(&models) {
+        for (keyspace, model) in keyspaces(&db).iter().zip(&models) {
             for number in 0..3000 {
                 let key = key(number);
-                let found = region.get(&key).unwrap();
+                let found = keyspace.get(&key).unwrap();
                 prop_assert_eq!(found.as_ref(), model.get(&key));
             }
         }

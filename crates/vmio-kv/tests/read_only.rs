@@ -1,4 +1,4 @@
-//! A store that is opened for reading alone shows what any opening shows, and nothing is written to its volume.
+//! A store that is opened read-only shows what any opening shows, and nothing is written to its volume.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;
 
-/// A device that takes no writes: whoever tries one has made a mistake.
+/// A device that refuses writes: any write is a mistake.
 struct WriteProtected<B>(B);
 
 impl<B: Backing> Backing for WriteProtected<B> {
@@ -54,42 +54,42 @@ impl<B: Backing> Backing for WriteProtected<B> {
 
 fn options() -> Options {
     // Levels of some thousand records.
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None)
 }
 
 type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
-/// All that a store has, by scans; and each of it by its key.
+/// All of a store's contents, by scans, and each key by a look-up.
 fn pairs(db: &Db) -> Pairs {
     let mut pairs = Pairs::new();
-    for name in db.region_names().unwrap() {
-        let region = db.region(&name).unwrap();
-        for pair in region.scan(..) {
+    for name in db.keyspace_names().unwrap() {
+        let keyspace = db.keyspace(&name).unwrap();
+        for pair in keyspace.scan(..) {
             let (key, value) = pair.unwrap();
-            assert!(region.get(&key).unwrap().as_ref() == Some(&value), "{name} {key:?}");
+            assert!(keyspace.get(&key).unwrap().as_ref() == Some(&value), "{name} {key:?}");
             pairs.insert((name.clone(), key), value);
         }
     }
     pairs
 }
 
-/// Writes, and leaves it at any moment.
+/// Writes, and leaves the store at any moment.
 fn write_some(db: &Db, random: &mut Random) {
-    let regions = [db.default_region().clone(), db.region_or_create("other").unwrap()];
+    let keyspaces = [db.default_keyspace().clone(), db.keyspace_or_create("other").unwrap()];
     for _ in 0..random.below(12_000) {
-        let (region, key) = (&regions[random.below(2) as usize], random.below(5000).to_be_bytes());
+        let (keyspace, key) = (&keyspaces[random.below(2) as usize], random.below(5000).to_be_bytes());
         match random.below(1000) {
             0 => db.flush().unwrap(),
-            1 => region.put(&key, &vec![7; (1 << 20) + random.below(1 << 20) as usize]).unwrap(),
-            2..300 => region.delete(&key).unwrap(),
-            _ => region.put(&key, &vec![random.below(256) as u8; random.below(600) as usize]).unwrap(),
+            1 => keyspace.put(&key, &vec![7; (1 << 20) + random.below(1 << 20) as usize]).unwrap(),
+            2..300 => keyspace.delete(&key).unwrap(),
+            _ => keyspace.put(&key, &vec![random.below(256) as u8; random.below(600) as usize]).unwrap(),
         }
     }
     db.sync().unwrap();
 }
 
 #[test]
-fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
+fn after_a_power_cut_it_shows_what_a_writable_opening_shows() {
     for seed in 0..test_depth::pick(4, 10) {
         let mut random = Random(seed);
         let mut disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
@@ -117,7 +117,7 @@ fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
 }
 
 #[test]
-fn whatever_would_write_is_refused_and_reads_go_on() {
+fn all_writes_are_refused_and_reads_go_on() {
     let disk = SimulatedDisk::new(1, &[VOLUME_BYTES]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     db.put(b"key", b"value").unwrap();
@@ -126,7 +126,7 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
     let db = open(options()).unwrap();
     let large = vec![1; 2 << 20];
     let mut batch = WriteBatch::new();
-    batch.put(db.default_region(), b"key", b"other").unwrap();
+    batch.put(db.default_keyspace(), b"key", b"other").unwrap();
     let refused = [
         ("put", db.put(b"key", b"other")),
         ("put of a large value", db.put(b"key", &large)),
@@ -136,7 +136,7 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
         ("flush", db.flush()),
         ("grow", db.grow(2 * VOLUME_BYTES)),
         ("collect_garbage", db.collect_garbage()),
-        ("region_or_create", db.region_or_create("new").map(drop)),
+        ("keyspace_or_create", db.keyspace_or_create("new").map(drop)),
         ("create_segment", db.create_segment().map(drop)),
     ];
     for (what, result) in refused {
@@ -144,8 +144,8 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
     }
     db.sync().unwrap();
     assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(db.snapshot().region("default").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(db.region_or_create("default").unwrap().name(), "default");
+    assert_eq!(db.snapshot().keyspace("default").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(db.keyspace_or_create("default").unwrap().name(), "default");
     db.close().unwrap();
     let took_over = open(options().take_over(true));
     assert!(matches!(took_over, Err(Error::Option { option: "read_only", .. })), "{took_over:?}");
@@ -154,13 +154,13 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
 }
 
 #[test]
-fn a_full_log_in_memory_keeps_no_reader_waiting() {
+fn a_memtable_filled_from_the_log_makes_no_reader_wait() {
     let disk = SimulatedDisk::new(3, &[VOLUME_BYTES]);
     let few = Options::new().memory_bytes(256 << 20).durability(Durability::None);
     let db = Db::create_on(disk.open(0), few).unwrap();
     (0..60_000_u64).for_each(|number| db.put(&number.to_be_bytes(), b"a value").unwrap());
     db.close().unwrap();
-    // What fitted in the memory of who wrote it is many times what this one's level is to have.
+    // The records that fitted into the writer's memory are many times what this opening's memtable is to have.
     let reader = Db::open_on(WriteProtected(disk.open(0)), options().read_only(true)).unwrap();
     assert_eq!(reader.recovery().records, 60_000);
     assert_eq!(reader.scan(..).count(), 60_000);
@@ -169,7 +169,7 @@ fn a_full_log_in_memory_keeps_no_reader_waiting() {
 }
 
 #[test]
-fn a_file_that_is_read_stays_byte_for_byte_what_it_was() {
+fn reads_leave_the_file_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options().volume_bytes(VOLUME_BYTES)).unwrap();

@@ -1,4 +1,4 @@
-//! How much of the log is read back after a crash is bounded, however little the levels in memory are filled by it.
+//! The log that recovery reads after a crash is bounded, however slowly the memtables fill.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,16 +18,16 @@ fn options() -> Options {
     Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log_bytes(LIMIT)
 }
 
-/// Writes until the log is several times as long as the limit, has the power fail, and opens the store again.
-fn crash_after(regions: u64, value_bytes: usize, records: u64) {
+/// Writes until the log is several times as long as the limit, cuts the power, and opens the store again.
+fn crash_after(keyspaces: u64, value_bytes: usize, records: u64) {
     let disk = SimulatedDisk::new(7, &[128 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
-    let handles: Vec<_> = (0..regions).map(|number| db.region_or_create(&format!("{number}")).unwrap()).collect();
+    let handles: Vec<_> = (0..keyspaces).map(|number| db.keyspace_or_create(&format!("{number}")).unwrap()).collect();
     let value = vec![5; value_bytes];
     for number in 0..records {
-        // The first one is written to seldom.
-        let region = if number % 40 == 0 { 0 } else { number % regions };
-        handles[region as usize].put(&number.to_be_bytes(), &value).unwrap();
+        // The first one is rarely written to.
+        let keyspace = if number % 40 == 0 { 0 } else { number % keyspaces };
+        handles[keyspace as usize].put(&number.to_be_bytes(), &value).unwrap();
     }
     db.sync().unwrap();
     assert!(db.stats().unwrap().log_bytes > 4 * LIMIT);
@@ -50,9 +50,9 @@ fn crash_after(regions: u64, value_bytes: usize, records: u64) {
     let entries = db.stats().unwrap().level_entries;
     assert!(entries > 0 && recovery.records + entries >= records, "{recovery:?}, {entries} entries");
     for number in (0..records).step_by(11) {
-        let region = if number % 40 == 0 { 0 } else { number % regions };
-        let region = db.region(&format!("{region}")).unwrap();
-        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_ref(), Some(&value), "{number}");
+        let keyspace = if number % 40 == 0 { 0 } else { number % keyspaces };
+        let keyspace = db.keyspace(&format!("{keyspace}")).unwrap();
+        assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_ref(), Some(&value), "{number}");
     }
 }
 
@@ -67,15 +67,15 @@ fn a_crash_among_large_values_leaves_no_more_to_read_than_the_limit() {
 }
 
 #[test]
-fn a_region_that_is_written_to_seldom_does_not_hold_the_others_log() {
+fn a_rarely_written_keyspace_does_not_hold_the_others_log() {
     crash_after(5, 30_000, 2400);
 }
 
-/// Power fails at any time of an opening that has to spill since it has less memory than who wrote.
+/// The power fails at any time of an opening that has to flush because it has less memory than the writer had.
 #[test]
-fn an_opening_that_spills_may_be_cut_short() {
+fn an_opening_that_flushes_may_be_cut_short() {
     let large = Options::new().memory_bytes(1 << 30).durability(Durability::None);
-    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).spill_threads(1);
+    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).compaction_threads(1);
     let disk = SimulatedDisk::new(3, &[256 * MIB]);
     let db = Db::create_on(disk.open(0), large.clone()).unwrap();
     for number in 0..200_000_u64 {
@@ -92,7 +92,7 @@ fn an_opening_that_spills_may_be_cut_short() {
     drop(db);
     let all = |db: &Db| db.scan(..).map(|pair| pair.unwrap()).collect::<Vec<_>>();
     let db = Db::open_on(disk.after_power_cut().open(0), large.clone().read_only(true)).unwrap();
-    assert!(db.stats().unwrap().memory_level_bytes > 10 * MIB);
+    assert!(db.stats().unwrap().memtable_bytes > 10 * MIB);
     let expected = all(&db);
     drop(db);
     let mut was_cut = 0;
@@ -103,7 +103,7 @@ fn an_opening_that_spills_may_be_cut_short() {
         let cut = cut.after_power_cut();
         assert_sound(cut.open(0), &small, &format!("after a power cut at {at}"));
         let db = Db::open_on(cut.open(0), small.clone()).unwrap();
-        assert!(db.stats().unwrap().memory_level_bytes <= 8 * MIB);
+        assert!(db.stats().unwrap().memtable_bytes <= 8 * MIB);
         assert!(all(&db) == expected, "cut at {at}");
         drop(db);
         assert_sound(cut.open(0), &small, &format!("opened after a power cut at {at}"));
@@ -112,7 +112,7 @@ fn an_opening_that_spills_may_be_cut_short() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_kept_is_refused() {
+fn an_impossible_limit_is_refused() {
     let disk = SimulatedDisk::new(1, &[64 * MIB]);
     let error = Db::create_on(disk.open(0), options().max_recovery_log_bytes(CHUNK)).unwrap_err();
     assert!(error.to_string().contains("max_recovery_log_bytes"), "{error}");

@@ -1,4 +1,4 @@
-//! What scans go through again and again comes to lie side by side in the log, and nothing else changes.
+//! Records that are scanned again and again are moved together in the log, and nothing else changes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use support::simulated_disk::SimulatedDisk;
 use vmio::backing::{Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Options};
 
-/// Their records take three times what the cache has: so a scan of all finds none of them there.
+/// Their records take three times the cache: so a full scan finds none of them there.
 const KEYS: u64 = 60_000;
 const VALUE_BYTES: usize = 800;
 const VOLUME_BYTES: u64 = 512 << 20;
@@ -41,7 +41,7 @@ fn round(number: u64, value: &[u8]) -> u64 {
     part(8)
 }
 
-/// A store whose records lie in another order than their keys.
+/// A store whose records are in another order than their keys.
 fn shuffled(backing: impl Backing + 'static, options: Options) -> Db {
     let db = Db::create_on(backing, options).unwrap();
     // Without a common divisor.
@@ -50,7 +50,7 @@ fn shuffled(backing: impl Backing + 'static, options: Options) -> Db {
     db
 }
 
-/// Scans all of a store until so many bytes have been moved; `seen` is told of each key and the round of its value.
+/// Scans a whole store until that many bytes have been moved; `seen` gets each key and the round of its value.
 fn scan_until_moved(db: &Db, bytes: u64, direction: Direction, seen: impl Fn(u64, u64)) {
     let began = Instant::now();
     while db.stats().unwrap().reorganized_bytes < bytes {
@@ -71,9 +71,9 @@ enum Direction {
 }
 
 #[test]
-fn what_is_scanned_again_and_again_is_found_in_fewer_pages() {
+fn repeated_scans_touch_fewer_pages() {
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-    // The last page that this thread has touched, and how often it was another one.
+    // The last page that this thread has touched, and the number of changes.
     let (last, turns) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
     let (its_turns, scanner) = (Arc::clone(&turns), thread::current().id());
     let observe = move |page, _| {
@@ -104,22 +104,22 @@ fn what_is_scanned_again_and_again_is_found_in_fewer_pages() {
 }
 
 #[test]
-fn nobody_has_to_have_it() {
+fn reorganization_can_be_switched_off() {
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
     let db = shuffled(Arc::clone(&backing), options().reorganize_scanned(false));
     (0..12).for_each(|_| assert_eq!(db.scan(..).count() as u64, KEYS));
     assert_eq!(db.stats().unwrap().reorganized_bytes, 0);
 }
 
-/// A put that comes between the scan and the move stays the newest; and a deletion.
+/// A put or a deletion between the scan and the move wins.
 #[test]
-fn what_is_written_meanwhile_is_not_written_over() {
-    /// So many of the keys are written to.
+fn a_move_does_not_overwrite_later_writes() {
+    /// One in this many keys is written to.
     const WRITTEN: u64 = 4_000;
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-    let db = shuffled(Arc::clone(&backing), options().memory_level_bytes(64 << 10).growth_factor(2));
+    let db = shuffled(Arc::clone(&backing), options().memtable_bytes(64 << 10).growth_factor(2));
     let (is_over, db_of_all) = (AtomicBool::new(false), &db);
-    // Who writes a key is one thread: so it knows what has to be there.
+    // One thread writes a key: so it knows the expected value.
     let write = |thread: u64| {
         let mut random = Random(thread + 1);
         let mut newest = vec![Some(0); WRITTEN as usize / 2];
@@ -161,14 +161,14 @@ fn what_is_written_meanwhile_is_not_written_over() {
     check(&Db::open_on(backing, options()).unwrap());
 }
 
-/// Where the power fails amid moves, each key has what was acknowledged as durable, or what was put later: no older value, though moves
-/// put older values again.
+/// If the power fails amid moves, each key has its acknowledged durable value, or a later one: no older value, though moves put older
+/// values again.
 #[test]
 fn a_power_cut_amid_moves_brings_no_older_value_back() {
-    /// One key in so many is written to, just behind the scan: what it has read is about to be moved.
+    /// One key in this many is written to, just behind the scan: its record is about to be moved.
     const WRITTEN: u64 = 16;
     let put = |db: &Db, number: u64, round, durability| db.put_with(&key(number), &value(number, round), durability);
-    let options = || options().memory_level_bytes(256 << 10).growth_factor(3);
+    let options = || options().memtable_bytes(256 << 10).growth_factor(3);
     let mut moved = 0;
     for seed in 0..test_depth::pick(2, 5) {
         let mut random = Random(seed);

@@ -1,4 +1,4 @@
-//! How often a scan asks the allocator for memory: once for each key and once for each value, which the caller gets.
+//! A scan allocates memory once for each key and once for each value, which the caller gets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,26 +17,26 @@ thread_local! {
 struct Counting;
 
 fn count() {
-    // A thread that ends is of no interest.
+    // A thread that is ending does not count.
     let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
 }
 
-// SAFETY: each call is passed on as it is to the system's allocator, which keeps to the trait's contract.
+// SAFETY: each call is passed unchanged to the system's allocator, which keeps the trait's contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is what the system requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is what the system requires.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is what the system requires.
         unsafe { System.realloc(place, layout, bytes) }
     }
 }
@@ -44,9 +44,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Leaves know all of the keys of 12 bytes, and not the end of those of 20.
+/// Leaves know keys of 12 bytes in full, and lack the ends of keys of 20.
 #[test]
-fn a_scan_asks_for_nothing_but_keys_and_values() {
+fn a_scan_allocates_only_keys_and_values() {
     let hash = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let short = |number| format!("{:012x}", hash(number) >> 16);
     let long = |number| format!("user{:016x}", hash(number));

@@ -1,4 +1,4 @@
-//! Several segments in one volume: each with its log and its room, under one name space, one cache and one point in time.
+//! Several segments in one volume: each with its own log and space, with one set of names, one cache and one point in time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use support::gate::{Gate, Gated};
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, SegmentHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, SegmentHandle, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(64 << 10)
+        .memtable_bytes(64 << 10)
         .growth_factor(3)
-        .spill_threads(2)
+        .compaction_threads(2)
         .durability(Durability::None)
         .max_volume_bytes(512 * MIB)
 }
@@ -27,19 +27,19 @@ fn value(number: u64, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(bytes / 8)
 }
 
-fn put_all(region: &RegionHandle, numbers: std::ops::Range<u64>, bytes: usize) {
-    numbers.for_each(|number| region.put(&number.to_be_bytes(), &value(number, bytes)).unwrap());
+fn put_all(keyspace: &KeyspaceHandle, numbers: std::ops::Range<u64>, bytes: usize) {
+    numbers.for_each(|number| keyspace.put(&number.to_be_bytes(), &value(number, bytes)).unwrap());
 }
 
-fn assert_contents(region: &RegionHandle, keys: u64, bytes: usize, when: &str) {
+fn assert_contents(keyspace: &KeyspaceHandle, keys: u64, bytes: usize, when: &str) {
     let mut found = 0;
-    for (number, entry) in region.scan(..).enumerate() {
+    for (number, entry) in keyspace.scan(..).enumerate() {
         let (key, stored) = entry.unwrap();
-        assert_eq!(key, (number as u64).to_be_bytes(), "{when}: {region:?}");
-        assert_eq!(stored, value(number as u64, bytes), "{when}: {region:?}");
+        assert_eq!(key, (number as u64).to_be_bytes(), "{when}: {keyspace:?}");
+        assert_eq!(stored, value(number as u64, bytes), "{when}: {keyspace:?}");
         found += 1;
     }
-    assert_eq!(found, keys, "{when}: {region:?}");
+    assert_eq!(found, keys, "{when}: {keyspace:?}");
 }
 
 fn numbers(db: &Db) -> Vec<u32> {
@@ -47,25 +47,25 @@ fn numbers(db: &Db) -> Vec<u32> {
 }
 
 #[test]
-fn a_second_segment_has_regions_of_its_own_and_shares_names() {
+fn a_second_segment_has_its_own_keyspaces_and_shares_names() {
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
-    assert_eq!((numbers(&db), db.segment(0).unwrap().region_names().unwrap()), (vec![0], vec!["default".to_owned()]));
+    assert_eq!((numbers(&db), db.segment(0).unwrap().keyspace_names().unwrap()), (vec![0], vec!["default".to_owned()]));
     assert!(matches!(db.segment(1), Err(Error::NoSegment { number: 1, .. })));
     let segment = db.create_segment().unwrap();
-    let hot = segment.region_or_create("hot").unwrap();
-    let cold = db.region_or_create("cold").unwrap();
-    assert_eq!((hot.segment(), cold.segment(), db.default_region().segment()), (1, 0, 0));
-    assert_eq!(db.region("hot").unwrap().segment(), 1);
-    assert_eq!(segment.region_or_create("hot").unwrap().segment(), 1);
-    let elsewhere = segment.region_or_create("cold").unwrap_err();
+    let hot = segment.keyspace_or_create("hot").unwrap();
+    let cold = db.keyspace_or_create("cold").unwrap();
+    assert_eq!((hot.segment(), cold.segment(), db.default_keyspace().segment()), (1, 0, 0));
+    assert_eq!(db.keyspace("hot").unwrap().segment(), 1);
+    assert_eq!(segment.keyspace_or_create("hot").unwrap().segment(), 1);
+    let elsewhere = segment.keyspace_or_create("cold").unwrap_err();
     assert!(
-        matches!(&elsewhere, Error::RegionElsewhere { name, found: 0, wanted: 1 } if name == "cold"),
+        matches!(&elsewhere, Error::KeyspaceElsewhere { name, found: 0, wanted: 1 } if name == "cold"),
         "{elsewhere}"
     );
-    assert_eq!(db.region_or_create("hot").unwrap().segment(), 1, "it is where it is");
-    for (region, bytes) in [(&hot, 1000), (&cold, 300), (db.default_region(), 200)] {
-        put_all(region, 0..5000, bytes);
+    assert_eq!(db.keyspace_or_create("hot").unwrap().segment(), 1, "it is where it is");
+    for (keyspace, bytes) in [(&hot, 1000), (&cold, 300), (db.default_keyspace(), 200)] {
+        put_all(keyspace, 0..5000, bytes);
     }
     let large = value(7, 3 << 20);
     hot.put(b"\xff", &large).unwrap();
@@ -98,24 +98,24 @@ fn a_second_segment_has_regions_of_its_own_and_shares_names() {
     db.collect_garbage().unwrap();
     db.close().unwrap();
     let report = assert_sound(disk.open(0), &options(), "closed");
-    assert_eq!((report.segments, report.regions), (2, 3));
+    assert_eq!((report.segments, report.keyspaces), (2, 3));
 
     let db = Db::open_on(disk.open(0), options()).unwrap();
     assert_eq!((numbers(&db), db.recovery().records), (vec![0, 1], 0));
-    assert_eq!(db.segment(1).unwrap().region_names().unwrap(), ["hot"]);
-    assert_eq!(db.region_names().unwrap(), ["cold", "default", "hot"]);
+    assert_eq!(db.segment(1).unwrap().keyspace_names().unwrap(), ["hot"]);
+    assert_eq!(db.keyspace_names().unwrap(), ["cold", "default", "hot"]);
     for (name, bytes) in [("hot", 1000), ("cold", 300), ("default", 200)] {
-        assert_contents(&db.region(name).unwrap(), 5000, bytes, "opened");
+        assert_contents(&db.keyspace(name).unwrap(), 5000, bytes, "opened");
     }
     assert_eq!(db.create_segment().err().map(|error| error.to_string().contains("memory_bytes")), Some(true));
 }
 
-/// Of what is in memory, and of what was durable in either log, nothing is lost when the other one had less.
+/// No record in memory, and no durable record of either log, is lost when the other log had less.
 #[test]
-fn each_log_is_read_back_for_itself() {
+fn each_log_is_read_back_separately() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
-    let db = Db::create_on(disk.open(0), options().memory_level_bytes(1 << 20)).unwrap();
-    let other = db.create_segment().unwrap().region_or_create("other").unwrap();
+    let db = Db::create_on(disk.open(0), options().memtable_bytes(1 << 20)).unwrap();
+    let other = db.create_segment().unwrap().keyspace_or_create("other").unwrap();
     put_all(&other, 0..300, 1000);
     put_all(&db, 0..200, 1000);
     other.put_with(&300_u64.to_be_bytes(), &value(300, 1000), Durability::Sync).unwrap();
@@ -124,24 +124,24 @@ fn each_log_is_read_back_for_itself() {
     let disk = disk.after_power_cut();
     assert_sound(disk.open(0), &options(), "dead");
     let db = Db::open_on(disk.open(0), options()).unwrap();
-    assert_contents(&db.region("other").unwrap(), 301, 1000, "opened");
+    assert_contents(&db.keyspace("other").unwrap(), 301, 1000, "opened");
     assert!(db.recovery().records >= 301, "{:?}", db.recovery());
-    // What nobody made durable in the other log may be there, or not, but is no hole.
+    // Records of the other log that were not made durable may be there or not, but leave no hole.
     let found = db.scan(..).keys().count() as u64;
     assert_contents(&db, found, 1000, "opened");
 }
 
-/// A snapshot has what was written before something that it has, whichever the segments are.
+/// A snapshot has everything that was written before something that it has, in all segments.
 #[test]
 fn a_snapshot_shows_all_segments_at_one_moment() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
-    let db = Db::create_on(disk.open(0), options().memory_level_bytes(20 << 10)).unwrap();
-    let second = db.create_segment().unwrap().region_or_create("second").unwrap();
+    let db = Db::create_on(disk.open(0), options().memtable_bytes(20 << 10)).unwrap();
+    let second = db.create_segment().unwrap().keyspace_or_create("second").unwrap();
     let (is_over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
     let number = |found: Option<Vec<u8>>| found.map_or(0, |found| u64::from_le_bytes(found[..8].try_into().unwrap()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // However seldom the other thread gets to run.
+            // However rarely the other thread gets to run.
             for number in (1_u64..)
                 .take_while(|number| *number < 40_000 || *number < 4_000_000 && looks.load(Ordering::Relaxed) <= 10)
             {
@@ -154,7 +154,7 @@ fn a_snapshot_shows_all_segments_at_one_moment() {
         while !is_over.load(Ordering::Relaxed) {
             let snapshot = db.snapshot();
             let (first, second) = (number(snapshot.get(b"count").unwrap()), {
-                number(snapshot.region("second").unwrap().get(b"count").unwrap())
+                number(snapshot.keyspace("second").unwrap().get(b"count").unwrap())
             });
             assert!(first == second || first == second + 1, "{first} and then {second}");
             seen.insert(first);
@@ -165,7 +165,7 @@ fn a_snapshot_shows_all_segments_at_one_moment() {
 }
 
 #[test]
-fn a_segment_needs_room_and_leave_to_take_it() {
+fn a_segment_needs_space_within_the_longest_volume() {
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options().max_volume_bytes(64 * MIB)).unwrap();
     let error = db.create_segment().unwrap_err();
@@ -184,7 +184,7 @@ fn a_segment_needs_room_and_leave_to_take_it() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     };
-    // It begins with what there is beside full levels in memory, and gets what they do not take.
+    // It begins with the memory besides full memtables, and gets what they do not take.
     wait_until("the cache has the rest", &|| cache_bytes() > 45 * MIB);
     let with_one = cache_bytes();
     for more in 1..5 {
@@ -201,10 +201,10 @@ fn a_segment_needs_room_and_leave_to_take_it() {
     assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().unwrap().len(), 5);
 }
 
-/// Puts until there is no room; how many there are then.
-fn fill(region: &RegionHandle, from: u64, most: u64, bytes: usize) -> u64 {
+/// Puts until there is no space; returns the number of keys then.
+fn fill(keyspace: &KeyspaceHandle, from: u64, most: u64, bytes: usize) -> u64 {
     for number in from..from + most {
-        match region.put(&number.to_be_bytes(), &value(number, bytes)) {
+        match keyspace.put(&number.to_be_bytes(), &value(number, bytes)) {
             Ok(()) => {}
             Err(Error::Full { .. }) => return number,
             Err(error) => panic!("{error}"),
@@ -213,13 +213,13 @@ fn fill(region: &RegionHandle, from: u64, most: u64, bytes: usize) -> u64 {
     from + most
 }
 
-/// Segments grow in turn, so that their groups lie between each other's, up to where all is taken.
+/// Segments grow in turn, so that their groups alternate, until the whole volume is taken.
 #[test]
-fn segments_grow_each_for_itself_until_the_volume_is_full() {
+fn segments_grow_separately_until_the_volume_is_full() {
     let disk = SimulatedDisk::new(9, &[40 * MIB]);
     let limits = || options().max_volume_bytes(400 * MIB);
     let db = Db::create_on(disk.open(0), limits()).unwrap();
-    let other = db.create_segment().unwrap().region_or_create("other").unwrap();
+    let other = db.create_segment().unwrap().keyspace_or_create("other").unwrap();
     let mut keys = [0; 2];
     let mut rounds = 0;
     loop {
@@ -240,17 +240,17 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
     drop(other);
     assert_sound(disk.open(0), &options(), "full");
     let db = Db::open_on(disk.open(0), options().max_volume_bytes(400 * MIB)).unwrap();
-    let other = db.region("other").unwrap();
+    let other = db.keyspace("other").unwrap();
     assert_contents(&db, keys[0], 300_000, "opened");
     assert_contents(&other, keys[1], 300_000, "opened");
     (0..keys[0]).for_each(|number| db.delete(&number.to_be_bytes()).unwrap());
     db.collect_garbage().unwrap();
-    // What one gives up the other one does not get; but what the volume grows by, whoever needs it first.
+    // Space that one segment frees does not go to the other; growth of the volume goes to the first one that needs it.
     assert!(fill(&other, keys[1], 1, 300_000) == keys[1]);
     db.close().unwrap();
     drop(other);
     let db = Db::open_on(disk.open(0), options().max_volume_bytes(440 * MIB)).unwrap();
-    let other = db.region("other").unwrap();
+    let other = db.keyspace("other").unwrap();
     let more = fill(&other, keys[1], 60, 300_000);
     assert!(
         more > keys[1] + 10 && db.segments().unwrap()[1].stats().unwrap().segment_bytes / MIB > sizes[1],
@@ -262,11 +262,11 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
     drop(other);
     assert_sound(disk.open(0), &options(), "grown");
     let db = Db::open_on(disk.open(0), options()).unwrap();
-    assert_contents(&db.region("other").unwrap(), more, 300_000, "grown");
+    assert_contents(&db.keyspace("other").unwrap(), more, 300_000, "grown");
     assert_contents(&db, 100, 300_000, "grown");
 }
 
-/// The power fails at each step of creating a segment; what was there is there, and the next one can be created.
+/// The power fails at each step of creating a segment: the old contents are there, and the next creation succeeds.
 #[test]
 fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     let (mut with, mut without, mut operations) = (0, 0, 0);
@@ -279,8 +279,8 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         db.sync().unwrap();
         disk.die_after(operations);
         let created = db.create_segment().and_then(|segment| {
-            let region = segment.region_or_create("other")?;
-            region.put_with(b"key", b"value", Durability::Sync)
+            let keyspace = segment.keyspace_or_create("other")?;
+            keyspace.put_with(b"key", b"value", Durability::Sync)
         });
         let is_whole = created.is_ok();
         drop(db);
@@ -295,12 +295,12 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
             more => panic!("{when}: {more} segments"),
         }
         if is_whole {
-            assert_eq!(db.region("other").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]), "{when}");
+            assert_eq!(db.keyspace("other").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]), "{when}");
         }
         if db.segments().unwrap().len() == 1 {
             db.create_segment().unwrap_or_else(|error| panic!("{when}: {error}"));
         }
-        put_all(&db.segment(1).unwrap().region_or_create("other").unwrap(), 0..100, 40_000);
+        put_all(&db.segment(1).unwrap().keyspace_or_create("other").unwrap(), 0..100, 40_000);
         put_all(&db, 50..1000, 40_000 / 8 * 8);
         db.close().unwrap();
         let report = assert_sound(disk.open(0), &options(), &format!("{when}, closed"));
@@ -314,10 +314,11 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     assert!(with > 0 && with * step > 2 && without > 2 && without * step > 10, "{with} with, {without} without");
 }
 
-/// An owner is stopped while he creates a segment, at one of his writes after the other (`VMIO_TEST_STEP=1` takes each). Another takes the
-/// store over, and needs room where the segment was to be; what the first one writes late hits nothing of it, and he owns neither segment.
+/// An owner is stopped while it creates a segment, at one of its writes after the other (`VMIO_TEST_STEP=1` takes each). Another owner
+/// takes the store over, and needs the space where the segment was to be. Late writes of the former owner hit none of it, and the former
+/// owner owns neither segment.
 #[test]
-fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
+fn a_segment_that_is_created_late_hits_nothing_of_the_new_owner() {
     let mut stopped = 0;
     let step = test_depth::step(7, 3) as usize;
     for stop_after in (0..).step_by(step) {
@@ -353,17 +354,17 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
             }
             put_all(&new, 100..320, 150_000);
             if let Ok(second) = new.segment(1) {
-                put_all(&second.region_or_create("second").unwrap(), 0..40, 150_000);
+                put_all(&second.keyspace_or_create("second").unwrap(), 0..40, 150_000);
             }
             gate.open();
             let late = creating.join().unwrap();
-            // He may have been about to say that it is done: then it is there.
+            // The owner may have been about to report success: then the segment is there.
             let is_fenced = matches!(late, Err(Error::Fenced { .. }));
             assert!(is_fenced || segments == 2, "{when}: {late:?}");
             let fenced = |done: Result<(), Error>| matches!(done, Err(Error::Fenced { .. }));
             assert!(fenced(old.put_with(b"late", b"1", Durability::Sync)), "{when}: two own the first segment");
             if let Ok(created) = late {
-                assert!(fenced(created.region_or_create("late").map(drop)), "{when}: two own the second segment");
+                assert!(fenced(created.keyspace_or_create("late").map(drop)), "{when}: two own the second segment");
             }
             new.flush().unwrap();
             new.close().unwrap();
@@ -379,11 +380,11 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
         for number in 100..320_u64 {
             assert_eq!(db.get(&number.to_be_bytes()).unwrap(), Some(value(number, 150_000)), "{when}");
         }
-        if let Ok(second) = db.region("second") {
+        if let Ok(second) = db.keyspace("second") {
             assert_contents(&second, 40, 150_000, &when);
         }
     }
-    // As many as there are, however few of them this run has taken.
+    // As many as there are, however few of them this run has tried.
     let writes = stopped * step;
     println!("stopped at {stopped} of some {writes} writes");
     assert!(writes > 15 && stopped > 1, "{writes}");

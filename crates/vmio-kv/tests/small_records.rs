@@ -1,4 +1,4 @@
-//! Records that are far smaller than a block, in the order of their keys, which is not that of their places.
+//! Records far smaller than a block, scanned in the order of their keys, which is not the order of their places.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,10 +11,10 @@ use vmio::backing::{Access, Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;
-/// Their log has 27 MiB and their index 12, the cache less than 24.
+/// The log has 27 MiB and the index 12, the cache less than 24.
 const RECORDS: u64 = 500_000;
 
-/// A device that counts how often it is read.
+/// A device that counts its reads.
 struct Counting(MemoryBacking, Arc<AtomicU64>);
 
 impl Backing for Counting {
@@ -52,9 +52,9 @@ impl Backing for Counting {
     }
 }
 
-/// Leaves know all of it but the end.
+/// Leaves know all of the key but its end.
 fn key(number: u64) -> Vec<u8> {
-    // Without a common divisor: records that are put one after the other are far from each other.
+    // Without a common divisor: records that are put one after the other are far apart in key order.
     format!("user{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes()
 }
 
@@ -65,7 +65,7 @@ fn expected() -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// A store of them, in the order of their numbers, and how often its device is read.
+/// A store of the records, in the order of their numbers, and a count of its device's reads.
 fn store() -> (Db, Arc<AtomicU64>) {
     let reads = Arc::new(AtomicU64::new(0));
     let options = Options::new().memory_bytes(32 * MIB).durability(Durability::None).reorganize_scanned(false);
@@ -84,7 +84,7 @@ fn a_long_scan_reads_the_device_far_less_often_than_it_has_records() {
         assert_eq!(scan(), RECORDS);
         reads.load(Ordering::Relaxed) - before
     };
-    // The cache is filled by the first.
+    // The first scan fills the cache.
     for round in 0..2 {
         let up = count(&|| {
             let all = db.scan(..).map(Result::unwrap);
@@ -100,9 +100,9 @@ fn a_long_scan_reads_the_device_far_less_often_than_it_has_records() {
     db.close().unwrap();
 }
 
-/// What is read ahead is what the scan began with, from whichever end it goes on, and wherever it is sent.
+/// Reading ahead serves the right records, from whichever end a scan continues, and wherever it seeks.
 #[test]
-fn what_is_read_ahead_is_right_whichever_way_a_scan_goes() {
+fn a_scan_that_reads_ahead_is_right_in_every_direction() {
     let (db, _) = store();
     let expected = expected();
     // Until it reads far ahead.

@@ -1,4 +1,4 @@
-//! Points in time beside writers and spills.
+//! Points in time while writers and compactions run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::Random;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionHandle, RegionSnapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, WriteBatch};
 
 const ACCOUNTS: u64 = 300;
 const EACH: i64 = 1000;
 
 fn store() -> Db {
-    // Everything spills all the time.
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    // Everything is compacted all the time.
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 
@@ -27,14 +27,14 @@ fn amount(value: &[u8]) -> i64 {
     i64::from_le_bytes(value.try_into().unwrap())
 }
 
-fn sum(region: &RegionSnapshot) -> i64 {
-    region.scan(..).map(|found| amount(&found.unwrap().1)).sum()
+fn sum(keyspace: &KeyspaceSnapshot) -> i64 {
+    keyspace.scan(..).map(|found| amount(&found.unwrap().1)).sum()
 }
 
-/// Moves money to and fro, within a region and between both, in batches, until it is told to stop.
-fn transfer(db: &Db, regions: [&RegionHandle; 2], seed: u64, is_over: &AtomicBool) {
+/// Moves money to and fro, within a keyspace and between two, in batches, until it is told to stop.
+fn transfer(db: &Db, keyspaces: [&KeyspaceHandle; 2], seed: u64, is_over: &AtomicBool) {
     let mut random = Random(seed);
-    // Each writer has accounts of its own: he knows what is in them.
+    // Each writer has its own accounts, whose contents it knows.
     let mut amounts = vec![EACH; 2 * ACCOUNTS as usize];
     let account = |place: usize| key(seed * ACCOUNTS + place as u64 / 2);
     while !is_over.load(Ordering::Relaxed) {
@@ -48,17 +48,17 @@ fn transfer(db: &Db, regions: [&RegionHandle; 2], seed: u64, is_over: &AtomicBoo
         }
         amounts[places[0]] += moved;
         for place in places {
-            batch.put(regions[place % 2], &account(place), &amounts[place].to_le_bytes()).unwrap();
+            batch.put(keyspaces[place % 2], &account(place), &amounts[place].to_le_bytes()).unwrap();
         }
         db.write(&batch).unwrap();
     }
 }
 
 #[test]
-fn a_snapshot_of_all_regions_shows_batches_whole() {
+fn a_snapshot_of_all_keyspaces_shows_batches_whole() {
     const WRITERS: u64 = 2;
     let db = store();
-    let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+    let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
     for writer in 0..WRITERS {
         for account in 0..ACCOUNTS {
             let key = key(writer * ACCOUNTS + account);
@@ -70,16 +70,16 @@ fn a_snapshot_of_all_regions_shows_batches_whole() {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (db, regions, is_over) = (&db, [&left, &right], &is_over);
-            scope.spawn(move || transfer(db, regions, writer, is_over));
+            let (db, keyspaces, is_over) = (&db, [&left, &right], &is_over);
+            scope.spawn(move || transfer(db, keyspaces, writer, is_over));
         }
         let mut kept = Vec::new();
         let mut sums_of_left = Vec::new();
         let mut round = 0;
-        // Until writers have written beside it.
+        // Until writers have written meanwhile.
         while round < 300 || sums_of_left.len() < 30 {
             let snapshot = db.snapshot();
-            let sums = ["left", "right"].map(|name| sum(snapshot.region(name).unwrap()));
+            let sums = ["left", "right"].map(|name| sum(snapshot.keyspace(name).unwrap()));
             if sums.iter().sum::<i64>() != all {
                 is_over.store(true, Ordering::Relaxed);
                 panic!("round {round}: {sums:?} of {all}");
@@ -94,7 +94,7 @@ fn a_snapshot_of_all_regions_shows_batches_whole() {
         }
         is_over.store(true, Ordering::Relaxed);
         for (snapshot, sums) in kept {
-            assert_eq!(["left", "right"].map(|name| sum(snapshot.region(name).unwrap())), sums);
+            assert_eq!(["left", "right"].map(|name| sum(snapshot.keyspace(name).unwrap())), sums);
         }
     });
     assert!(db.stats().unwrap().level_entries > 0);
@@ -102,7 +102,7 @@ fn a_snapshot_of_all_regions_shows_batches_whole() {
 
 /// A scan is a point in time, too; all keys have the same value at each.
 #[test]
-fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
+fn a_scan_shows_no_later_writes() {
     const KEYS: u64 = 200;
     let db = store();
     let write = |value: u64| {
@@ -131,12 +131,12 @@ fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
     });
 }
 
-/// Each batch fills its levels, so that they are frozen all the time while snapshots begin.
+/// Each batch fills its memtables, so that memtables become immutable all the time while snapshots begin.
 #[test]
-fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1).durability(Durability::None);
+fn a_snapshot_shows_batches_whole_while_memtables_are_made_immutable() {
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
-    let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+    let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
     let write = |value: u64| {
         let mut batch = WriteBatch::new();
         batch.put(&left, b"key", &value.to_le_bytes()).unwrap();
@@ -150,7 +150,7 @@ fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
         let mut seen = Vec::new();
         while seen.len() < 300 {
             let snapshot = db.snapshot();
-            let value = |name: &str| snapshot.region(name).unwrap().get(b"key").unwrap().unwrap();
+            let value = |name: &str| snapshot.keyspace(name).unwrap().get(b"key").unwrap().unwrap();
             let values = [value("left"), value("right")];
             if values[0] != values[1] {
                 is_over.store(true, Ordering::Relaxed);
@@ -165,26 +165,26 @@ fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
 }
 
 #[test]
-fn a_snapshot_outlives_its_store_and_knows_its_regions() {
+fn a_snapshot_outlives_its_store_and_knows_its_keyspaces() {
     let db = store();
     db.put(b"key", b"before").unwrap();
     let snapshot = db.snapshot();
-    let region = db.region_or_create("later").unwrap();
-    region.put(b"key", b"elsewhere").unwrap();
-    let of_region = region.snapshot();
+    let keyspace = db.keyspace_or_create("later").unwrap();
+    keyspace.put(b"key", b"elsewhere").unwrap();
+    let of_keyspace = keyspace.snapshot();
     db.put(b"key", b"after").unwrap();
-    region.delete(b"key").unwrap();
+    keyspace.delete(b"key").unwrap();
     db.flush().unwrap();
-    assert!(snapshot.region("later").is_err());
-    assert_eq!(snapshot.region_names().unwrap().collect::<Vec<_>>(), ["default"]);
-    drop(region);
+    assert!(snapshot.keyspace("later").is_err());
+    assert_eq!(snapshot.keyspace_names().unwrap().collect::<Vec<_>>(), ["default"]);
+    drop(keyspace);
     db.close().unwrap();
     assert_eq!(snapshot.get(b"key").unwrap().as_deref(), Some(&b"before"[..]));
-    assert_eq!(of_region.get(b"key").unwrap().as_deref(), Some(&b"elsewhere"[..]));
-    assert!(of_region.contains(b"key").unwrap() && !of_region.contains(b"none").unwrap());
+    assert_eq!(of_keyspace.get(b"key").unwrap().as_deref(), Some(&b"elsewhere"[..]));
+    assert!(of_keyspace.contains(b"key").unwrap() && !of_keyspace.contains(b"none").unwrap());
 }
 
-/// What is overwritten counts as garbage once, whether a snapshot shows it or not.
+/// An overwritten record counts as garbage once, whether a snapshot shows it or not.
 #[test]
 fn overwritten_records_are_counted_once() {
     let garbage = |with_snapshots: bool| {

@@ -1,9 +1,10 @@
-//! All at once, for as long as somebody waits: updates, a queue, mass deletions, snapshots, batches and large values, in a cgroup
-//! little larger than the store's memory. The process is killed again and again, and what the store promises of its room, of its
-//! memory and of what an opening reads back is looked at all the while.
+//! Everything at once, for as long as one wants: updates, a queue, mass deletions, snapshots, batches and large values, in a cgroup little
+//! larger than the store's memory. The process is killed again and again. The test checks the store's promises about space, memory and the
+//! log that recovery reads.
 //!
-//! Operations follow from their number. Each is a batch that has the number, too: so it is known after a kill how far the store came, and
-//! what it has to hold then. `VMIO_TEST_SECONDS=3600` lives for an hour; `make soak` does.
+//!
+//! Operations follow from their number. Each is a batch that includes the number: so after a kill the test knows how far the store came,
+//! and what the store has to hold. `VMIO_TEST_SECONDS=3600` runs for an hour; `make soak` does.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,13 +22,13 @@ use support::child::{command, is_child};
 use support::memory_group::MemoryGroup;
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Options, RegionHandle, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options, Snapshot, WriteBatch};
 
 const NAME: &str = "the_store_keeps_its_promises_however_long_it_lives";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 64 * MIB;
-/// For the program, its threads, and what it expects of the store.
+/// For the program, its threads, and the expected contents.
 const REST: u64 = 48 * MIB;
 const AMPLIFICATION: f64 = 1.5;
 const BESIDE: u64 = 64 * MIB;
@@ -35,7 +36,7 @@ const RECOVERY: u64 = 128 * MIB;
 const KEYS: u64 = 20_000;
 const LARGE_KEYS: u64 = 6;
 const PROGRESS: &[u8] = b"progress";
-/// What a record has beside its key and its value.
+/// Bytes of a record besides its key and its value.
 const RECORD: u64 = 32;
 
 fn options() -> Options {
@@ -52,14 +53,14 @@ fn store_of(folder: &Path) -> PathBuf {
     folder.join("store.kv")
 }
 
-/// What the store has to hold, by which operation wrote it and how long it is.
+/// The expected contents: for each key the operation that wrote it, and the value's length.
 #[derive(Clone, Default)]
 struct Contents {
     data: BTreeMap<u64, (u64, u32)>,
     large: BTreeMap<u64, (u64, u32)>,
     /// The jobs of the queue.
     queue: std::ops::Range<u64>,
-    /// The operation that is next.
+    /// The next operation.
     next: u64,
     /// Bytes of the records of data.
     live: u64,
@@ -73,13 +74,13 @@ enum Write {
 }
 
 impl Contents {
-    /// The operation that comes next, whose effect this has then.
+    /// The next operation, whose effect this has afterwards.
     fn operation(&mut self) -> Vec<Write> {
         let number = self.next;
         self.next += 1;
         let mut random = Random(number.wrapping_mul(0x9e37_79b9));
         let length = |random: &mut Random| [100, 100, 1000, 1000, 10_000][random.below(5) as usize];
-        // What is written often moves through the keys.
+        // The frequently written keys move through the key space.
         let key = |random: &mut Random| match random.below(3) {
             0 => random.below(KEYS),
             1 => random.below(KEYS / 100),
@@ -125,23 +126,23 @@ fn value_of(number: u64, length: u32) -> Vec<u8> {
     value
 }
 
-struct Regions {
-    data: RegionHandle,
-    queue: RegionHandle,
-    large: RegionHandle,
+struct Keyspaces {
+    data: KeyspaceHandle,
+    queue: KeyspaceHandle,
+    large: KeyspaceHandle,
 }
 
-impl Regions {
+impl Keyspaces {
     fn of(db: &Db) -> Self {
-        let region = |name| db.region_or_create(name).unwrap();
-        Regions { data: region("data"), queue: region("queue"), large: region("large") }
+        let keyspace = |name| db.keyspace_or_create(name).unwrap();
+        Keyspaces { data: keyspace("data"), queue: keyspace("queue"), large: keyspace("large") }
     }
 
     fn write(&self, db: &Db, number: u64, writes: &[Write]) {
         let mut batch = WriteBatch::new();
-        let mut set = |region: &RegionHandle, key: u64, value: Option<u32>| match value {
-            Some(length) => batch.put(region, &key.to_be_bytes(), &value_of(number, length)).unwrap(),
-            None => batch.delete(region, &key.to_be_bytes()).unwrap(),
+        let mut set = |keyspace: &KeyspaceHandle, key: u64, value: Option<u32>| match value {
+            Some(length) => batch.put(keyspace, &key.to_be_bytes(), &value_of(number, length)).unwrap(),
+            None => batch.delete(keyspace, &key.to_be_bytes()).unwrap(),
         };
         for write in writes {
             match *write {
@@ -165,11 +166,11 @@ fn check_pairs(found: impl Iterator<Item = vmio_kv::Result<(Vec<u8>, Vec<u8>)>>,
     assert_eq!(count, expected.len());
 }
 
-/// All that there is, by scans.
-fn check_all(regions: &Regions, contents: &Contents) {
-    check_pairs(regions.data.scan(..), &contents.data);
-    check_pairs(regions.large.scan(..), &contents.large);
-    let jobs = regions.queue.scan(..).map(|pair| u64::from_be_bytes(pair.unwrap().0.try_into().unwrap()));
+/// All contents, by scans.
+fn check_all(keyspaces: &Keyspaces, contents: &Contents) {
+    check_pairs(keyspaces.data.scan(..), &contents.data);
+    check_pairs(keyspaces.large.scan(..), &contents.large);
+    let jobs = keyspaces.queue.scan(..).map(|pair| u64::from_be_bytes(pair.unwrap().0.try_into().unwrap()));
     assert!(jobs.eq(contents.queue.clone()));
 }
 
@@ -179,14 +180,14 @@ fn check_bounds(db: &Db, contents: &Contents) {
     let limit = (AMPLIFICATION * (contents.live + queue) as f64) as u64 + BESIDE;
     assert!(stats.log_bytes <= limit, "{} MiB of log, {} allowed: {stats:?}", stats.log_bytes / MIB, limit / MIB);
     assert!(stats.recovery_log_bytes <= RECOVERY, "{stats:?}");
-    // A batch of 2000 deletions is let in whole.
-    assert!(stats.memory_level_bytes <= MEMORY / 4 + MIB, "{stats:?}");
+    // A batch of 2000 deletions is admitted as a whole.
+    assert!(stats.memtable_bytes <= MEMORY / 4 + MIB, "{stats:?}");
 }
 
-/// Goes on where the store is, until it is killed.
+/// Continues where the store is, until the process is killed.
 fn live(folder: &Path) {
     let db = Db::open(store_of(folder), options()).unwrap();
-    let regions = Regions::of(&db);
+    let keyspaces = Keyspaces::of(&db);
     let progress = db.get(PROGRESS).unwrap().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
     let synced: u64 = fs::read_to_string(folder.join("synced")).unwrap_or_default().trim().parse().unwrap_or(0);
     assert!(progress >= synced, "{progress} operations are there, {synced} were durable");
@@ -194,18 +195,18 @@ fn live(folder: &Path) {
     while contents.next < progress {
         contents.operation();
     }
-    check_all(&regions, &contents);
+    check_all(&keyspaces, &contents);
     println!("open at {progress}");
     let mut held: Option<(Snapshot, Contents)> = None;
     loop {
         let number = contents.next;
         let writes = contents.operation();
-        regions.write(&db, number, &writes);
+        keyspaces.write(&db, number, &writes);
         if number.is_multiple_of(64) {
             check_bounds(&db, &contents);
         }
         if number.is_multiple_of(100) {
-            let first = regions.queue.scan(..).next().map(|pair| pair.unwrap().0);
+            let first = keyspaces.queue.scan(..).next().map(|pair| pair.unwrap().0);
             let expected = (!contents.queue.is_empty()).then(|| contents.queue.start.to_be_bytes().to_vec());
             assert_eq!(first, expected);
         }
@@ -219,7 +220,7 @@ fn live(folder: &Path) {
             9_000 => held = Some((db.snapshot(), contents.clone())),
             15_000 => {
                 if let Some((snapshot, then)) = held.take() {
-                    check_pairs(snapshot.region("data").unwrap().scan(..), &then.data);
+                    check_pairs(snapshot.keyspace("data").unwrap().scan(..), &then.data);
                 }
             }
             _ => {}
@@ -238,7 +239,7 @@ fn the_store_keeps_its_promises_however_long_it_lives() {
     Db::create(store_of(folder.path()), options()).unwrap().close().unwrap();
     let group = MemoryGroup::new("soak", MEMORY + MEMORY / 10 + REST);
     if group.is_none() {
-        println!("no memory cgroup: the memory is not limited");
+        test_depth::skipped("the limit of memory: this user may not make a memory cgroup");
     }
     let (began, end) = (Instant::now(), Duration::from_secs(seconds));
     let mut random = Random(seconds);
@@ -251,7 +252,7 @@ fn the_store_keeps_its_promises_however_long_it_lives() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let opened = lines.by_ref().map(Result::unwrap).find(|line| line.contains("open at"));
         assert!(opened.is_some(), "it did not open: {:?}", child.wait());
-        // Some are killed at once, some live for long.
+        // Some are killed at once, some live long.
         let most = (end.saturating_sub(began.elapsed())).as_millis().min(60_000) as u64;
         let life = Duration::from_millis(random.below(most.max(1)));
         let told = std::thread::spawn(move || lines.map_while(Result::ok).last());

@@ -1,4 +1,4 @@
-//! How long the log becomes: however keys are overwritten, it is within its limit at any instant, and what an opening reads back is.
+//! The length of the log: however keys are overwritten, the log is within its limit at any instant, and so is the log that recovery reads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;
 const AMPLIFICATION: f64 = 1.5;
-/// What the log may take beside the limit: chunks that are written to, and what is collected meanwhile.
+/// What the log may take besides the limit: chunks that are written to, and what is collected meanwhile.
 const BESIDE: u64 = 64 * MIB;
 const RECOVERY: u64 = 48 * MIB;
 
@@ -27,13 +27,13 @@ fn options() -> Options {
         .max_recovery_log_bytes(RECOVERY)
 }
 
-/// Which key comes next.
+/// The choice of the next key.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     Uniform,
     /// A few are written again and again.
     Skewed,
-    /// What is written often moves through the keys.
+    /// The frequently written keys move through the key space.
     Shifting,
 }
 
@@ -55,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// Overwrites `live` bytes of values until so many times as much was written, and looks at the log all the while.
+/// Overwrites `live` bytes of values until `times` times as much was written, and checks the log all the while.
 fn overwrite(pattern: Pattern, value_bytes: u64, live: u64, times: u64) {
     let disk = Arc::new(MemoryBacking::new(1 << 30).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
@@ -68,7 +68,7 @@ fn overwrite(pattern: Pattern, value_bytes: u64, live: u64, times: u64) {
         value
     };
     (0..keys).for_each(|number| db.put(&key(number), &value(0)).unwrap());
-    // Of each record 24 bytes are not the user's, and it is filled up to the next 8.
+    // 24 bytes of each record are not the user's, and a record is padded to the next 8.
     let record_bytes = (value_bytes + 8 + 24).next_multiple_of(8);
     let limit = (AMPLIFICATION * (keys * record_bytes) as f64) as u64 + BESIDE;
     let is_over = AtomicBool::new(false);
@@ -103,17 +103,17 @@ fn overwrite(pattern: Pattern, value_bytes: u64, live: u64, times: u64) {
 }
 
 #[test]
-fn the_log_stays_within_its_limit_while_all_is_overwritten() {
+fn the_log_stays_within_its_limit_when_all_keys_are_overwritten() {
     overwrite(Pattern::Uniform, 1000, 24 * MIB, 14);
 }
 
 #[test]
-fn the_log_stays_within_its_limit_while_little_is_overwritten_often() {
+fn the_log_stays_within_its_limit_when_few_keys_are_overwritten_often() {
     overwrite(Pattern::Skewed, 1000, 24 * MIB, 14);
 }
 
 #[test]
-fn the_log_stays_within_its_limit_while_what_is_written_shifts() {
+fn the_log_stays_within_its_limit_when_the_frequent_keys_shift() {
     overwrite(Pattern::Shifting, 10_000, 32 * MIB, 12);
 }
 
@@ -122,13 +122,13 @@ fn the_log_stays_within_its_limit_with_small_values() {
     overwrite(Pattern::Uniform, 100, 12 * MIB, 14);
 }
 
-/// Most of the keys are in a region of short records, nearly all bytes in one of long ones.
+/// Most keys are in a keyspace of short records, nearly all bytes in one of long records.
 #[test]
-fn the_log_stays_within_its_limit_beside_a_region_of_short_records() {
+fn the_log_stays_within_its_limit_despite_a_keyspace_of_short_records() {
     const KEYS: u64 = 800;
     let wide = options().max_recovery_log_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
-    let short = db.region_or_create("short").unwrap();
+    let short = db.keyspace_or_create("short").unwrap();
     (0..300_000_u64).for_each(|number| short.put(&number.to_be_bytes(), &[1; 8]).unwrap());
     db.collect_garbage().unwrap();
     let value = vec![2; 100_000];
@@ -147,12 +147,12 @@ fn the_log_stays_within_its_limit_beside_a_region_of_short_records() {
     assert!(log <= limit, "{} MiB of log, {} allowed: {:?}", log / MIB, limit / MIB, db.stats().unwrap());
 }
 
-/// Deletions are in a level on the device, what they delete is in the one below, and what is written since fills neither.
+/// Deletions are in one level on the device, and the deleted records in the level below; later writes fill neither.
 #[test]
-fn what_was_deleted_counts_as_garbage_before_levels_meet() {
+fn deleted_records_count_as_garbage_before_levels_are_merged() {
     const KEYS: u64 = 130_000;
     const LEFT: u64 = 40_000;
-    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options().memory_level_bytes(512 << 10)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options().memtable_bytes(512 << 10)).unwrap();
     let value = vec![4; 1000];
     (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &value).unwrap());
     db.collect_garbage().unwrap();
@@ -164,12 +164,12 @@ fn what_was_deleted_counts_as_garbage_before_levels_meet() {
     assert!(stats.log_bytes <= limit, "{} MiB allowed: {stats:?}", limit / MIB);
 }
 
-/// Few long records are overwritten in a region of many short ones.
+/// Few long records are overwritten in a keyspace of many short ones.
 #[test]
 fn the_log_stays_within_its_limit_where_long_records_are_among_short_ones() {
     const SHORT: u64 = 400_000;
     const LONG: u64 = 1000;
-    let wide = options().max_recovery_log_bytes(1 << 30).memory_level_bytes(1 << 20);
+    let wide = options().max_recovery_log_bytes(1 << 30).memtable_bytes(1 << 20);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
     (0..SHORT).for_each(|number| db.put(&number.to_be_bytes(), &[1; 8]).unwrap());
     db.collect_garbage().unwrap();
@@ -197,9 +197,10 @@ fn wait_until(what: impl Fn() -> String, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Nobody writes any more: what is garbage goes, also where only a merge tells of it, and what a snapshot held when it has gone.
+/// After the last write the garbage goes, also garbage that only a merge reveals, and garbage that a snapshot held once the snapshot has
+/// gone.
 #[test]
-fn room_comes_back_while_nobody_writes() {
+fn space_comes_back_while_there_are_no_writes() {
     let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options()).unwrap();
     let value = vec![3; 1000];
     let put = |db: &Db| (0..40_000_u32).for_each(|number| db.put(&number.to_be_bytes(), &value).unwrap());
@@ -210,7 +211,7 @@ fn room_comes_back_while_nobody_writes() {
     let live = 4000 * 1032;
     let is_short = || db.stats().unwrap().log_bytes as f64 <= AMPLIFICATION * live as f64 + 24.0 * MIB as f64;
     wait_until(|| format!("the log: {:?}", db.stats().unwrap()), is_short);
-    let seen = snapshot.region("default").unwrap().scan(..).filter(|pair| pair.is_ok()).count();
+    let seen = snapshot.keyspace("default").unwrap().scan(..).filter(|pair| pair.is_ok()).count();
     assert_eq!(seen, 40_000);
     let held = db.stats().unwrap().space_bytes;
     drop(snapshot);
@@ -219,10 +220,10 @@ fn room_comes_back_while_nobody_writes() {
     assert_eq!(db.scan(..).filter(|pair| pair.is_ok()).count(), 4000);
 }
 
-/// What goes on while writers write ends with what was there when it began.
+/// Work that began while writers write ends with what was there when it began.
 #[test]
 fn a_flush_and_a_collection_end_while_writers_go_on() {
-    let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options().memory_level_bytes(64 << 10)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options().memtable_bytes(64 << 10)).unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let writer = |first: u64| {

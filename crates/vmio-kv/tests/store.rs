@@ -1,4 +1,4 @@
-//! What a store does as a whole: deep trees, units that change their purpose, many openings, several writers.
+//! A store as a whole: deep trees, units that change their purpose, many openings, several writers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,19 +17,15 @@ use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
-fn options(memory_level_bytes: u64) -> Options {
-    Options::new()
-        .memory_bytes(32 << 20)
-        .memory_level_bytes(memory_level_bytes)
-        .growth_factor(4)
-        .durability(Durability::None)
+fn options(memtable_bytes: u64) -> Options {
+    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(4).durability(Durability::None)
 }
 
 fn key(number: u64) -> Vec<u8> {
     format!("user{number:020}").into_bytes()
 }
 
-/// Most leaves of a deep tree stay what they are when keys come in order.
+/// Most leaves of a deep tree stay as they are when keys come in order.
 #[test]
 fn keys_in_order_are_found_in_deep_trees() {
     const KEYS: u64 = 120_000;
@@ -56,14 +52,14 @@ fn keys_in_order_are_found_in_deep_trees() {
     assert!(db.stats().unwrap().level_entries >= KEYS);
 }
 
-/// Units of nodes become chunks of the log, and are read as what they are.
+/// Units of nodes become chunks of the log, and are read as such.
 #[test]
 fn units_that_held_nodes_hold_records_later() {
     const KEYS: u64 = 60_000;
     let db = Db::create_on(MemoryBacking::new(96 << 20).unwrap(), options(64 << 10)).unwrap();
     (0..KEYS).for_each(|number| db.put(&key(number), b"small").unwrap());
     (0..KEYS).for_each(|number| db.delete(&key(number)).unwrap());
-    // Of the trees nothing is left; what they took is free one commit later.
+    // Nothing is left of the trees; their blocks are free one commit later.
     for number in 0..3 {
         db.flush().unwrap();
         db.put(&key(KEYS + number), b"one").unwrap();
@@ -83,7 +79,7 @@ fn units_that_held_nodes_hold_records_later() {
 }
 
 #[test]
-fn opening_takes_no_room() {
+fn opening_takes_no_space() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options(1 << 20)).unwrap();
     db.put(b"key", b"value").unwrap();
@@ -99,7 +95,7 @@ fn opening_takes_no_room() {
     (0..40).for_each(|_| assert_eq!(space(), first));
 }
 
-/// A full store is there to be read, and says what it is.
+/// A full store can be read, and says that it is full.
 #[test]
 fn a_full_store_opens_and_refuses_writes() {
     let disk = Arc::new(MemoryBacking::new(32 << 20).unwrap());
@@ -121,15 +117,15 @@ fn a_full_store_opens_and_refuses_writes() {
     assert!(matches!(db.put(b"one more", &vec![1; 1 << 20]), Err(Error::Full { .. })));
 }
 
-/// Batches over two regions, single writes to both, and spills, all at once: nobody waits for ever, and no batch is seen or
-/// found in part.
+/// Batches over two keyspaces, single writes to both, and compactions, all at once: no thread waits for ever, and no batch is seen or
+/// recovered in part.
 #[test]
-fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
+fn writers_of_several_keyspaces_do_not_wait_for_each_other_for_ever() {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
         let db = Db::create_on(Arc::clone(&disk), options(8 << 10)).unwrap();
-        let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+        let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
         std::thread::scope(|scope| {
             for writer in 0..3_u64 {
                 let (db, left, right) = (&db, &left, &right);
@@ -149,7 +145,7 @@ fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
         drop((left, right));
         db.close().unwrap();
         let db = Db::open_on(disk, options(8 << 10)).unwrap();
-        let (left, right) = (db.region("left").unwrap(), db.region("right").unwrap());
+        let (left, right) = (db.keyspace("left").unwrap(), db.keyspace("right").unwrap());
         for writer in 0..3 {
             for number in 0..500 {
                 let key = key(number + writer * 1_000);
@@ -197,16 +193,17 @@ fn values_are_read_together_and_in_place() {
 #[test]
 fn a_handle_that_outlives_its_store_is_refused() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options(8 << 10)).unwrap();
-    let region = db.region_or_create("region").unwrap();
+    let keyspace = db.keyspace_or_create("keyspace").unwrap();
     drop(db);
-    assert!(matches!(region.put(b"key", b"value"), Err(Error::Stopped { .. })));
+    assert!(matches!(keyspace.put(b"key", b"value"), Err(Error::Stopped { .. })));
 }
 
-/// A record that cannot be read is where a crash has torn the log, unless it is known to have been durable.
+/// An unreadable record is where a crash has torn the log, unless it is known to have been durable.
 #[test]
-fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
+fn damage_to_durable_records_is_reported_and_not_taken_for_a_torn_end() {
     let (first, second) = ([0xa1; 64], [0xb2; 64]);
-    // Of the newest record nothing says that it was durable, until the store is closed; of the others the next one's neighbour does.
+    // Nothing says that the newest record was durable, until the store is closed; for each of the others the record after its neighbour
+    // does.
     for (value, is_closed, is_damage) in [(first, false, true), (second, false, false), (second, true, true)] {
         let mut disk = SimulatedDisk::new(1, &[48 << 20]);
         let db = Db::create_on(disk.open(0), options(1 << 20).durability(Durability::Sync)).unwrap();
@@ -233,9 +230,9 @@ fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
     }
 }
 
-/// Levels in memory and the cache share the memory.
+/// Memtables and the cache share the memory.
 #[test]
-fn the_cache_has_what_levels_in_memory_do_not_take() {
+fn the_cache_gets_the_memory_that_memtables_do_not_take() {
     const MIB: u64 = 1 << 20;
     let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 * MIB).unwrap(), options).unwrap();
@@ -247,63 +244,63 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // Beside the log's end and the cache's own buffers.
+    // Besides the log's end and the cache's own buffers.
     let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
     wait_until("nothing is in memory", &is_idle);
     let mut number = 0_u64;
-    while db.stats().unwrap().memory_level_bytes < 7 * MIB {
+    while db.stats().unwrap().memtable_bytes < 7 * MIB {
         for _ in 0..1000 {
             number += 1;
             db.put(&number.to_be_bytes(), b"value").unwrap();
         }
     }
-    wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memory_level_bytes);
+    wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memtable_bytes);
     assert!(db.stats().unwrap().cache_bytes >= (64 - 8 - 16 - 8) * MIB);
     db.flush().unwrap();
-    wait_until("it has been spilled", &is_idle);
+    wait_until("it has been compacted", &is_idle);
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// However many regions there are, their levels in memory take a quarter together, and all of it what it may.
+/// However many keyspaces there are, together their memtables take a quarter, and one may take all of that.
 #[test]
-fn levels_of_many_regions_share_one_sum() {
+fn memtables_of_many_keyspaces_share_one_budget() {
     const MIB: u64 = 1 << 20;
-    const REGIONS: u64 = 300;
+    const KEYSPACES: u64 = 300;
     let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options).unwrap();
-    let regions: Vec<_> =
-        (0..REGIONS).map(|number| db.region_or_create(&format!("region {number}")).unwrap()).collect();
+    let keyspaces: Vec<_> =
+        (0..KEYSPACES).map(|number| db.keyspace_or_create(&format!("keyspace {number}")).unwrap()).collect();
     let mut most = 0;
     for number in 0..700_000_u64 {
         // Some have more than others.
-        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        regions[((region % REGIONS) * (region % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
+        let keyspace = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        keyspaces[((keyspace % KEYSPACES) * (keyspace % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
         if number % 1000 == 0 {
             let stats = db.stats().unwrap();
-            most = most.max(stats.memory_level_bytes);
-            assert!(stats.memory_level_bytes <= 16 * MIB, "{stats:?}");
+            most = most.max(stats.memtable_bytes);
+            assert!(stats.memtable_bytes <= 16 * MIB, "{stats:?}");
         }
     }
     assert!(most > 4 * MIB, "{most} bytes at most: the memory is used");
     for number in (0..700_000_u64).step_by(997) {
-        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let region = &regions[((region % REGIONS) * (region % 7) / 6) as usize];
-        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+        let keyspace = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let keyspace = &keyspaces[((keyspace % KEYSPACES) * (keyspace % 7) / 6) as usize];
+        assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
     }
 }
 
-/// Each region has its share: more of them than the memory is enough for are refused.
+/// Each keyspace has its share: more keyspaces than the memory allows are refused.
 #[test]
-fn too_many_regions_for_the_memory_are_an_error() {
+fn too_many_keyspaces_for_the_memory_are_an_error() {
     const MIB: u64 = 1 << 20;
     let disk = Arc::new(MemoryBacking::new(256 * MIB).unwrap());
     let options = |memory| Options::new().memory_bytes(memory).durability(Durability::None);
     let is_refused = |error: &Error| matches!(error, Error::Option { option: "memory_bytes", .. });
     let db = Db::create_on(Arc::clone(&disk), options(40 * MIB)).unwrap();
     for number in 1..320 {
-        db.region_or_create(&format!("region {number}")).unwrap();
+        db.keyspace_or_create(&format!("keyspace {number}")).unwrap();
     }
-    let error = db.region_or_create("one more").unwrap_err();
+    let error = db.keyspace_or_create("one more").unwrap_err();
     assert!(is_refused(&error), "{error}");
     db.close().unwrap();
     let error = Db::open_on(Arc::clone(&disk), options(32 * MIB)).unwrap_err();
@@ -311,9 +308,9 @@ fn too_many_regions_for_the_memory_are_an_error() {
     Db::open_on(disk, options(40 * MIB)).unwrap();
 }
 
-/// A file that was made, and holds no store, would be in the way of the next attempt.
+/// A file that was created and holds no store would be in the way of the next attempt.
 #[test]
-fn what_cannot_be_opened_leaves_no_file() {
+fn a_failed_creation_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("volume");
     let refused = |options: Options| {
@@ -323,25 +320,31 @@ fn what_cannot_be_opened_leaves_no_file() {
     };
     assert!(matches!(refused(options(64 << 10).memory_bytes(1)), Error::Option { option: "memory_bytes", .. }));
     let of_engine = |engine| refused(options(64 << 10).engine(engine));
-    assert!(matches!(of_engine(Engine::Managed), Error::Io(vmio::Error::NotManaged { .. })));
+    assert!(matches!(
+        of_engine(Engine::Managed),
+        Error::Io(vmio::Error::Unsupported { by: vmio::UnsupportedBy::ManagedEngine, .. })
+    ));
     if !Path::new("/dev/vmio").exists() {
         assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
     }
     // Where no file may be so long.
-    let outcome = isolated("what_cannot_be_opened_leaves_no_file", || {
+    let outcome = isolated("a_failed_creation_leaves_no_file", || {
         let most = Some(1 << 20);
         setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
         install_handler(libc::SIGXFSZ, libc::SIG_IGN, 0);
         refused(options(64 << 10));
-        // Where none but the managed engine can be had.
+        // Where only the managed engine is available.
         deny(&[libc::SYS_userfaultfd]);
-        assert!(matches!(of_engine(Engine::Auto), Error::Io(vmio::Error::NotManaged { .. })));
+        assert!(matches!(
+            of_engine(Engine::Auto),
+            Error::Io(vmio::Error::Unsupported { by: vmio::UnsupportedBy::ManagedEngine, .. })
+        ));
     });
     outcome.succeeds();
     Db::open_or_create(&path, options(64 << 10)).unwrap().close().unwrap();
 }
 
-/// Each page that is looked at is told of, hits too, and those that are stored to.
+/// The observer is told of each page that is read, cached pages too, and of those that are stored to.
 #[test]
 fn pages_are_observed() {
     let (loads, stores) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

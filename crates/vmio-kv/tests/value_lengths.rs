@@ -18,7 +18,7 @@ fn no_length_of_values_wastes_much_of_the_volume() {
         db.flush().unwrap();
         (0..values).for_each(|number| assert!(db.get(&number.to_be_bytes()).unwrap().unwrap() == value(number)));
         let (taken, stored) = (db.stats().unwrap().space_bytes, (values * kib as u64) << 10);
-        // An eighth at most, and what every store has: chunks in memory, units that are begun, the volume's own.
+        // An eighth at most, and the fixed costs of every store: chunks in memory, units in use, the volume's own.
         assert!(taken <= stored + stored / 8 + 18 * MIB, "{kib} KiB: {} MiB for {} MiB", taken / MIB, stored / MIB);
     }
 }

@@ -1,10 +1,10 @@
-//! What appends cost that are staged, as SplitFS has it, beside such as the kernel writes: docs/posix.md has what this prints.
+//! Compares the cost of staged appends, as in SplitFS, with appends that the kernel writes. docs/benchmarks/posix.md has the results.
 //!
 //! ```text
 //! cargo run --release -p vmio-posix --example staged_appends -- DIR
 //! ```
 //!
-//! DIR is on an XFS whose blocks can be exchanged (`mkfs.xfs -i exchange=1`, Linux 6.10); elsewhere the relinks are left out.
+//! DIR must be on an XFS with exchangeable blocks (`mkfs.xfs -i exchange=1`, since Linux 6.10); elsewhere the relinks are left out.
 
 use std::error::Error;
 use std::ffi::c_ulong;
@@ -24,18 +24,18 @@ const APPEND_BYTES: usize = 4096;
 const APPENDS: [usize; 4] = [1, 10, 64, 512];
 const ROUNDS: usize = 60;
 
-/// How appended bytes get into a file, durably.
+/// A way to append bytes durably.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// By write calls, and an fdatasync.
+    /// Write calls, and an fdatasync.
     Written,
-    /// Copied to a mapped staging file, whose blocks become those of the file.
+    /// Copies to a mapped staging file, whose blocks then become the file's.
     Relinked,
-    /// Copied to memory, from where one write call brings them all, and an fdatasync.
+    /// Copies to memory, one write call for all of them, and an fdatasync.
     Copied,
 }
 
-/// XFS_IOC_EXCHANGE_RANGE's structure.
+/// The structure of XFS_IOC_EXCHANGE_RANGE.
 #[repr(C)]
 struct ExchangeRange {
     file1_fd: i32,
@@ -48,12 +48,12 @@ struct ExchangeRange {
 
 /// `_IOW('X', 129, struct xfs_exchange_range)`.
 const XFS_IOC_EXCHANGE_RANGE: c_ulong = 1 << 30 | (size_of::<ExchangeRange>() as c_ulong) << 16 | 0x58 << 8 | 129;
-/// Up to the ends of both files, whose lengths change places.
+/// Up to the ends of both files, whose lengths are exchanged, too.
 const TO_END: u64 = 1;
 /// Durable when it returns.
 const DSYNC: u64 = 2;
 
-/// A file that grows, and what is staged for it.
+/// A file that grows, and its staging file.
 struct Appended {
     way: Way,
     file: File,
@@ -78,7 +78,7 @@ impl Appended {
         Ok(Appended { way, file, staging, staged, memory: vec![1; bytes_per_sync], len: 0 })
     }
 
-    /// What a background thread would do before: blocks and pages for what comes next.
+    /// Prepares blocks and pages for the next appends, as a background thread would.
     fn prepare(&self, bytes: usize) -> io::Result<()> {
         if self.way == Way::Relinked {
             fallocate(&self.staging, FallocateFlags::empty(), self.len as u64, bytes as u64)?;
@@ -127,7 +127,7 @@ impl Appended {
         Ok(())
     }
 
-    /// The time of the appends, and that of the sync after them.
+    /// The times of the appends and of the sync after them.
     fn round(&mut self, appends: usize) -> io::Result<(Duration, Duration)> {
         self.prepare(appends * APPEND_BYTES)?;
         let bytes = [self.len as u8; APPEND_BYTES];
@@ -154,7 +154,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sides.push((name, Appended::new(dir.as_ref(), way, appends * APPEND_BYTES)?, Vec::new(), Vec::new()));
         }
         for _ in 0..ROUNDS {
-            // In turns: the device is no quicker for one of them.
+            // In turns, so that the device is equally fast for each.
             let mut left_out = None;
             for (name, side, appending, syncing) in &mut sides {
                 match side.round(appends) {

@@ -1,4 +1,4 @@
-//! pthread_cancel, kept out of vmio.
+//! Keeps pthread_cancel out of vmio.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -11,15 +11,15 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 thread_local! {
-    /// The state that is to be put back when the thread leaves vmio.
+    /// The state to restore when the thread leaves vmio.
     static BEFORE: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
-/// While it lives, its thread is not cancelled: that unwinds the stack, which vmio's frames take no part in.
+/// While it exists, its thread is not cancelled: cancellation unwinds the stack, which vmio's frames do not support.
 pub(crate) struct NotCancelled(());
 
 impl NotCancelled {
-    /// Of a thread that has none.
+    /// For a thread that has none yet.
     pub(crate) fn new() -> Self {
         let mut before = 0;
         // SAFETY: the pointer is that of a local variable.
@@ -35,11 +35,11 @@ impl Drop for NotCancelled {
     }
 }
 
-/// The thread has left vmio, also by a jump past what would have ended this.
+/// The thread has left vmio, perhaps by a jump past the drop of this.
 pub(crate) fn is_abandoned() {
     let mut unused = 0;
     if let Some(before) = BEFORE.take() {
-        // SAFETY: as above; the state is one that was in force.
+        // SAFETY: the pointer is that of a local variable, and the state is one that was in force.
         unsafe { pthread_setcancelstate(before, &mut unused) };
     }
 }

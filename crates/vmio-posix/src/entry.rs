@@ -1,4 +1,4 @@
-//! The way into vmio from a call of the program's, and the only one.
+//! The only way into vmio from a call of the program's.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,10 +9,10 @@ use crate::cancellation::{self, NotCancelled};
 use crate::errno::Errno;
 use crate::process::Process;
 
-/// What is to be done about a call: `None`, leave it to the C library, or its outcome.
+/// The outcome of a call; `None` if the C library must do it.
 pub(crate) type Answer<T> = Option<Result<T, Errno>>;
 
-/// Whose code a thread runs.
+/// Whether a thread runs the program's code or vmio's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Running {
     /// The program's.
@@ -24,21 +24,21 @@ enum Running {
 }
 
 thread_local! {
-    // Constant and without a destructor: its first use allocates nothing.
+    // Constant and without a destructor, so that its first use allocates nothing.
     static RUNNING: Cell<Running> = const { Cell::new(Running::Program) };
-    /// Where on the stack the call of the program's began that the thread is in.
+    /// The place on the stack where the thread's current call of the program's began.
     static ENTERED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A place on the stack below the caller's frame, and above those of what the caller calls.
+/// A place on the stack below the caller's frame and above the frames of its callees.
 #[inline(always)]
 fn here() -> usize {
     let place = 0_u8;
     std::hint::black_box(&raw const place).addr()
 }
 
-/// The program is about to jump to where the stack pointer was this: from a handler that has interrupted vmio, perhaps past vmio's frames. Then
-/// the thread is vmio's no more. A jump within the handler leaves them as they are.
+/// The program is about to jump (longjmp) to a frame with this stack pointer. If a handler has interrupted vmio and jumps past vmio's
+/// frames, the thread runs the program's code again. A jump within the handler changes nothing.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn jumps(stack_pointer: usize) {
     if RUNNING.get() == Running::Call && is_past(stack_pointer, ENTERED.get()) {
@@ -47,7 +47,7 @@ pub(crate) fn jumps(stack_pointer: usize) {
     }
 }
 
-/// Whether the frames up to a place on the stack are left by a jump.
+/// Whether a jump leaves the frames up to a place on the stack.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 fn is_past(target: usize, entered: usize) -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
@@ -58,29 +58,29 @@ fn is_past(target: usize, entered: usize) -> bool {
     match (is_handlers(target), is_handlers(entered)) {
         (true, false) => false,
         (false, true) => true,
-        // It grows down.
+        // The stack grows down.
         _ => target > entered,
     }
 }
 
-/// Whether the thread is inside vmio already: what it calls now is vmio's own.
+/// Whether the thread is inside vmio: its calls are vmio's own.
 pub(crate) fn is_inside() -> bool {
     RUNNING.get() != Running::Program
 }
 
-/// Whether the thread is vmio's own, and not in a call of the program's, which a handler of the program's may interrupt.
+/// Whether the thread is vmio's own. A thread that is inside for a call of the program's may be interrupted by the program's handlers.
 pub(crate) fn is_own_thread() -> bool {
     RUNNING.get() == Running::OwnThread
 }
 
-/// Runs something of vmio's in any thread, whether that is inside already or not. For what is short: a signal handler of the
-/// program's that interrupts it is taken for vmio, too, so that its calls go to the C library.
+/// Runs something short as vmio, in any thread. If a signal handler of the program's interrupts it, the handler's calls are taken for
+/// vmio's, too, and go to the C library.
 pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
     let _inside = Inside::new();
     call()
 }
 
-/// While it lives the thread is inside vmio.
+/// While it exists the thread is inside vmio.
 pub(crate) struct Inside(Running);
 
 impl Inside {
@@ -100,22 +100,22 @@ impl Drop for Inside {
     }
 }
 
-/// The same for what takes long: the program's handlers wait until it is done.
+/// Runs something longer as vmio: the program's signal handlers wait until it is done.
 pub(crate) fn as_vmio_undisturbed<T>(call: impl FnOnce() -> T) -> T {
     let _no_handlers = SignalsBlocked::new();
     as_vmio(call)
 }
 
-/// The calling thread is vmio's own, for good: of the cache's, which call the C library in the middle of a miss.
+/// Makes the calling thread vmio's own, for good, such as a thread of the cache's, which calls the C library in the middle of a miss.
 pub(crate) fn stay_inside() {
     RUNNING.set(Running::OwnThread);
 }
 
-/// Runs something of vmio's for a call of the program's. Calls that it makes itself, also such as allocate, go to the C
-/// library. A panic ends here: the call fails with EIO.
+/// Runs vmio's part of a call of the program's. The calls that it makes itself go to the C library, allocations among them. A panic ends
+/// here: the call fails with EIO.
 ///
-/// Once files are mapped, the program's signal handlers wait until it is done: one that ends the process in the middle of it
-/// could not have the stores written. A thread is not cancelled meanwhile either.
+/// Once files are mapped, the program's signal handlers wait until it is done: a handler that ended the process in the middle could not
+/// write the stores. The thread is not cancelled meanwhile either.
 pub(crate) fn enter<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if is_inside() {
         return None;
@@ -124,7 +124,7 @@ pub(crate) fn enter<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     RUNNING.set(Running::Call);
     let _not_cancelled = NotCancelled::new();
     let _no_handlers = Process::current().filter(|process| !process.table.is_empty()).map(|_| SignalsBlocked::new());
-    // What a panic has left half done is behind locks that take no notice of it, or is never seen again.
+    // State that a panic leaves half done is behind locks without poisoning, or is never used again.
     let answer = catch_unwind(AssertUnwindSafe(call));
     RUNNING.set(Running::Program);
     answer.unwrap_or(Some(Err(Errno::IO)))

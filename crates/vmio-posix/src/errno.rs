@@ -1,4 +1,4 @@
-//! Errors as the C library tells them.
+//! Errors as the numbers of the C library.
 
 use std::error::Error as _;
 use std::io;
@@ -18,7 +18,7 @@ pub(crate) fn of(error: &vmio::Error) -> Errno {
         other => {
             let source = other.source().and_then(|source| source.downcast_ref::<io::Error>());
             match source {
-                // Pages that somebody holds.
+                // Pinned pages.
                 Some(source) if source.kind() == io::ErrorKind::ResourceBusy => Errno::BUSY,
                 _ => source.and_then(Errno::from_io_error).unwrap_or(Errno::IO),
             }
@@ -26,7 +26,7 @@ pub(crate) fn of(error: &vmio::Error) -> Errno {
     }
 }
 
-/// Accepts pages that somebody holds, for callers that need them written, but not out of memory.
-pub(crate) fn unless_held(error: Errno) -> Result<(), Errno> {
+/// Ignores pinned pages, for callers that need them written but not dropped from memory.
+pub(crate) fn unless_pinned(error: Errno) -> Result<(), Errno> {
     if error == Errno::BUSY { Ok(()) } else { Err(error) }
 }

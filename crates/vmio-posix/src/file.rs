@@ -16,20 +16,20 @@ use crate::preallocation;
 use crate::unserved_faults::Watched;
 use crate::windows::Windows;
 
-/// The unit of address space.
+/// Address space is reserved in multiples of this.
 const GRANULE_BYTES: u64 = 1 << 30;
-/// Address space that each file gets at least, so that it can grow in place. Costs no memory.
+/// The least address space of a file, so that it can grow in place. It costs no memory.
 const RESERVED_BYTES_MIN: u64 = 16 << 30;
 
-/// A file of which the program has mapped something, or had, and has it still open.
+/// A file of which the program has mapped something, or had mapped something and still has it open.
 pub(crate) struct File {
-    /// By which it was opened, for messages.
+    /// Its path when it was opened, for messages.
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) mapping: Mapping,
-    /// Changed with the table of files locked only.
+    /// Changed only while the table of files is locked.
     pub(crate) windows: Mutex<Windows>,
-    /// Held while the length of the file and that of the mapping differ by our doing.
+    /// Held while vmio changes the length of the file or of the mapping.
     length: Mutex<()>,
     uses_page_cache: bool,
     /// While it is mapped.
@@ -37,7 +37,7 @@ pub(crate) struct File {
     opened: OpenedFile,
 }
 
-/// A file that vmio has opened, to map it. While it is open the program keeps its record locks on it.
+/// A file that vmio has opened, to map it. Closing it ends the program's record locks on it.
 pub(crate) struct OpenedFile {
     backing: Arc<FileBacking>,
 }
@@ -66,12 +66,12 @@ impl From<vmio::Error> for NotMapped {
     }
 }
 
-/// Has descriptors known as vmio's until it closes them.
+/// Records descriptors as vmio's own until it closes them.
 fn register<'fd>(descriptors: impl IntoIterator<Item = BorrowedFd<'fd>>) -> Result<(), vmio::Error> {
     match descriptors.into_iter().all(|fd| own_descriptors::insert(fd.as_raw_fd())) {
         true => Ok(()),
         false => Err(vmio::Error::System {
-            operation: "telling descriptors apart, of numbers so large,",
+            operation: "recording descriptors with such large numbers",
             source: Errno::MFILE.into(),
         }),
     }
@@ -95,7 +95,7 @@ impl File {
         access: Access,
         end: u64,
     ) -> Result<Self, NotMapped> {
-        // The very file, whatever its path names by now.
+        // By the descriptor: the path may name another file by now.
         let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
         let wanted = opened.backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
@@ -107,7 +107,7 @@ impl File {
         let mapping = match Mapping::open(cache, Arc::clone(&opened.backing), options) {
             Ok(mapping) => mapping,
             Err(error) => {
-                // It may stay open.
+                // The caller may have to keep it open.
                 let _ = opened.backing.unlock();
                 return Err(NotMapped { error, opened: Some(opened) });
             }
@@ -128,10 +128,10 @@ impl File {
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
-    /// The same of a file that this process has mapped because its parent had; none if the child may not open it.
+    /// Adopts a file that this forked child has mapped because its parent had; an error if the child may not open it.
     ///
     /// # Safety
-    /// The process has just been forked from the one whose file that is, and has done nothing yet.
+    /// The process has just been forked from the one that has the file, and has done nothing yet.
     pub(crate) unsafe fn inherited(cache: &Cache, theirs: &File) -> Result<Self, vmio::Error> {
         let missing = || vmio::Error::System { operation: "finding a parent's file", source: Errno::BADF.into() };
         let fd = theirs.opened.backing.file().ok_or_else(missing)?;
@@ -143,7 +143,7 @@ impl File {
         let addresses = theirs.windows().addresses().ok_or_else(missing)?;
         let (base, reserved) = (addresses.start, addresses.len() as u64);
         let options = MappingOptions::new().access(access);
-        // SAFETY: it was mapped to be had by children, and from now on whatever unmaps parts of it goes by the file's windows.
+        // SAFETY: it was mapped so that children inherit it, and from now on parts of it are unmapped by the file's windows only.
         let mapping = unsafe { Mapping::adopt(cache, Arc::clone(&opened.backing), options, addresses)? };
         if let Err(error) = register(mapping.descriptor()) {
             // The addresses are the program's.
@@ -166,12 +166,12 @@ impl File {
         })
     }
 
-    /// Writes what is dirty, and gives everything back.
+    /// Writes the dirty pages, and frees everything.
     pub(crate) fn close(self) -> Result<(), vmio::Error> {
         // Views are handles of the mapping.
         drop(self.windows);
         match self.mapping.close() {
-            // Others have made it shorter, which is no business of vmio's.
+            // Another process has made the file shorter: pages behind its end need not be written.
             Err(vmio::Error::Write { source, .. }) if self.uses_page_cache && is_end_of_file(&source) => Ok(()),
             closed => closed,
         }
@@ -181,22 +181,22 @@ impl File {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its pages are those of Linux's page cache, the same for everybody: then calls about it are left to Linux.
+    /// Whether its pages are those of Linux's page cache, which all processes share: then Linux does the calls on it.
     pub(crate) fn uses_page_cache(&self) -> bool {
         self.uses_page_cache
     }
 
-    /// Whether pages in memory may be newer than what the kernel knows.
+    /// Whether pages in memory may be newer than the kernel's.
     pub(crate) fn keeps_stores(&self) -> bool {
         self.is_writable() && !self.uses_page_cache
     }
 
-    /// Whether its mapping takes stores.
+    /// Whether its mapping allows stores.
     pub(crate) fn is_writable(&self) -> bool {
         self.mapping.access() == Access::ReadWrite
     }
 
-    /// The length of the file, which the mapping gets too: others may have changed it.
+    /// The length of the file, which other processes may have changed. The mapping gets it, too.
     pub(crate) fn adopt_length(&self) -> Result<u64, Errno> {
         if !self.keeps_stores() || self.len_of_file()? == self.mapping.len() {
             return Ok(self.mapping.len());
@@ -205,14 +205,14 @@ impl File {
         self.adopt()
     }
 
-    /// Makes it so long. What somebody else has cut off before stays cut off.
+    /// Sets its length. Bytes that somebody else has cut off before stay cut off.
     pub(crate) fn truncate(&self, len: u64) -> Result<(), Errno> {
         let _alone = self.alone();
         self.adopt()?;
         self.set_len(len)
     }
 
-    /// Makes it longer by so many bytes, and says where they begin: nobody else appends there.
+    /// Makes it longer by a number of bytes, and returns where they begin: nobody else appends there.
     pub(crate) fn append(&self, bytes: u64) -> Result<u64, Errno> {
         let _alone = self.alone();
         let len = self.adopt()?;
@@ -222,7 +222,7 @@ impl File {
         Ok(len)
     }
 
-    /// Makes it so long at least, for a write.
+    /// Makes it at least this long, for a write.
     pub(crate) fn grow(&self, len: u64) -> Result<(), Errno> {
         let _alone = self.alone();
         if len > self.mapping.len() { self.set_len(len) } else { Ok(()) }
@@ -252,33 +252,32 @@ impl File {
 
     /// Returns when the stores to a part of the file are durable.
     pub(crate) fn sync(&self, bytes: Range<u64>) -> Result<(), Errno> {
-        // What somebody has cut off is not to be written again.
+        // Bytes that somebody has cut off must not be written again.
         self.adopt_length()?;
         let part = self.within(bytes);
         self.mapping.flush(part).map_err(|error| errno::of(&error))
     }
 
-    /// Writes what is dirty of a part, and forgets it: what the kernel knows of the file is all there is, and what it is
-    /// told next will be seen.
+    /// Writes the dirty pages of a part and drops the part from memory: then the kernel has all bytes, and its changes will be seen.
     pub(crate) fn give_up(&self, bytes: Range<u64>) -> Result<(), Errno> {
         let page = vmio::PAGE_BYTES as u64;
         let whole = bytes.start / page * page..bytes.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
         self.mapping.advise(self.within(whole), Advice::DontNeed).map_err(|error| errno::of(&error))
     }
 
-    /// The same for all of it, which is to be found by reading the file as well.
+    /// Returns when all stores are durable, and readers of the file see them.
     pub(crate) fn sync_all(&self) -> Result<(), Errno> {
         self.adopt_length()?;
         self.mapping.sync().map_err(|error| errno::of(&error))
     }
 
-    /// Whether the program has nothing of it mapped: then its calls go to Linux as if it were no file of vmio's.
+    /// Whether the program has nothing of it mapped: then Linux does the calls on it.
     pub(crate) fn is_idle(&self) -> bool {
         self.windows().is_idle()
     }
 
-    /// Linux is about to map the file beside vmio: privately, it finds what is in the file now; shared, the two would soon
-    /// see different bytes.
+    /// Linux is about to map the file as well. A private mapping needs the stores in the file now. A shared one would soon show other bytes
+    /// than vmio's, and fails.
     pub(crate) fn prepare_for_linux(&self, is_shared: bool) -> Result<(), Errno> {
         match self.keeps_stores() && !self.is_idle() {
             false => Ok(()),
@@ -287,12 +286,12 @@ impl File {
         }
     }
 
-    /// Gives room to holes of a part that is to be stored to, if the user has asked for that.
-    pub(crate) fn give_room(&self, bytes: &Range<u64>) -> Result<(), Errno> {
-        self.opened.backing.file().map_or(Ok(()), |fd| preallocation::give_room(fd, bytes))
+    /// Allocates the holes of a part that will be stored to, if the user has asked for that.
+    pub(crate) fn preallocate(&self, bytes: &Range<u64>) -> Result<(), Errno> {
+        self.opened.backing.file().map_or(Ok(()), |fd| preallocation::allocate(fd, bytes))
     }
 
-    /// The part of a range that is in the file, as far as vmio knows.
+    /// The part of a range that lies within the file's length, as vmio knows it.
     pub(crate) fn within(&self, bytes: Range<u64>) -> Range<u64> {
         let end = bytes.end.min(self.mapping.len());
         bytes.start.min(end)..end

@@ -1,8 +1,8 @@
-//! What a fork does to what the process has of vmio.
+//! What vmio does around a fork.
 //!
-//! A child has the memory of its parent and one thread: what other threads were in the middle of stays as it was. So the thread that forks
-//! has whatever must be whole there to itself meanwhile. Of what a child has then, the cache is its parent's alone, and it begins anew: with a
-//! cache of its own, once it maps a file itself, or at once where it has the files that its parent has mapped.
+//! A child has the memory of its parent and one thread: whatever other threads were changing stays half done. So the thread that forks holds
+//! the locks of all state that must be whole in the child. The cache stays its parent's. The child gets a cache of its own once it maps a
+//! file itself, or at once if it inherits the files that its parent has mapped.
 
 use std::cell::Cell;
 use std::ffi::c_long;
@@ -11,28 +11,28 @@ use std::sync::MutexGuard;
 use vmio::SignalsBlocked;
 
 use crate::entry::{self, Inside};
+use crate::files_kept_open;
 use crate::last_thread;
-use crate::left_to_linux;
 use crate::messages;
 use crate::own_descriptors;
 use crate::own_heap;
 use crate::process::{self, Process};
-use crate::refused;
 use crate::settings::Settings;
-use crate::split::{self, AllLeft};
+use crate::split::{self, AllUnserved};
 use crate::table::LockedTable;
+use crate::unserved_files;
 
-/// What the thread holds while it forks.
+/// The locks that the thread holds while it forks.
 struct Forking {
-    all_left: Option<AllLeft>,
+    all_unserved: Option<AllUnserved>,
     _opening_logs: Option<MutexGuard<'static, ()>>,
     _starting: MutexGuard<'static, process::Start>,
     _table: Option<LockedTable<'static>>,
-    _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
-    refused: MutexGuard<'static, refused::Files>,
-    // Other libraries are told of the fork as well, and what they call meanwhile would want the locks.
+    _unserved_files: MutexGuard<'static, unserved_files::Files>,
+    kept_open: MutexGuard<'static, files_kept_open::Files>,
+    // Other libraries' fork handlers run meanwhile, and their calls must not wait for the locks.
     _inside: Inside,
-    // After the locks: a handler of the program's may want them.
+    // Dropped after the locks, since a signal handler of the program's may need them.
     _no_handlers: SignalsBlocked,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn start() {
     }
 }
 
-/// A call that makes a child with a copy of this process's memory, and of which the C library does not tell.
+/// Makes a call that forks without the C library's fork handlers.
 pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
     if Settings::of_this_process().is_none() {
         return call();
@@ -61,14 +61,14 @@ pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
             // SAFETY: the address of the thread's errno is always valid.
             let error = unsafe { *libc::__errno_location() };
             in_parent();
-            // SAFETY: as above.
+            // SAFETY: the address of the thread's errno is always valid.
             unsafe { *libc::__errno_location() = error };
         }
     }
     outcome
 }
 
-/// fork has returned in a child, and whoever is told of forks has been told.
+/// fork has returned in a child, after all fork handlers.
 pub(crate) fn begin_child() {
     entry::as_vmio_undisturbed(Process::adopt_from_parent);
 }
@@ -77,13 +77,13 @@ extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
     let inside = Inside::new();
     let forking = Forking {
-        all_left: split::is_on().then(AllLeft::new),
-        // After that: what is being warmed up may be making a log, and is waited for there.
+        all_unserved: split::is_on().then(AllUnserved::new),
+        // After `all_unserved`, which waits for leases that are being taken: those may be making a log.
         _opening_logs: split::is_strict().then(split::opening_logs),
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
-        _left_to_linux: left_to_linux::files(),
-        refused: refused::files(),
+        _unserved_files: unserved_files::files(),
+        kept_open: files_kept_open::files(),
         _inside: inside,
         _no_handlers: no_handlers,
     };
@@ -95,17 +95,17 @@ extern "C" fn in_parent() {
 }
 
 pub(crate) extern "C" fn in_child() {
-    own_heap::is_the_childs();
+    own_heap::belongs_to_child();
     let Some(mut forking) = FORKING.take() else { return };
-    // It is counted in the parent.
-    std::mem::forget(forking.all_left.take());
-    refused::are_left_to_parent(&mut forking.refused);
+    // The parent counts it.
+    std::mem::forget(forking.all_unserved.take());
+    files_kept_open::are_left_to_parent(&mut forking.kept_open);
     Process::is_left_to_parent();
     if split::is_on() {
-        split::begin_anew();
+        split::reset_in_child();
     }
-    // It may close what descriptors it finds.
+    // The child may close the descriptors that it has inherited.
     own_descriptors::clear();
-    messages::are_the_childs();
-    last_thread::is_the_childs();
+    messages::belongs_to_child();
+    last_thread::belongs_to_child();
 }

@@ -1,6 +1,6 @@
-//! The end of a process whose first thread ends by itself (`pthread_exit`): without vmio the process ends, with status 0, when the last of
-//! the others has ended. vmio's own threads are there still, for which the C library would wait for ever. So once the first thread has
-//! ended, one of vmio's looks whether all the program's are gone, and ends the process then.
+//! The end of a process whose first thread ends by `pthread_exit`. Without vmio, the process ends with status 0 when its last thread has ended.
+//! With vmio, the C library would wait for vmio's own threads for ever. So once the first thread has ended, a thread of vmio's waits until all
+//! of the program's threads are gone, and then ends the process.
 
 use std::ffi::c_void;
 use std::fs;
@@ -17,15 +17,15 @@ use vmio::SignalsBlocked;
 use crate::entry;
 use crate::settings::Settings;
 
-/// vmio's threads that can be told from the program's.
+/// The most threads of vmio's that can be recorded.
 const OWN_MAX: usize = 1024;
-/// How often is looked.
-const LOOKS_AFTER: Duration = Duration::from_millis(50);
+/// How often the threads are checked.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 const NO_KEY: u32 = u32::MAX;
 
 /// The numbers of vmio's threads; 0 for none.
 static OWN: [AtomicI32; OWN_MAX] = [const { AtomicI32::new(0) }; OWN_MAX];
-/// What the first thread has a value of, so that its end is known.
+/// The thread-specific key whose destructor runs at the end of the first thread.
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
 /// The library has been loaded, by the first thread.
@@ -45,18 +45,18 @@ pub(crate) fn start() {
 fn is_first() {
     let key = KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
-        // SAFETY: nobody looks where it points to, and that is not null.
+        // SAFETY: the pointer is never followed, and is not null.
         unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
     }
 }
 
-/// In a forked child, which has this thread alone.
-pub(crate) fn is_the_childs() {
+/// In a forked child, which has only this thread.
+pub(crate) fn belongs_to_child() {
     OWN.iter().for_each(|place| place.store(0, Ordering::Relaxed));
     is_first();
 }
 
-/// As long as there is one, the calling thread is vmio's.
+/// While it exists, the calling thread is recorded as vmio's.
 pub(crate) struct Own(Option<&'static AtomicI32>);
 
 impl Own {
@@ -78,15 +78,15 @@ impl Drop for Own {
 
 extern "C" fn first_has_ended(_value: *mut c_void) {
     let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: it is filled. Nobody calls this in the middle of anything of vmio's.
+    // SAFETY: the call fills the mask. It does not interrupt vmio's own code.
     let mask = unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
         Box::into_raw(Box::new(mask.assume_init()))
     };
-    // The program's handlers run in its own threads.
+    // Handlers of the program's must run in its own threads.
     let _signals = SignalsBlocked::new();
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the thread gets what was made for it.
+    // SAFETY: the thread gets the mask that was made for it.
     unsafe {
         if libc::pthread_create(thread.as_mut_ptr(), ptr::null(), watch, mask.cast()) != 0 {
             drop(Box::from_raw(mask));
@@ -94,19 +94,19 @@ extern "C" fn first_has_ended(_value: *mut c_void) {
     }
 }
 
-/// Ends the process when all threads of the program's have ended. It does so as the program, whose handlers (`atexit`) it calls.
+/// Ends the process when all threads of the program's have ended, with the program's `atexit` handlers.
 extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
     while entry::as_vmio(are_there_others) {
-        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() });
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CHECK_EVERY.subsec_nanos().into() });
     }
-    // SAFETY: it is a mask, which `first_has_ended` has left to this thread. A process may always end.
+    // SAFETY: the mask comes from `first_has_ended`. A process may always end.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, mask.cast(), ptr::null_mut());
         libc::exit(0)
     }
 }
 
-/// Whether there is any thread of the program's, as far as can be told.
+/// Whether the program may have another thread.
 fn are_there_others() -> bool {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };
     let number = |thread: io::Result<fs::DirEntry>| thread.ok()?.file_name().to_str()?.parse::<i32>().ok();
@@ -119,25 +119,25 @@ fn are_there_others() -> bool {
     })
 }
 
-/// Whether one of these threads, or one that they have begun since they were listed, may be there.
+/// Whether one of these threads, or one that they have started since they were listed, may be running.
 fn may_be_others(listed: impl IntoIterator<Item = i32>, first: i32, about: impl Fn(i32) -> Option<Vec<u8>>) -> bool {
     listed.into_iter().any(|thread| match about(thread) {
         Some(about) if thread == first => is_programs(&about),
-        // A thread that has ended since may have begun another before, which is not in the list.
+        // A thread that has ended since may have started another before, which is not in the list.
         Some(about) => is_programs(&about) || !is_kernels(&about),
         None => true,
     })
 }
 
-/// Whether a thread is one of the program's, by its line in /proc, and has not ended.
+/// Whether a thread is the program's and has not ended, by its line in /proc.
 fn is_programs(about: &[u8]) -> bool {
-    // A name may have anything in it.
+    // The name may contain anything.
     let Some(end) = about.iter().rposition(|byte| *byte == b')') else { return true };
     let has_ended = matches!(about.get(end + 2), Some(b'Z' | b'X'));
     !has_ended && !is_kernels(about)
 }
 
-/// Whether it is the kernel's, for rings of io_uring.
+/// Whether it is a kernel thread of io_uring.
 fn is_kernels(about: &[u8]) -> bool {
     let name = about.iter().position(|byte| *byte == b'(').map_or(&about[..0], |start| &about[start + 1..]);
     name.starts_with(b"iou-wrk-") || name.starts_with(b"iou-sqp-")
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn threads_that_have_ended_and_the_kernels_are_none_of_the_programs() {
         assert!(is_programs(b"7 (a) S 1") && is_programs(b"7 (a) Z) R 1") && is_programs(b"7"));
-        // A thread that was listed and has gone since may have begun another.
+        // A thread that was listed and has ended since may have started another.
         let stat = |thread| {
             (thread != 9).then(|| {
                 format!(

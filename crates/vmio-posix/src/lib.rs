@@ -1,24 +1,23 @@
-//! `libvmio_posix.so`, which `vmio run` has the loader put before the C library: mappings of files under the given
-//! folders become mappings of one vmio cache, and all else goes to the C library untouched.
+//! `libvmio_posix.so`, which `vmio run` preloads before the C library. Mappings of files under the given folders become mappings of one
+//! vmio cache, and all other calls go to the C library unchanged.
 //!
-//! A call takes this way: `exports` has a function of the C library's name; `entry` sees to it that nothing of vmio's
-//! own comes in there; `process` is what a process has of vmio, made at its first mapping; `file` is one mapped file,
-//! with the `windows` that the program sees it through. docs/design/run.md says which calls, and why.
+//! A call takes this way: `exports` has a function of the C library's name. `entry` keeps vmio's own calls out. `process` has the cache of the
+//! process, built at its first mapping. `file` is one mapped file, with the `windows` through which the program sees it. With `--mode`,
+//! `split` serves reads and writes. docs/guides/run.md lists the served calls.
 #![deny(unsafe_op_in_unsafe_fn)]
-// Without `exports` nobody calls most of it.
+// Without `exports` most of it is not called.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
-mod apart;
 mod cancellation;
 mod entry;
 mod errno;
-// The tests of this crate are programs that use the C library's own.
+// The tests of this crate are programs that must call the C library itself.
 #[cfg(not(test))]
 mod exports;
 mod file;
+mod files_kept_open;
 mod fork;
 mod last_thread;
-mod left_to_linux;
 mod locks;
 mod memory;
 mod messages;
@@ -26,7 +25,6 @@ mod own_descriptors;
 mod own_heap;
 mod preallocation;
 mod process;
-mod refused;
 mod settings;
 mod sharing;
 mod split;
@@ -34,8 +32,10 @@ mod statistics;
 mod synchronous;
 mod table;
 mod transfer;
-mod unseen;
+mod uncovered_programs;
 mod unserved_faults;
+mod unserved_files;
+mod unshared_fd_thread;
 mod windows;
 
 #[cfg(not(test))]

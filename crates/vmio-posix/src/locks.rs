@@ -1,7 +1,7 @@
 //! The program's record locks beside vmio's own.
 //!
-//! vmio keeps other processes off a file by locks far behind all that a file holds (docs/formats/file-locks.md). A lock of the
-//! program's "to the end, however long the file becomes" would meet them, and fail or wait for ever in its own process.
+//! vmio excludes other processes from a file by locks far behind its last possible byte (docs/formats/file-locks.md). A lock of the program's
+//! "to the end of the file" would overlap them, and fail or wait for ever in its own process.
 
 use std::ffi::{OsStr, c_int};
 use std::fs;
@@ -18,12 +18,12 @@ use crate::own_descriptors;
 /// The first byte that vmio may lock.
 const VMIO_LOCKS: i64 = 1 << 62;
 
-/// Whether the program has a record lock on a file. Each is listed at the descriptors of the open file that it was taken by.
+/// Whether the program has a record lock on a file. /proc lists a lock at the descriptors of the open file that it was taken by.
 pub(crate) fn is_locked_by_program(identity: Identity) -> bool {
     let Ok(open) = fs::read_dir("/proc/self/fd") else { return true };
     let is_own = |name: &OsStr| name.to_str().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains);
     let others = open.flatten().filter(|entry| !is_own(&entry.file_name()));
-    // What it refers to, and not the link.
+    // The file behind the link.
     let mut same = others.filter(|entry| {
         let metadata = fs::metadata(entry.path());
         metadata.is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
@@ -42,7 +42,7 @@ pub(crate) fn is_about(command: c_int) -> bool {
     )
 }
 
-/// Whether it is counted from the position, which the kernel must know then.
+/// Whether it is relative to the position, which the kernel must have then.
 pub(crate) fn is_from_position(lock: &flock) -> bool {
     i32::from(lock.l_whence) == libc::SEEK_CUR
 }
@@ -58,13 +58,13 @@ pub(crate) fn absolute(lock: &flock, fd: BorrowedFd<'_>) -> Option<flock> {
     Some(flock { l_whence: libc::SEEK_SET as i16, l_start: base.checked_add(lock.l_start)?, ..*lock })
 }
 
-/// A lock that was found, as the program knows it: to the end again.
+/// A lock that the kernel has found, as the program would see it: it reaches to the end again.
 pub(crate) fn unclipped(lock: &flock) -> flock {
     let reaches = lock.l_len > 0 && lock.l_start + lock.l_len == VMIO_LOCKS;
     flock { l_len: if reaches { 0 } else { lock.l_len }, ..*lock }
 }
 
-/// The lock that is taken, or asked about, in place of one that reaches there.
+/// The lock to use instead of one that reaches vmio's locks.
 pub(crate) fn clipped(lock: &flock) -> Option<flock> {
     let is_absolute = i32::from(lock.l_whence) == libc::SEEK_SET && (0..VMIO_LOCKS).contains(&lock.l_start);
     let room = VMIO_LOCKS - lock.l_start.max(0);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn other_locks_stay_as_they_are() {
         assert!(clipped(&lock(libc::F_WRLCK, libc::SEEK_SET, 1 << 30, 510)).is_none());
-        // What is released may be more than what was taken.
+        // A release may cover more than was taken.
         assert!(clipped(&lock(libc::F_UNLCK, libc::SEEK_SET, 0, 0)).is_none());
         assert!(clipped(&lock(libc::F_WRLCK, libc::SEEK_CUR, 0, 0)).is_none());
     }

@@ -1,4 +1,4 @@
-//! The calls about ranges of addresses: mmap and what is done to what it gave.
+//! The calls on ranges of addresses: mmap, munmap, mremap, mprotect, madvise and msync.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -15,20 +15,20 @@ use vmio::{Access, Advice};
 use crate::entry::Answer;
 use crate::errno::{self, Errno};
 use crate::file::{File, NotMapped, identity_of};
-use crate::left_to_linux;
+use crate::files_kept_open;
 use crate::locks;
 use crate::preallocation;
 use crate::process::Process;
-use crate::refused;
 use crate::settings::Settings;
 use crate::statistics::add;
 use crate::table::{LockedTable, is_regular};
+use crate::unserved_files;
 use crate::windows::{Place, Rights};
 
 /// OVERLAYFS_SUPER_MAGIC of the kernel's headers.
 const OVERLAYFS: i64 = 0x794c_7630;
 
-/// What mmap is asked for, of a file.
+/// The arguments of an mmap of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) len: usize,
@@ -53,35 +53,35 @@ impl Request {
         matches!(self.flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE)
     }
 
-    /// Why vmio cannot do it at all.
-    fn left_to_linux(&self) -> Option<&'static str> {
+    /// Why vmio cannot serve it with any engine.
+    fn unserved_reason(&self) -> Option<&'static str> {
         if self.protection & libc::PROT_EXEC != 0 {
-            Some("it is to be executed")
+            Some("it is executable")
         } else if self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-            Some("it is to be at an address of the program's choice")
+            Some("the program chooses its address")
         } else if self.flags & libc::MAP_SYNC != 0 && self.flags & libc::MAP_TYPE == libc::MAP_SHARED_VALIDATE {
-            Some("it is to be persistent memory (MAP_SYNC)")
+            Some("it is persistent memory (MAP_SYNC)")
         } else if !self.is_shared() && self.stores() {
-            Some("it is private and to be stored to")
+            Some("it is private and writable")
         } else {
             None
         }
     }
 
-    /// Why vmio leaves it to Linux where that has the pages: it does better, and all see the same.
-    fn better_left(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
+    /// Why vmio does not serve it where the pages are Linux's: Linux does better, and all processes see the same.
+    fn better_unserved(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
         if self.protection == libc::PROT_NONE {
-            Some("nothing is to be done with it yet")
+            Some("it allows no access yet (PROT_NONE)")
         } else if self.flags & libc::MAP_LOCKED != 0 {
-            Some("it is to be locked")
+            Some("it is locked (MAP_LOCKED)")
         } else if fstatfs(fd).is_ok_and(|found| found.f_type == OVERLAYFS) {
-            Some("what overlayfs has in memory cannot be looked after")
+            Some("vmio cannot evict the pages of an overlayfs file")
         } else {
             None
         }
     }
 
-    /// Whether the file is open for it; else Linux says what it says.
+    /// Whether the file is open for this access; else Linux chooses the error.
     fn is_allowed(&self, how: OFlags) -> bool {
         let mode = how & OFlags::RWMODE;
         let shares_stores = self.is_shared() && self.stores();
@@ -103,18 +103,20 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     }
     if request.is_shared()
         && request.stores()
-        && let Err(error) = preallocation::give_room(fd, &bytes)
+        && let Err(error) = preallocation::allocate(fd, &bytes)
     {
         return Some(Err(error));
     }
     let identity = identity_of(&stat);
     let may_be_beside = Process::current().is_some_and(Process::uses_page_cache);
-    let why = match request.left_to_linux() {
-        None if !may_be_beside && left_to_linux::contains(identity) => Some("another mapping of it is"),
+    let why = match request.unserved_reason() {
+        None if !may_be_beside && unserved_files::contains(identity) => {
+            Some("another mapping of the file is not served")
+        }
         why => why,
     };
     if why.is_some() && request.is_shared() && Process::current().is_none() {
-        left_to_linux::insert(identity);
+        unserved_files::insert(identity);
     }
     let process = match why {
         Some(_) => Process::current()?,
@@ -124,12 +126,12 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     let candidate = Candidate { process, fd, path: &path, identity, request, bytes, access };
     let mut table = process.table.lock();
     if let Some(why) = why {
-        return candidate.left_beside(&table, why);
+        return candidate.unserved_beside(&table, why);
     }
     if process.uses_page_cache()
-        && let Some(why) = request.better_left(fd)
+        && let Some(why) = request.better_unserved(fd)
     {
-        return candidate.left(why);
+        return candidate.unserved(why);
     }
     match candidate.file(&mut table) {
         Ok(file) => candidate.placed(&file),
@@ -137,7 +139,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     }
 }
 
-/// A mapping of a file that vmio looks after.
+/// A mapping that vmio may serve.
 struct Candidate<'a> {
     process: &'static Process,
     fd: BorrowedFd<'a>,
@@ -150,16 +152,16 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Its file, opened if it is not yet; else what the program is answered.
+    /// Its file, opened if necessary; else the answer to the program.
     fn file(&self, table: &mut LockedTable<'_>) -> Result<Arc<File>, Answer<usize>> {
         let uses_page_cache = self.process.uses_page_cache();
-        // What is mapped for loads may be protected anew later, where that is Linux's to do.
+        // With the managed engine Linux may later allow stores to a mapping for loads (mprotect).
         let stores = if uses_page_cache { self.request.is_shared() } else { self.request.stores() };
         let present = table.by_identity(self.identity);
         match present.map(|file| reopened(table, file, self.access, stores)).transpose() {
             Ok(Some(Some(file))) => return Ok(file),
             Ok(_) => {}
-            Err(_) if uses_page_cache => return Err(self.left("it is mapped for loads only")),
+            Err(_) if uses_page_cache => return Err(self.unserved("it is mapped for loads only")),
             Err(error) => return Err(self.refused(error, "it is mapped for loads only")),
         }
         let opened = File::open(&self.process.cache, self.fd, self.path.to_owned(), self.access, self.bytes.end);
@@ -173,26 +175,28 @@ impl Candidate<'_> {
         if let Some(opened) = opened
             && locks::is_locked_by_program(self.identity)
         {
-            refused::keep(opened);
+            files_kept_open::keep(opened);
         }
         match (errno::of(&error), &error) {
-            // A lock that is not vmio's says nothing of whose pages there are.
+            // A lock that is not vmio's says nothing about who has the pages.
             (_, vmio::Error::InUse { holder: Holder::Stranger, .. }) if self.process.uses_page_cache() => {
-                self.left(error)
+                self.unserved(error)
             }
-            // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
+            // Another vmio process has it: neither would see the other's stores.
             (number @ Errno::AGAIN, _) => self.refused(number, error),
             _ => {
-                // What the engine will never map need not be opened again.
-                if self.request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
-                    left_to_linux::insert(self.identity);
+                // A file that the engine can never map need not be opened again.
+                if self.request.is_shared()
+                    || matches!(error, vmio::Error::Unsupported { by: vmio::UnsupportedBy::KernelEngine, .. })
+                {
+                    unserved_files::insert(self.identity);
                 }
-                self.left(error)
+                self.unserved(error)
             }
         }
     }
 
-    /// Gives it addresses.
+    /// Gives the mapping its addresses.
     fn placed(&self, file: &File) -> Answer<usize> {
         let (request, bytes) = (self.request, &self.bytes);
         let place = || {
@@ -201,7 +205,7 @@ impl Candidate<'_> {
             let rights = Rights { is_writable: request.stores(), may_store };
             let address = file.windows().map(&file.mapping, bytes.clone(), rights)?;
             if request.flags & libc::MAP_POPULATE != 0 {
-                // As with Linux, it is as if it had not been asked for, where it fails.
+                // As with Linux, a failure is ignored.
                 let _ = file.mapping.advise(file.within(bytes.clone()), Advice::WillNeed);
             }
             Ok(address)
@@ -218,41 +222,42 @@ impl Candidate<'_> {
                 ));
                 Some(Ok(address))
             }
-            Err(Errno::BUSY) if self.process.uses_page_cache() => self.left("what it overlaps is, or it is private"),
+            Err(Errno::BUSY) if self.process.uses_page_cache() => {
+                self.unserved("it overlaps a mapping that is not served, or it is private")
+            }
             Err(error) => self.refused(error, error),
         }
     }
 
-    /// Linux maps it in vmio's place.
-    fn left(&self, why: impl fmt::Display) -> Answer<usize> {
-        add(&self.process.statistics.not_taken, 1);
-        self.process.note(format_args!("{}: left to Linux: {why}", self.path.display()));
+    /// Linux maps it.
+    fn unserved(&self, why: impl fmt::Display) -> Answer<usize> {
+        add(&self.process.statistics.not_served, 1);
+        self.process.note(format_args!("{}: not served: {why}", self.path.display()));
         None
     }
 
-    /// The same of what vmio can do nothing with, while it may have the file at other addresses: what Linux maps is what it
-    /// knows of the file.
-    fn left_beside(&self, table: &LockedTable<'_>, why: &str) -> Answer<usize> {
+    /// Linux maps it, while vmio may have the file mapped at other addresses: Linux must see what was stored there.
+    fn unserved_beside(&self, table: &LockedTable<'_>, why: &str) -> Answer<usize> {
         let is_shared = self.request.is_shared();
-        self.left(why);
+        self.unserved(why);
         if let Some(Err(error)) = table.by_identity(self.identity).map(|file| file.prepare_for_linux(is_shared)) {
             return Some(Err(error));
         }
         if is_shared && !self.process.uses_page_cache() {
-            left_to_linux::insert(self.identity);
+            unserved_files::insert(self.identity);
         }
         None
     }
 
     /// The program's mmap fails.
     fn refused(&self, number: Errno, why: impl fmt::Display) -> Answer<usize> {
-        add(&self.process.statistics.not_taken, 1);
+        add(&self.process.statistics.not_served, 1);
         self.process.note(format_args!("{}: refused: {why}", self.path.display()));
         Some(Err(number))
     }
 }
 
-/// A file that is there for loads only is opened anew for stores, if the program has nothing of it mapped just now.
+/// Reopens a file for stores that is mapped for loads only, if the program has nothing of it mapped just now.
 fn reopened(
     table: &mut LockedTable<'_>,
     file: Arc<File>,
@@ -261,14 +266,14 @@ fn reopened(
 ) -> Result<Option<Arc<File>>, Errno> {
     let is_narrower = access == Access::ReadWrite && !file.is_writable();
     if is_narrower && file.is_idle() {
-        // It has nothing to write.
+        // There are no stores to write.
         let _ = table.close(file);
         return Ok(None);
     }
     if is_narrower && stores { Err(Errno::AGAIN) } else { Ok(Some(file)) }
 }
 
-/// Whether a range that the program wants for something else, with MAP_FIXED, is vmio's: it cannot be given away.
+/// Whether a range that the program wants for something else, with MAP_FIXED, is vmio's: then the mmap fails.
 pub(crate) fn is_taken(addresses: Range<usize>) -> Answer<usize> {
     let process = Process::current()?;
     if !process.table.overlap(&addresses) {
@@ -278,14 +283,14 @@ pub(crate) fn is_taken(addresses: Range<usize>) -> Answer<usize> {
     Some(Err(Errno::NOMEM))
 }
 
-/// A part of a file, by the address and length that a call is given.
+/// The part of a file at the address and length of a call.
 struct Part {
     file: Arc<File>,
     place: Place,
     bytes: Range<u64>,
 }
 
-/// What of a mapped file lies at an address. As long as the table is locked its place stays what it is.
+/// The part of a mapped file at an address. It stays there while the table is locked.
 fn part_at(table: &LockedTable<'_>, address: usize, len: usize) -> Option<Result<Part, Errno>> {
     let (file, place) = table.by_address(address)?;
     let bytes = len.checked_next_multiple_of(vmio::PAGE_BYTES).and_then(|len| file.windows().bytes(place, len));
@@ -305,7 +310,7 @@ fn locked() -> Option<(&'static Process, LockedTable<'static>)> {
 pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
     let (process, mut table) = locked()?;
     let Some(part) = part_at(&table, address, len) else {
-        // What would take another mapping's addresses along, which are then somebody else's.
+        // It would unmap addresses of a file's window, which somebody else might get.
         let is_taken = table.overlap(&(address..address.saturating_add(len)));
         return is_taken.then_some(Err(Errno::INVAL));
     };
@@ -321,27 +326,27 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
     }))
 }
 
-/// Of a file nothing is mapped any more. What was stored must be in the file now, where other processes look for it. Closing
-/// it would release the program's record locks (fcntl) on it, as closing any descriptor does; if there are such, that
-/// waits until the program closes one itself. Until then the file is as if vmio did not have it.
+/// Nothing of a file is mapped any more: writes its stores, so that other processes find them in the file, and closes it. If the program has
+/// record locks (fcntl) on it, it is closed later, when the program closes a descriptor of it itself: closing any descriptor ends them.
+/// Until then its calls go to Linux.
 fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
     synced = match locks::is_locked_by_program(file.identity) {
         false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
-        true => synced.and(file.give_up(0..u64::MAX).or_else(errno::unless_held)),
+        true => synced.and(file.give_up(0..u64::MAX).or_else(errno::unless_pinned)),
     };
     if let Err(error) = synced {
         process.say(format_args!("{}: stores are lost: {error}", path.display()));
     }
 }
 
-/// The program is about to close a descriptor: a file of which it has nothing mapped any more goes with it.
+/// The program is about to close a descriptor: closes a file of which nothing is mapped any more.
 pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
-    if refused::are_there()
+    if files_kept_open::are_there()
         && let Ok(stat) = fstat(fd)
     {
-        refused::release(identity_of(&stat));
+        files_kept_open::release(identity_of(&stat));
     }
     let (process, mut table) = locked()?;
     let file = table.by_identity(identity_of(&fstat(fd).ok()?))?;
@@ -367,7 +372,7 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
         let new_end = new_len.and_then(|len| old.start.checked_add(len)).ok_or(Errno::NOMEM)?;
         let mut windows = file.windows();
         if new_end > old.end && windows.rights(place).is_writable {
-            file.give_room(&(old.end..new_end))?;
+            file.preallocate(&(old.end..new_end))?;
         }
         if new_end <= old.end {
             if new_end < old.end {
@@ -396,7 +401,7 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
     if flags & libc::MS_SYNC != 0
         && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
     {
-        // Linux does it, and tells each failure of write-back once: the steward may have been told.
+        // Linux does it, and reports each failure of write-back once: the background reclaimer may have got the report.
         let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
         return has_failed.then_some(Err(Errno::IO));
     }
@@ -418,11 +423,11 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         && let Some(Ok(Part { file, bytes, .. })) = &part
         && file.uses_page_cache()
     {
-        // Linux only takes them out of sight, and says itself if it may not.
+        // Linux only unmaps them, and says itself if it may not.
         let _ = file.mapping.advise(file.within(bytes.clone()), Advice::Cold);
         return None;
     }
-    // Where pages are Linux's only what is said of reads is vmio's business.
+    // Where pages are Linux's, vmio handles advice about reads only.
     let is_of_reads =
         matches!(advice, libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED);
     let part = part.filter(|part| !part.as_ref().is_ok_and(|part| part.file.uses_page_cache() && !is_of_reads))?;
@@ -434,9 +439,9 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
             libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::WillNeed,
             libc::MADV_DONTNEED | libc::MADV_PAGEOUT => Advice::DontNeed,
             libc::MADV_COLD => Advice::Cold,
-            // They change what the program sees, and not only when it is in memory.
+            // These change contents, and not only residency.
             libc::MADV_REMOVE | libc::MADV_FREE | libc::MADV_WIPEONFORK => return Err(Errno::INVAL),
-            // Huge pages, dumps and the like: the cache's own business, or nobody's.
+            // Advice about huge pages, dumps and the like has no effect on a cache.
             _ => return Ok(()),
         };
         let within = file.within(bytes);
@@ -444,25 +449,24 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
             return Ok(());
         }
         match file.mapping.advise(within, advice) {
-            // As with Linux, what cannot be written stays, and msync says why.
+            // As with Linux, pages that cannot be written stay, and msync reports the error.
             Err(vmio::Error::Write { .. }) => Ok(()),
-            // And so does what somebody holds.
+            // Pinned pages stay, too.
             Err(vmio::Error::System { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => Ok(()),
-            // Linux reads later, if at all: the access that needs the page has the error.
+            // Linux reads later, if at all: the access that needs the page gets the error.
             Err(_) if file.uses_page_cache() => Ok(()),
             outcome => outcome.map_err(|error| errno::of(&error)),
         }
     }))
 }
 
-/// The same as [`part_at`], for calls that may take long and care for no place; nothing where pages are Linux's.
+/// Like [`part_at`], for long calls, which do not keep the table locked. `None` where pages are Linux's.
 fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
     let (_, table) = locked()?;
     part_at(&table, address, len).filter(|part| !part.as_ref().is_ok_and(|part| part.file.uses_page_cache()))
 }
 
-/// mprotect. Stores are let through where they were not; they are not kept out again, nor loads ever: see
-/// [`crate::windows`].
+/// mprotect. It can allow stores, but cannot forbid them again, nor loads: see [`crate::windows`].
 pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<()> {
     let (process, table) = locked()?;
     let part = part_at(&table, address, len)?;
@@ -470,7 +474,7 @@ pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<(
     if let Ok(Part { file, place, bytes }) = &part
         && stores
         && file.windows().rights(*place).may_store
-        && let Err(error) = file.give_room(bytes)
+        && let Err(error) = file.preallocate(bytes)
     {
         return Some(Err(error));
     }
@@ -486,9 +490,9 @@ pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<(
         }
         match (stores, rights.is_writable) {
             (true, false) => return windows.make_writable(place),
-            (false, true) => process.note(format_args!("{}: stores are not kept out by mprotect", file.path.display())),
+            (false, true) => process.note(format_args!("{}: mprotect does not forbid stores", file.path.display())),
             _ if protection == libc::PROT_NONE => {
-                process.note(format_args!("{}: loads are not kept out by mprotect", file.path.display()));
+                process.note(format_args!("{}: mprotect does not forbid loads", file.path.display()));
             }
             _ => {}
         }
@@ -496,7 +500,7 @@ pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<(
     }))
 }
 
-/// What mlock is told: the memory is the cache's, which may have less than the program wants to lock.
+/// mlock fails: the memory is the cache's, which may be smaller than the range that the program wants to lock.
 pub(crate) fn lock(address: usize) -> Answer<()> {
     let (process, table) = locked()?;
     let (file, _) = table.by_address(address).filter(|(file, _)| !file.uses_page_cache())?;
@@ -504,8 +508,8 @@ pub(crate) fn lock(address: usize) -> Answer<()> {
     Some(Err(Errno::AGAIN))
 }
 
-/// What a call is told that has nothing to do where a file is mapped.
-pub(crate) fn leave(address: usize) -> Answer<()> {
+/// A call that has no effect on a mapped file succeeds.
+pub(crate) fn ignore(address: usize) -> Answer<()> {
     let (_, table) = locked()?;
     table.by_address(address).filter(|(file, _)| !file.uses_page_cache()).map(|_| Ok(()))
 }

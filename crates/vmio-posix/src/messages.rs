@@ -1,10 +1,10 @@
-//! What vmio says: on the standard error output that the program began with, and nowhere else.
+//! vmio's messages, on the standard error output with which the program was started, and nowhere else.
 //!
-//! A program closes its descriptor 2, and the number becomes a data file's. So a process that uses files under the folders keeps a
-//! duplicate, and in any other the descriptor is looked at before each message. The others keep none: whoever reads a pipe to its end
-//! would wait for a daemon that has closed its own end.
+//! A program may close descriptor 2, and its number may become a data file's. So a process that uses files under the folders keeps a
+//! duplicate. In any other process the descriptor is checked before each message: a duplicate there would keep a pipe open, whose reader would
+//! wait for a daemon that has closed its own end.
 //!
-//! Nothing here is allocated.
+//! Nothing here allocates.
 
 use std::fmt;
 use std::io::Write;
@@ -17,12 +17,12 @@ use rustix::stdio::stderr;
 
 use crate::own_descriptors;
 
-/// The duplicate's number, or more: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
+/// The duplicate's lowest number: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
 const FROM: RawFd = 512;
-/// The longest message: a path, and what is said of it.
+/// The longest message: a path and a sentence.
 const BYTES_MAX: usize = 4096 + 512;
 
-/// Whether there was one when the program began, and which file it was.
+/// Whether standard error was open when the program started, and its file.
 static WAS_OPEN: AtomicBool = AtomicBool::new(false);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
@@ -38,12 +38,12 @@ pub(crate) fn start() {
     }
 }
 
-/// Keeps it for the time when the program has closed its own.
+/// Keeps a duplicate, for when the program has closed its own.
 pub(crate) fn keep() {
     if KEPT.load(Ordering::Acquire) >= 0 || !is_it(stderr()) {
         return;
     }
-    // There may not be so many.
+    // The limit may be lower.
     let duplicate = fcntl_dupfd_cloexec(stderr(), FROM).or_else(|_| fcntl_dupfd_cloexec(stderr(), 3));
     let Some(duplicate) = duplicate.ok().filter(is_kept_from_the_program) else { return };
     let fd = duplicate.as_raw_fd();
@@ -53,7 +53,7 @@ pub(crate) fn keep() {
     }
 }
 
-/// Whether the process has kept it.
+/// Whether the process has a duplicate.
 pub(crate) fn are_kept() -> bool {
     KEPT.load(Ordering::Acquire) >= 0
 }
@@ -62,25 +62,25 @@ fn is_kept_from_the_program(fd: &OwnedFd) -> bool {
     own_descriptors::insert(fd.as_raw_fd())
 }
 
-/// In a forked child, which may close all else that is its parent's.
-pub(crate) fn are_the_childs() {
+/// In a forked child, which may close its parent's other descriptors.
+pub(crate) fn belongs_to_child() {
     let fd = KEPT.load(Ordering::Acquire);
     if fd >= 0 {
         own_descriptors::insert(fd);
     }
 }
 
-/// The process has become a daemon: who reads what others say there does not wait for it.
+/// The process has become a daemon: closes the duplicate, so that readers of a pipe do not wait for the daemon.
 pub(crate) fn give_up() {
     let fd = KEPT.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
         own_descriptors::remove(fd);
-        // SAFETY: it is ours, and from here on nobody uses it.
+        // SAFETY: it is ours, and nobody uses it from here on.
         unsafe { rustix::io::close(fd) };
     }
 }
 
-/// Whether a descriptor is of what the program began with.
+/// Whether a descriptor refers to the file that standard error was at the start.
 fn is_it(fd: BorrowedFd<'_>) -> bool {
     let is_same = |stat: rustix::fs::Stat| {
         (stat.st_dev, stat.st_ino) == (DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed))
@@ -88,10 +88,10 @@ fn is_it(fd: BorrowedFd<'_>) -> bool {
     WAS_OPEN.load(Ordering::Acquire) && fstat(fd).is_ok_and(is_same)
 }
 
-/// Writes a line or more in one call, so that those of several threads stay whole. If nobody listens any more, that is all right.
+/// Writes lines in one call, so that those of several threads do not mix. Errors are ignored.
 pub(crate) fn write(text: &[u8]) {
     let kept = Some(KEPT.load(Ordering::Acquire)).filter(|fd| *fd >= 0);
-    // SAFETY: it is never closed but by instructions of the program's own, and looked at before it is used.
+    // SAFETY: only raw system calls of the program could close it, and it is checked before it is used.
     let kept = kept.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
     let found = kept.into_iter().chain([stderr()]).find(|fd| is_it(*fd));
     if let Some(fd) = found {
@@ -99,12 +99,12 @@ pub(crate) fn write(text: &[u8]) {
     }
 }
 
-/// Says something, as far as it fits.
+/// Prints a message, cut to the longest length.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     write_formatted(format_args!("vmio run: {what}\n"));
 }
 
-/// The same of whole lines.
+/// Prints whole lines, likewise.
 pub(crate) fn write_formatted(text: fmt::Arguments<'_>) {
     let mut buffer = [0; BYTES_MAX];
     let mut rest = &mut buffer[..];

@@ -1,12 +1,12 @@
 //! The descriptors by which vmio itself reads and writes mapped files.
 //!
-//! The program does not know of them: it must not close them when it closes whatever it finds open, and a file of which it
-//! has none but these open is one that it has closed.
+//! The program does not know of them. It must not close them when it closes all open descriptors, and a file that is open by these alone is
+//! closed for the program.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors that can be told from others; the kernel's default limit of a process (fs.nr_open).
+/// The most descriptors that can be recorded: the kernel's default limit of a process (fs.nr_open).
 const DESCRIPTORS: usize = 1 << 20;
 
 static OWN: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
@@ -16,7 +16,7 @@ pub(crate) fn contains(fd: RawFd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// The lowest of vmio's in a range.
+/// The lowest descriptor of vmio's in a range.
 pub(crate) fn first_in(first: u32, last: u32) -> Option<u32> {
     let last = last.min(DESCRIPTORS as u32 - 1);
     let mut fd = first;
@@ -30,17 +30,17 @@ pub(crate) fn first_in(first: u32, last: u32) -> Option<u32> {
     None
 }
 
-/// A descriptor is vmio's from now on; false if its number is too large.
+/// Records a descriptor as vmio's; false if its number is too large.
 pub(crate) fn insert(fd: RawFd) -> bool {
     place(fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some()
 }
 
-/// It is about to be closed.
+/// Removes a descriptor that is about to be closed.
 pub(crate) fn remove(fd: RawFd) {
     place(fd).map(|(word, bit)| word.fetch_and(!bit, Ordering::Relaxed));
 }
 
-/// A forked child may close what it finds.
+/// In a forked child, which may close all descriptors.
 pub(crate) fn clear() {
     OWN.iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }

@@ -1,9 +1,9 @@
-//! The memory that vmio's own objects are in: none of it is the program's `malloc`'s.
+//! The allocator of vmio's own objects, which does not use the program's `malloc`.
 //!
-//! Handlers of signals call what vmio serves (`_exit`, `close`, `write`), and may have interrupted `malloc`, whose locks they must not wait for.
-//! So vmio allocates here, with signals blocked while it does: no handler finds it half done, and none is left by a jump in the middle.
+//! Signal handlers make calls that vmio serves (`_exit`, `close`, `write`), and may have interrupted `malloc`, whose locks they must not wait
+//! for. So vmio allocates here, with signals blocked: no handler finds an allocation half done, and none leaves one by a jump.
 //!
-//! Blocks are powers of two. What is longer than [`LARGEST`] is a mapping of its own.
+//! The lengths of blocks are powers of two. A block longer than [`LARGEST`] is a mapping of its own.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -14,18 +14,18 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 use vmio::{PAGE_BYTES, SignalsBlocked};
 
 const SMALLEST: usize = 16;
-/// A slab is as long, and begins at a multiple of it: so all blocks are aligned to their lengths.
+/// A slab has this length, and begins at a multiple of it, so that all blocks are aligned to their lengths.
 const LARGEST: usize = 64 << 10;
 const CLASSES: usize = (LARGEST.ilog2() - SMALLEST.ilog2()) as usize + 1;
-/// What is mapped at a time.
+/// The bytes that are mapped at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A block that is free begins with the address of the next.
+/// A free block begins with the address of the next one.
 struct Free {
     next: *mut Free,
 }
 
-/// Blocks of one length: those that were given back, and where the slab begins of which none was given out yet, and ends.
+/// Blocks of one length: the freed ones, and the unused rest of a slab.
 #[derive(Clone, Copy)]
 struct Class {
     free: *mut Free,
@@ -35,7 +35,7 @@ struct Class {
 
 struct Blocks {
     classes: [Class; CLASSES],
-    /// Slabs that no class has.
+    /// Slabs that belong to no class yet.
     chunk: *mut u8,
     chunk_bytes: usize,
 }
@@ -46,17 +46,17 @@ pub(crate) struct OwnHeap {
     blocks: UnsafeCell<Blocks>,
 }
 
-// SAFETY: the blocks are touched by who has the lock alone.
+// SAFETY: only the thread with the lock touches the blocks.
 unsafe impl Sync for OwnHeap {}
 
 #[cfg_attr(not(test), global_allocator)]
 static HEAP: OwnHeap = OwnHeap::new();
 
-/// In a forked child: a thread that is not there may have been in the middle of something. What was free then stays unused.
-pub(crate) fn is_the_childs() {
+/// In a forked child: another thread of the parent may have been in the middle of an allocation. Then the free blocks stay unused.
+pub(crate) fn belongs_to_child() {
     let _signals = SignalsBlocked::new();
     if HEAP.is_locked.load(Ordering::Acquire) {
-        // SAFETY: there is no thread but this one, which is not in here.
+        // SAFETY: this is the only thread, and it is not inside the allocator.
         unsafe { *HEAP.blocks.get() = Blocks::none() };
         HEAP.unlock();
     }
@@ -68,7 +68,7 @@ impl OwnHeap {
     }
 
     fn lock(&self) {
-        // Who has it does a few instructions, or maps a chunk.
+        // The holder executes a few instructions, or maps a chunk.
         while self.is_locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             std::thread::yield_now();
         }
@@ -81,7 +81,7 @@ impl OwnHeap {
     fn with<T>(&self, act: impl FnOnce(&mut Blocks) -> T) -> T {
         let _signals = SignalsBlocked::new();
         self.lock();
-        // SAFETY: this thread has the lock, and comes here no second time.
+        // SAFETY: this thread has the lock, and does not come here a second time.
         let done = act(unsafe { &mut *self.blocks.get() });
         self.unlock();
         done
@@ -135,11 +135,11 @@ impl Blocks {
     }
 }
 
-/// Maps so much, at a multiple of a power of two.
+/// Maps bytes at a multiple of a power of two.
 fn map(bytes: usize, align: usize) -> Option<*mut u8> {
     let more = if align > PAGE_BYTES { align } else { 0 };
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: the kernel chooses the place, of which what is around the aligned part is given back.
+    // SAFETY: the kernel chooses the place, and the parts around the aligned range are unmapped.
     unsafe {
         let start = mmap_anonymous(ptr::null_mut(), bytes.checked_add(more)?, protection, flags).ok()?;
         let before = start.align_offset(align.max(1));
@@ -153,18 +153,18 @@ fn map(bytes: usize, align: usize) -> Option<*mut u8> {
     }
 }
 
-/// The class of what is asked for; none if it is a mapping of its own.
+/// The class of a layout; none if it gets a mapping of its own.
 fn class_of(layout: Layout) -> Option<usize> {
     let bytes = layout.size().max(layout.align()).max(SMALLEST);
     (bytes <= LARGEST).then(|| (bytes.next_power_of_two().ilog2() - SMALLEST.ilog2()) as usize)
 }
 
-/// How much is mapped for what has no class.
+/// The length of the mapping for a layout without a class.
 fn mapped_bytes(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(PAGE_BYTES)
 }
 
-// SAFETY: blocks and mappings are as long and aligned as was asked, and nobody else's until they are given back.
+// SAFETY: blocks and mappings have the length and alignment of the layout, and belong to nobody else until they are freed.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
@@ -204,7 +204,7 @@ unsafe impl GlobalAlloc for OwnHeap {
                 unsafe { mremap(block.cast(), old, new, MremapFlags::MAYMOVE) }
                     .map_or(ptr::null_mut(), |moved| moved.cast())
             }
-            // SAFETY: by the caller; what is copied both have.
+            // SAFETY: by the caller; both blocks have the copied length.
             _ => unsafe {
                 let moved = self.alloc(new);
                 if !moved.is_null() {

@@ -1,4 +1,4 @@
-//! `--preallocate`: what is mapped to be stored to gets room on the disk first. So a full disk is an error of mmap's, and no SIGBUS.
+//! `--preallocate`: a mapping for stores gets space on the disk first, so that a full disk is an error of mmap and not a SIGBUS.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -13,8 +13,8 @@ use crate::settings::Settings;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// Gives room to the holes in a part of an open file, as far as the file goes, if the user has asked for that. The length stays as it is.
-pub(crate) fn give_room(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Errno> {
+/// Allocates the holes in a part of an open file, up to its length, if the user has asked for that.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Errno> {
     if !Settings::of_this_process().is_some_and(|settings| settings.preallocates) {
         return Ok(());
     }
@@ -23,12 +23,12 @@ pub(crate) fn give_room(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Er
     if end <= bytes.start {
         return Ok(());
     }
-    // What cannot be had anyway is not begun: some file systems keep what they have found until it was too little.
+    // Not begun if there is too little space anyway: some file systems keep what they have allocated before they fail.
     let (found, has) = (fstatvfs(fd)?, stat.st_blocks as u64 * BLOCK_BYTES);
     if (end - bytes.start).saturating_sub(has) > found.f_bfree.saturating_mul(found.f_frsize) {
         return Err(Errno::NOSPC);
     }
-    // Some file systems begin anew after each signal.
+    // Some file systems start over after each signal.
     let _no_handlers = SignalsBlocked::new();
     retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, bytes.start, end - bytes.start))
 }

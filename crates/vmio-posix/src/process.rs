@@ -1,4 +1,4 @@
-//! What a process has of vmio: nothing until it maps the first file under one of the folders.
+//! The cache of a process, which it has from when it first maps a file under one of the folders.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::settings::{CacheSettings, Settings};
 use crate::statistics::Statistics;
 use crate::table::Table;
 
-/// The cache of a process, and the files mapped through it. Lives as long as the process.
+/// The cache of a process and the files mapped through it, until the process ends.
 pub(crate) struct Process {
     pub(crate) settings: &'static Settings,
     pub(crate) cache: Cache,
@@ -27,9 +27,9 @@ pub(crate) struct Process {
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
-/// Of a forked child: its parent's, whose addresses and descriptors it has, but none of its threads.
+/// In a forked child: its parent's. The child has its addresses and descriptors, but none of its threads.
 static PARENTS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
-/// Whether it was forked from that very process, and has done nothing since.
+/// Whether the child was forked from that very process and has done nothing since.
 static MAY_ADOPT: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 
@@ -37,23 +37,23 @@ static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 #[derive(PartialEq, Eq)]
 pub(crate) enum Start {
     Possible,
-    /// Tried, and said why not.
+    /// It was tried, and a message said why it failed.
     Failed,
 }
 
-/// Held by who gives the process its cache. With signals blocked only.
+/// Held while the process gets its cache. Signals must be blocked.
 pub(crate) fn starting() -> MutexGuard<'static, Start> {
     STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
-    /// That of this process, if it has mapped a file.
+    /// This process's, if it has mapped a file.
     pub(crate) fn current() -> Option<&'static Process> {
         // SAFETY: what was put there is never freed.
         unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The same, made now if there is none; none if it cannot be.
+    /// This process's, built now if necessary; `None` if that fails.
     pub(crate) fn start(settings: &'static Settings) -> Option<&'static Process> {
         let _signals = SignalsBlocked::new();
         let mut start = starting();
@@ -85,19 +85,19 @@ impl Process {
             }
             Err(error) => {
                 *start = Start::Failed;
-                messages::say(format_args!("all is left to Linux, for want of a cache: {error}"));
+                messages::say(format_args!("no mapping is served, since the cache cannot be built: {error}"));
                 None
             }
         }
     }
 
-    /// This is a child by fork now, which has none of the cache's threads.
+    /// In a forked child, which has none of the cache's threads.
     pub(crate) fn is_left_to_parent() {
         let parents = PROCESS.swap(ptr::null_mut(), Ordering::AcqRel);
         if !parents.is_null() {
             PARENTS.store(parents, Ordering::Release);
         }
-        // What the parent had from its own, and did not adopt, it may have given up.
+        // Files that the parent had inherited and not adopted may be gone.
         MAY_ADOPT.store(!parents.is_null(), Ordering::Release);
     }
 
@@ -106,8 +106,8 @@ impl Process {
         unsafe { PARENTS.load(Ordering::Acquire).as_ref() }
     }
 
-    /// A child that has just been forked looks after the files that its parent has mapped where Linux takes the faults: it has them, too, and the
-    /// budget is kept by both.
+    /// In a child that has just been forked: adopts the files that its parent has mapped, where Linux takes the faults. The child has them
+    /// mapped, too, and both processes keep within the budget.
     pub(crate) fn adopt_from_parent() {
         if !MAY_ADOPT.swap(false, Ordering::AcqRel) {
             return;
@@ -122,9 +122,7 @@ impl Process {
             // SAFETY: nothing has happened in the child yet, so that it has all that its parent had.
             match unsafe { File::inherited(&process.cache, &theirs) } {
                 Ok(file) => table.insert(Arc::new(file)),
-                Err(error) => {
-                    process.note(format_args!("{}: left to Linux in a child: {error}", theirs.path.display()))
-                }
+                Err(error) => process.note(format_args!("{}: not served in a child: {error}", theirs.path.display())),
             }
         }
     }
@@ -134,25 +132,25 @@ impl Process {
         getpid() == self.id
     }
 
-    /// Whether what it maps are pages of Linux's page cache, the same for everybody.
+    /// Whether the mapped pages are those of Linux's page cache, which all processes share.
     pub(crate) fn uses_page_cache(&self) -> bool {
         self.cache.engine() == Engine::Managed
     }
 
-    /// Says something to a user who wants to know.
+    /// Prints a message with `--verbose`.
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
         if self.settings.is_verbose {
             self.say(what);
         }
     }
 
-    /// Says something that everybody should know.
-    #[allow(clippy::unused_self, reason = "who has no cache has nothing to say")]
+    /// Prints a message.
+    #[allow(clippy::unused_self, reason = "only a process with a cache prints these")]
     pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
         messages::say(what);
     }
 
-    /// The process is about to end, or to become another program: what was stored must be in the files then.
+    /// The process is about to end, or to run another program: writes its stores to the files.
     pub(crate) fn sync_all(&self) {
         if self.table.is_empty() {
             return;
@@ -165,12 +163,12 @@ impl Process {
         }
     }
 
-    /// It has not become another program, and has more to tell at its end.
-    pub(crate) fn goes_on(&self) {
+    /// An exec has failed after the report: the process goes on, and reports again at its end.
+    pub(crate) fn exec_failed(&self) {
         self.has_reported.store(false, Ordering::Relaxed);
     }
 
-    /// Its last words, once.
+    /// Prints the report of the process, once.
     pub(crate) fn report(&self) {
         if self.has_reported.swap(true, Ordering::Relaxed) {
             return;
@@ -182,15 +180,15 @@ impl Process {
     }
 }
 
-/// A system call of the program's that is given a pointer into a mapping must find its page: so faults in signal handlers will
-/// not do. What is left where there is no module is what Linux itself does best, within a budget.
+/// Builds the cache. A system call of the program's may get a pointer into a mapping and must find the page, so the SIGBUS engine will not
+/// do. Without the kernel module the managed engine serves.
 fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache> {
     let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).hold_back_bursts(true).build();
     settings.engine.map_or_else(
         || {
             build(Engine::Kernel).or_else(|error| {
                 if is_verbose {
-                    messages::say(format_args!("without the kernel module: {error}"));
+                    messages::say(format_args!("not using the kernel module: {error}"));
                 }
                 build(Engine::Managed)
             })

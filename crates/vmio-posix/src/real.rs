@@ -1,4 +1,4 @@
-//! The C library's own functions, which ours stand before.
+//! The C library's own functions, which this library's replace.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -10,10 +10,10 @@ use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
 
-/// The routine that a process by `clone` begins with.
+/// The start routine of a process by `clone`.
 pub(crate) type Routine = extern "C" fn(*mut c_void) -> c_int;
 
-/// A function of the library that comes after this one in the loader's list.
+/// A function of the next library in the loader's list.
 struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -37,14 +37,14 @@ impl Next {
     }
 }
 
-/// The function of that name that comes after ours.
+/// The next function of that name after ours.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() { missing as *mut c_void } else { found }
 }
 
-/// Stands for what the C library does not have.
+/// Replaces a function that the C library does not have.
 extern "C" fn missing() -> ssize_t {
     // SAFETY: the address of the thread's errno is always valid.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
@@ -81,7 +81,7 @@ macro_rules! functions {
             }
         )*
 
-        /// Finds all of them: to look one up is more than a signal handler may do.
+        /// Finds all functions at once: a signal handler must not look one up.
         pub(crate) extern "C" fn look_up() {
             $(next::$name.look_up();)*
         }
@@ -89,7 +89,7 @@ macro_rules! functions {
 }
 
 functions! {
-    // Both take any number of arguments, in the registers and the one place of the stack that these come in.
+    // Both take any number of arguments, passed in the registers and in one place on the stack.
     fn syscall(
         number: c_long,
         first: c_long,

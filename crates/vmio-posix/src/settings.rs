@@ -1,4 +1,4 @@
-//! What `vmio run` was asked for, as it hands it on in the environment.
+//! The options of `vmio run`, which it passes on in the environment.
 
 use std::env;
 use std::ffi::{CStr, OsStr, OsString};
@@ -13,41 +13,41 @@ use std::sync::OnceLock;
 use rustix::fs::{CWD, readlinkat_raw};
 use vmio::Engine;
 
-/// The options of `vmio run`. The names of the variables are those of docs/design/run.md.
+/// The options of `vmio run`. docs/guides/run.md lists the variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The cache through which files are mapped; none if mappings are left to Linux.
+    /// The cache through which files are mapped; none if mappings are not served.
     pub(crate) cache: Option<CacheSettings>,
-    /// What reads and writes promise; none if they are left to Linux, but for files that are mapped through the cache.
+    /// What reads and writes promise; none if only calls on files that are mapped through the cache are served.
     pub(crate) mode: Option<Mode>,
-    /// With a mode, the memory of the frames in which its files are; none if that is the kernel's page cache.
+    /// With a mode, the memory of the frames that hold the files; none if the kernel's page cache does.
     pub(crate) frames_bytes: Option<u64>,
-    /// Where that is SplitFS's data path, how many bytes are written to 2 MiB without a sync before stores take the place of writes.
+    /// With a mode, the bytes written to 2 MiB of a file without a sync before stores replace writes.
     pub(crate) stores_after_bytes: u32,
     /// The length of each operation log.
     pub(crate) log_bytes: u64,
-    /// Whether an open of a file that another process has to itself fails, and does not wait.
+    /// Whether an open of a file that another process has a lease of fails instead of waiting.
     refuses_shared: bool,
-    /// The folders whose files are mapped through vmio: canonical paths.
+    /// The folders whose files are served: canonical paths.
     pub(crate) under: Vec<PathBuf>,
-    /// Whether what is mapped to be stored to gets room on the disk first.
+    /// Whether a mapping for stores gets space on the disk first.
     pub(crate) preallocates: bool,
     /// Whether a program that stores to a mapping waits while its disk is full.
-    pub(crate) waits_for_room: bool,
-    /// Whether programs are refused that run without vmio.
+    pub(crate) waits_for_space: bool,
+    /// Whether programs that would run without vmio are refused.
     pub(crate) strict_coverage: bool,
-    /// Whether to say what is taken, what is not, and why.
+    /// Whether messages say what is served, what is not, and why.
     pub(crate) is_verbose: bool,
-    /// Whether, and how, to say at the end what was done.
+    /// Whether, and how, a report is printed at the end.
     pub(crate) report: Option<ReportForm>,
 }
 
-/// A store that faults, with its part of a sync, takes as long as four writes or so.
+/// A store that faults, with its part of a sync, takes about as long as four writes.
 const STORES_AFTER_BYTES: u32 = 8 << 20;
 
-/// The longest path that the kernel tells.
+/// The longest path that the kernel returns.
 const PATH_BYTES: usize = 4096;
-/// As SplitFS's.
+/// SplitFS's default.
 const LOG_BYTES: u64 = 128 << 20;
 
 /// The cache of each process.
@@ -55,7 +55,7 @@ const LOG_BYTES: u64 = 128 << 20;
 pub(crate) struct CacheSettings {
     /// Its memory.
     pub(crate) bytes: u64,
-    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else Linux.
+    /// The engine; none for the kernel module if it is available, else the managed engine.
     pub(crate) engine: Option<Engine>,
 }
 
@@ -103,12 +103,12 @@ impl Mode {
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
 impl Settings {
-    /// Those of this process; none if it was not started by `vmio run`.
+    /// The settings of this process; none if it was not started by `vmio run`.
     pub(crate) fn of_this_process() -> Option<&'static Settings> {
         SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
     }
 
-    /// Whether an open fails that would wait for another process.
+    /// Whether an open that would wait for another process fails.
     pub(crate) fn refuse_shared() -> bool {
         Self::of_this_process().is_some_and(|settings| settings.refuses_shared)
     }
@@ -151,7 +151,7 @@ impl Settings {
             None => false,
         };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
-        let waits_for_room = match variable("VMIO_RUN_ON_FULL") {
+        let waits_for_space = match variable("VMIO_RUN_ON_FULL") {
             Some(what) if what == "wait" => true,
             Some(what) if what == "fail" => false,
             Some(_) => return None,
@@ -173,14 +173,14 @@ impl Settings {
             refuses_shared,
             under,
             preallocates,
-            waits_for_room,
+            waits_for_space,
             strict_coverage,
             is_verbose,
             report,
         })
     }
 
-    /// The path of an open file, by which it was opened, if it lies under one of the folders.
+    /// The path of an open file, if it lies under one of the folders.
     pub(crate) fn path_under(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
         Self::with_path(fd, |path| self.covers(path).then(|| path.to_owned())).flatten()
     }
@@ -190,7 +190,7 @@ impl Settings {
         Self::with_path(fd, |path| self.covers(path)).unwrap_or(false)
     }
 
-    /// The path of an open file, by which it was opened. Nothing is allocated.
+    /// The path of an open file. Nothing is allocated.
     pub(crate) fn with_path<T>(fd: BorrowedFd<'_>, look: impl FnOnce(&Path) -> T) -> Option<T> {
         let mut buffer = [MaybeUninit::uninit(); PATH_BYTES];
         let (path, _) = Self::with_link(fd, |link| readlinkat_raw(CWD, link, &mut buffer)).ok()?;
@@ -200,7 +200,7 @@ impl Settings {
     /// The link in /proc that stands for an open file.
     pub(crate) fn with_link<T>(fd: BorrowedFd<'_>, look: impl FnOnce(&CStr) -> T) -> T {
         let mut buffer = [0; 32];
-        // It is long enough for any number.
+        // The buffer is long enough for any number.
         let _ = write!(&mut buffer[..], "/proc/self/fd/{}", fd.as_raw_fd());
         look(CStr::from_bytes_until_nul(&buffer).unwrap_or_default())
     }
@@ -214,7 +214,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// In place of what a whole environment says.
+    /// Reads a whole environment in which one variable is replaced.
     fn read_but(name: &str, value: Option<&str>) -> Option<Settings> {
         let all = [
             ("VMIO_RUN_CACHE", "8388608"),

@@ -1,6 +1,6 @@
-//! Opens of files that another process has to itself, by a lease: they wait for it, or fail with `--when-shared refuse`.
+//! Opens of files that another process has a lease of: they wait for it, or fail with `--when-shared refuse`.
 //!
-//! An open with O_NONBLOCK does not wait for a lease (EWOULDBLOCK), and of a regular file nothing else is different with it.
+//! An open with O_NONBLOCK does not wait for a lease (EWOULDBLOCK). For a regular file the flag changes nothing else.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::BorrowedFd;
@@ -9,13 +9,13 @@ use libc::{AT_FDCWD, O_NONBLOCK, O_PATH};
 use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::Errno;
 
-use crate::apart;
 use crate::entry;
 use crate::settings::Settings;
 use crate::split;
 use crate::synchronous::Before;
+use crate::unshared_fd_thread;
 
-/// Whether an open with these flags is to fail where it would wait.
+/// Whether an open with these flags must fail where it would wait.
 ///
 /// # Safety
 /// The path is null or a C string.
@@ -28,20 +28,20 @@ pub(crate) unsafe fn may_refuse(folder: c_int, path: *const c_char, flags: c_int
     before.is_under && !before.is_special
 }
 
-/// A call that opens a regular file with flags, and does not wait: EBUSY if it would have to.
+/// Makes a call that opens a regular file with flags, without waiting: EBUSY if it would have to wait.
 pub(crate) fn open(flags: c_int, call: impl Fn(c_int) -> Result<c_int, Errno>) -> Result<c_int, Errno> {
-    let fd = split::give_way_to(|| call(flags | O_NONBLOCK)).map_err(|error| match error {
+    let fd = split::retry_after_returning_leases(|| call(flags | O_NONBLOCK)).map_err(|error| match error {
         Errno::WOULDBLOCK => Errno::BUSY,
         other => other,
     })?;
     // SAFETY: it was just opened.
     let opened = unsafe { BorrowedFd::borrow_raw(fd) };
-    // The program has not asked for it.
+    // The program has not asked for O_NONBLOCK.
     let _ = entry::as_vmio(|| fcntl_setfl(opened, fcntl_getfl(opened)? - OFlags::NONBLOCK));
     Ok(fd)
 }
 
-/// Whether the C library, which opens streams by itself, would wait if it opened one.
+/// Whether the C library, which opens streams by itself, would wait for a lease.
 ///
 /// # Safety
 /// Both are null or C strings.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn refuses_stream(path: *const c_char, mode: *const c_char) ->
     }
     // SAFETY: by the caller.
     let (name, mode) = unsafe { (CStr::from_ptr(path), CStr::from_ptr(mode).to_bytes()) };
-    // What follows a comma is a character set.
+    // A character set may follow a comma.
     let access = match mode.split(|letter| *letter == b',').next() {
         Some(letters) if letters.contains(&b'+') => OFlags::RDWR,
         Some([b'r', ..]) => OFlags::RDONLY,
@@ -62,7 +62,10 @@ pub(crate) unsafe fn refuses_stream(path: *const c_char, mode: *const c_char) ->
         return false;
     }
     let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let probe =
-        || entry::as_vmio(|| apart::run(|| openat(CWD, name, flags, Mode::empty()).map(drop)).unwrap_or(Ok(())));
-    split::give_way_to(probe) == Err(Errno::WOULDBLOCK)
+    let probe = || {
+        entry::as_vmio(|| {
+            unshared_fd_thread::run(|| openat(CWD, name, flags, Mode::empty()).map(drop)).unwrap_or(Ok(()))
+        })
+    };
+    split::retry_after_returning_leases(probe) == Err(Errno::WOULDBLOCK)
 }

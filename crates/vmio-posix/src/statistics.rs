@@ -1,4 +1,4 @@
-//! What was done for the program, for `vmio run --stats`.
+//! The counts of a process, for `vmio run --stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,16 +7,16 @@ use vmio::{Engine, Stats};
 
 use crate::settings::ReportForm;
 
-/// What the cache does not count.
+/// The counts that the cache does not keep.
 #[derive(Default)]
 pub(crate) struct Statistics {
     /// Calls of mmap that vmio served.
     pub(crate) mappings: AtomicU64,
     /// Files opened for them.
     pub(crate) files: AtomicU64,
-    /// Mappings of files under the folders that were left to Linux, or refused.
-    pub(crate) not_taken: AtomicU64,
-    /// Reads and writes of mapped files that took no system call for their bytes.
+    /// Mappings of files under the folders that were not served, or refused.
+    pub(crate) not_served: AtomicU64,
+    /// Reads and writes of mapped files that copied their bytes without a system call.
     pub(crate) calls_served: AtomicU64,
     /// The bytes that these copied.
     pub(crate) bytes_served: AtomicU64,
@@ -31,7 +31,7 @@ fn name_of(engine: Engine) -> &'static str {
     }
 }
 
-/// One more.
+/// Adds to a counter.
 pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
@@ -40,29 +40,29 @@ impl Statistics {
     /// The report of a process.
     pub(crate) fn report(&self, process: u32, engine: Engine, cache: &Stats, form: ReportForm) -> String {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (mappings, files, left) = (of(&self.mappings), of(&self.files), of(&self.not_taken));
+        let (mappings, files, not_served) = (of(&self.mappings), of(&self.files), of(&self.not_served));
         let (calls, bytes) = (of(&self.calls_served), of(&self.bytes_served));
         let evicted = cache.evicted_clean + cache.evicted_dirty;
-        // The rest only Linux knows.
+        // With the managed engine only Linux knows the rest.
         let is_counted = engine != Engine::Managed;
         match form {
             ReportForm::Text => {
                 let engine = name_of(engine);
                 let mut report = format!(
-                    "vmio run: process {process}, {engine}: {mappings} mappings of {files} files taken, \
-                     {left} left to Linux or refused\n"
+                    "vmio run: process {process}, {engine}: {mappings} mappings of {files} files served, \
+                     {not_served} not served or refused\n"
                 );
                 if is_counted {
                     report += &format!(
                         "vmio run: {} misses ({} by loads, {} by stores), {} more pages read ahead, \
-                         {} found in memory out of sight or at another address, {evicted} pages evicted\n\
+                         {} minor faults (the page was in memory), {evicted} pages evicted\n\
                          vmio run: {calls} reads and writes of mapped files served from memory, {bytes} bytes\n\
                          vmio run: {} bytes read from the files by {} requests, {} bytes written by {}\n",
                         cache.load_misses + cache.store_misses,
                         cache.load_misses,
                         cache.store_misses,
                         cache.read_ahead_pages,
-                        cache.soft_misses,
+                        cache.minor_faults,
                         cache.read_bytes,
                         cache.reads,
                         cache.written_bytes,
@@ -83,10 +83,10 @@ impl Statistics {
                     "engine": name_of(engine),
                     "mappings": mappings,
                     "files": files,
-                    "not_taken": left,
+                    "not_served": not_served,
                     "load_misses": counted(cache.load_misses),
                     "store_misses": counted(cache.store_misses),
-                    "soft_misses": counted(cache.soft_misses),
+                    "minor_faults": counted(cache.minor_faults),
                     "read_ahead_pages": counted(cache.read_ahead_pages),
                     "evicted_pages": evicted,
                     "calls_served": counted(calls),

@@ -12,14 +12,14 @@ use vmio::backing::Identity;
 use crate::file::{File, identity_of};
 use crate::windows::Place;
 
-/// All of them, by address and by identity. There are few: a list will do.
+/// The mapped files, found by address or identity. They are few, so a list will do.
 pub(crate) struct Table {
     files: Mutex<Vec<Arc<File>>>,
-    /// How many, to be had without the lock.
+    /// Their number, for reading without the lock.
     count: AtomicUsize,
 }
 
-/// The table, locked. Signals are blocked meanwhile: a handler of the program's may read and write files.
+/// The locked table. Signals are blocked meanwhile, since a handler of the program's may read and write files.
 pub(crate) struct LockedTable<'a> {
     files: MutexGuard<'a, Vec<Arc<File>>>,
     count: &'a AtomicUsize,
@@ -52,7 +52,7 @@ impl Table {
         Some((file, stat))
     }
 
-    /// Whether a range of addresses meets those of a file.
+    /// Whether a range of addresses overlaps those of a file.
     pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
         !self.is_empty() && self.lock().overlap(addresses)
     }
@@ -76,7 +76,7 @@ impl LockedTable<'_> {
         self.count.store(self.files.len(), Ordering::Release);
     }
 
-    /// Takes a file out and closes it, or leaves that to who is still at work on it.
+    /// Removes a file and closes it. If another thread still uses it, that thread closes it.
     pub(crate) fn close(&mut self, file: Arc<File>) -> Result<(), vmio::Error> {
         self.files.retain(|present| !Arc::ptr_eq(present, &file));
         let closed = Arc::into_inner(file).map_or(Ok(()), File::close);
@@ -89,7 +89,7 @@ impl LockedTable<'_> {
     }
 }
 
-/// Only those are mapped.
+/// Whether it is a regular file: others are not served.
 pub(crate) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }

@@ -20,18 +20,18 @@ pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
 pub(crate) enum Position {
     /// At this byte.
     At(i64),
-    /// Where the descriptor stands, which moves on.
+    /// At the descriptor's position, which advances.
     Current,
 }
 
-/// What a write is to do beside what the descriptor's flags say: those of pwritev2.
+/// The flags of pwritev2, beside those of the descriptor.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Demands {
-    /// To write at the end.
+    /// Write at the end.
     pub(crate) appends: bool,
-    /// Not to, though the descriptor's flags say so.
+    /// Do not, though the descriptor has O_APPEND.
     pub(crate) never_appends: bool,
-    /// To return when it is durable.
+    /// Return when the write is durable.
     pub(crate) syncs: bool,
 }
 
@@ -44,7 +44,7 @@ struct Behind {
 }
 
 impl Behind {
-    /// If it is open for that.
+    /// `None` unless it is open for this access.
     fn of(fd: BorrowedFd<'_>, wanted: OFlags) -> Option<Self> {
         let process = Process::current()?;
         let (file, stat) = process.table.file_behind(fd)?;
@@ -87,7 +87,7 @@ pub(crate) fn read<'a>(
     buffers: impl Iterator<Item = &'a mut [u8]>,
 ) -> Answer<usize> {
     let behind = Behind::of(fd, OFlags::RDONLY)?;
-    // Nothing in memory is newer than what the kernel has.
+    // The kernel has all bytes.
     if !behind.file.is_writable() {
         return None;
     }
@@ -121,7 +121,7 @@ pub(crate) fn write<'a>(
     }
     Some((|| {
         let total = buffers.clone().map(<[u8]>::len).sum::<usize>().min(TRANSFER_MAX) as u64;
-        // As with Linux, O_APPEND goes before the position that pwrite is given.
+        // As with Linux, O_APPEND overrides the position of pwrite.
         let appends = demands.appends || (behind.how.contains(OFlags::APPEND) && !demands.never_appends);
         let start = match appends {
             true => behind.file.append(total)?,
@@ -141,8 +141,8 @@ pub(crate) fn write<'a>(
             behind.file.sync(start..end)?;
         }
         if behind.file.is_idle() {
-            // Unmapped meanwhile by another thread, which has written what it found. What somebody holds is the newest.
-            behind.file.give_up(start..end).or_else(errno::unless_held)?;
+            // Another thread has unmapped it meanwhile, and has written the pages that it found. Pinned pages stay, and are the newest.
+            behind.file.give_up(start..end).or_else(errno::unless_pinned)?;
         }
         move_on(fd, position, end)?;
         Ok(behind.served(total))
@@ -157,7 +157,7 @@ impl Behind {
     }
 }
 
-/// The kernel has written to a file that is mapped for loads: what is in memory of that part is old.
+/// The kernel has written to a file that is mapped for loads: drops the old pages of that part.
 pub(crate) fn written_by_linux(fd: BorrowedFd<'_>, position: Position, written: usize) {
     let Some(behind) = Behind::of(fd, OFlags::WRONLY) else { return };
     let end = match position {
@@ -167,11 +167,11 @@ pub(crate) fn written_by_linux(fd: BorrowedFd<'_>, position: Position, written: 
     };
     let outcome = end.and_then(|end| behind.file.give_up(end.saturating_sub(written as u64)..end));
     if let Err(error) = outcome {
-        behind.process.say(format_args!("{}: loads may see old bytes: {error}", behind.file.path.display()));
+        behind.process.say(format_args!("{}: loads may return old bytes: {error}", behind.file.path.display()));
     }
 }
 
-/// fsync and fdatasync: of a mapped file, the stores as well. The rest is the C library's.
+/// fsync and fdatasync: writes the stores to a mapped file. The C library does the rest.
 pub(crate) fn sync(fd: BorrowedFd<'_>) -> Answer<()> {
     let (file, _) = Process::current()?.table.file_behind(fd)?;
     if !file.is_writable() {
@@ -189,21 +189,20 @@ pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) -> Answer<()> {
     Some(u64::try_from(len).map_err(|_| Errno::INVAL).and_then(|len| behind.file.truncate(len)))
 }
 
-/// Before and after the kernel itself changes a part of a mapped file's bytes, or reads them for somebody: they must be in
-/// the file, and not in memory.
+/// Before and after the kernel itself changes or reads a part of a mapped file: the bytes must be in the file, and not in memory.
 pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     let (file, _) = Process::current()?.table.file_behind(fd)?;
-    // Behind a length that cannot be had there is nothing in memory.
+    // If the length cannot be adopted, nothing behind it is in memory.
     let _ = file.adopt_length();
     file.give_up(bytes).err().map(Err)
 }
 
-/// Before the kernel reads a part of a mapped file for somebody: what is in memory must be in the file, and may stay where somebody holds it.
+/// Before the kernel reads a part of a mapped file: the bytes must be in the file. Pinned pages may stay in memory.
 pub(crate) fn write_out(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     give_up(fd, bytes).filter(|told| *told != Err(Errno::BUSY))
 }
 
-/// Whether fallocate leaves the bytes of the file as they are.
+/// Whether fallocate with this mode keeps the bytes of the file.
 pub(crate) fn keeps_bytes(mode: i32) -> bool {
     FallocateFlags::from_bits_retain(mode as u32).difference(FallocateFlags::KEEP_SIZE).is_empty()
 }

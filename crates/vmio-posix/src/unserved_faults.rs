@@ -1,7 +1,7 @@
-//! Faults of mapped files that are answered with SIGBUS: the user is told why, and with `--on-full wait` a program whose disk is
-//! full waits until there is room. Pages that a reader thread has refused are tried again: it does not look whether they can be had by now.
+//! Faults of mapped files that end with SIGBUS: a message says why. With `--on-full wait` a program whose disk is full waits until there is
+//! space. Pages that a reader thread has refused are tried again, since they may be readable by now.
 //!
-//! All of it runs in the handler of the signal: nothing is allocated, and nothing is locked.
+//! All of it runs in the handler of the signal, without allocations and locks.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,35 +14,35 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::thread::{Timespec, nanosleep};
 use vmio::{PAGE_BYTES, Unavailable, WhyUnavailable};
 
-use crate::apart;
 use crate::entry::{self, Answer};
 use crate::messages;
 use crate::process::Process;
 use crate::settings::Settings;
+use crate::unshared_fd_thread;
 
-/// Files that can be watched; of others nothing is said.
+/// Files that can be watched; there are no messages about others.
 const WATCHED_MAX: usize = 256;
-/// How often a store is tried again to one page for which there is room.
+/// How often a store to one page is tried again while there is space for the page.
 const TRIES_MAX: u32 = 8;
-/// The most that Linux has in one piece of the page cache, for all of which XFS wants room at a store.
+/// The largest folio of the page cache, all of which XFS allocates at a store.
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
-/// A disk is looked at again after so long.
-const LOOKS_AFTER: Duration = Duration::from_millis(100);
+/// The disk is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Where a file is mapped.
+/// The addresses at which a file is mapped.
 struct Place {
     /// 0 for none; [`BEING_FILLED`] while the rest is not valid yet.
     base: AtomicUsize,
     bytes: AtomicU64,
     fd: AtomicI32,
-    /// Whether its pages are Linux's own.
+    /// Whether its pages are those of Linux's page cache.
     is_linuxs: AtomicBool,
-    /// By which the file is known: a forked child may close the descriptor, and have its number for another.
+    /// The identity of the file: a forked child may close the descriptor and use its number for another file.
     device: AtomicU64,
     inode: AtomicU64,
-    /// What was said of it, a bit for each reason.
+    /// The messages that were printed about it, a bit for each reason.
     said: AtomicU32,
-    /// The page that was last given room, and how often.
+    /// The page that was last given space, and how often.
     last_page: AtomicU64,
     tries: AtomicU32,
 }
@@ -63,7 +63,7 @@ static PLACES: [Place; WATCHED_MAX] = [const {
     }
 }; WATCHED_MAX];
 
-/// As long as there is one, faults of a file are explained.
+/// While it exists, faults of a file are explained.
 pub(crate) struct Watched(Option<&'static Place>);
 
 impl Watched {
@@ -77,7 +77,7 @@ impl Watched {
         let Ok(stat) = fstat(fd) else { return Watched(None) };
         let claim =
             |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // A forked child has those of its parent, and what was said of them was said.
+        // A forked child inherits its parent's places, with their messages.
         let inherited = PLACES.iter().find(|place| place.base.load(Ordering::Relaxed) == base);
         let place = inherited.or_else(|| PLACES.iter().find(claim));
         if let Some(place) = place {
@@ -104,7 +104,7 @@ impl Drop for Watched {
     }
 }
 
-/// Why a page cannot be had.
+/// Why a fault fails.
 #[derive(Clone, Copy)]
 enum Why {
     Shorter {
@@ -119,16 +119,16 @@ enum Why {
 }
 
 impl Place {
-    /// The byte of the file that an address is.
+    /// The byte of the file at an address.
     fn offset_of(&self, address: usize) -> Option<u64> {
         let base = self.base.load(Ordering::Acquire);
         let offset = address.checked_sub(base).filter(|_| base > BEING_FILLED)? as u64;
         (offset < self.bytes.load(Ordering::Relaxed)).then_some(offset)
     }
 
-    /// The file and its length; none if the descriptor is not the file's any more, and must be left alone.
+    /// The file and its length; `None` if the descriptor is another file's by now, and must not be touched.
     fn file(&self) -> Option<(BorrowedFd<'static>, u64)> {
-        // SAFETY: the file is open as long as it is watched, but in a forked child, where a number that is nobody's is an error.
+        // SAFETY: the file is open while it is watched, except in a forked child, where the calls fail for a closed number.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
         let stat = fstat(fd).ok()?;
         let is_same =
@@ -136,7 +136,7 @@ impl Place {
         is_same.then_some((fd, stat.st_size as u64))
     }
 
-    /// Says so, if it was not said of this file before.
+    /// Prints a message, once for each file and reason.
     fn say(&self, fd: BorrowedFd<'_>, why: Why, offset: u64) {
         let bit = match why {
             Why::Shorter { .. } => 1,
@@ -149,8 +149,8 @@ impl Place {
         if self.said.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        // Its stack has room for a path and a message, which that of the handler may not have.
-        apart::run(|| Settings::with_path(fd, |path| say(path, why, offset)));
+        // Its stack has space for a path and a message, which the handler's may not have.
+        unshared_fd_thread::run(|| Settings::with_path(fd, |path| say(path, why, offset)));
     }
 }
 
@@ -158,35 +158,35 @@ fn say(path: &Path, why: Why, offset: u64) {
     let path = path.display();
     match why {
         Why::Shorter { len } => messages::say(format_args!(
-            "SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and byte {offset} was touched"
+            "SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and the program touched byte {offset}"
         )),
-        Why::NotRead => messages::say(format_args!(
-            "SIGBUS: byte {offset} of {path} cannot be read from its device (dmesg says more)"
-        )),
+        Why::NotRead => {
+            messages::say(format_args!("SIGBUS: cannot read byte {offset} of {path} from its device (see dmesg)"))
+        }
         Why::NoRoom(error) => messages::say(format_args!(
-            "SIGBUS: there is no room for what is stored to byte {offset} of {path}: {error}; with --on-full wait the program waits for it"
+            "SIGBUS: the disk has no space for a store to byte {offset} of {path}: {error}; with --on-full wait the program waits for space"
         )),
         Why::Waits(error) => messages::say(format_args!(
-            "the program waits: there is no room for what is stored to byte {offset} of {path}: {error}"
+            "the program waits: the disk has no space for a store to byte {offset} of {path}: {error}"
         )),
         Why::NotStored => messages::say(format_args!(
-            "SIGBUS: byte {offset} of {path} cannot be stored to, though there is room (dmesg says more)"
+            "SIGBUS: a store to byte {offset} of {path} fails though the disk has space (see dmesg)"
         )),
         Why::CacheIsFull(error) => messages::say(format_args!(
-            "SIGBUS: the cache has no room for byte {offset} of {path}: {error}: what it holds cannot be written; with --engine managed and --on-full wait the program waits for room on the disk"
+            "SIGBUS: the cache cannot write its dirty pages, and has no space for byte {offset} of {path}: {error}; with --engine managed and --on-full wait the program waits for space on the disk"
         )),
     }
 }
 
-/// Looks at a SIGBUS that is nobody else's; whether the access is to be tried again.
+/// Handles a SIGBUS that nobody else handles; true if the access is to be tried again.
 fn explain(address: usize, is_store: bool) -> bool {
-    // What the cache calls is its own business.
+    // The calls that the cache makes are vmio's own.
     let refused = match entry::as_vmio(|| vmio::fault_again(address, is_store)) {
         Some(Ok(())) => return true,
         Some(Err(refused)) => Some(refused),
         None => None,
     };
-    // Of a file that is mapped several times the cache knows the addresses.
+    // The cache knows the file's main addresses, of whatever window the fault is.
     let known_at = refused.map_or(address, |refused| refused.mapping + refused.offset as usize + address % PAGE_BYTES);
     let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(known_at)?))) else {
         return false;
@@ -213,10 +213,10 @@ fn explain(address: usize, is_store: bool) -> bool {
         return false;
     }
     let is_linuxs = place.is_linuxs.load(Ordering::Relaxed);
-    let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_room);
+    let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_space);
     let tries = place.tries_of(page);
-    let room = room_for(page, tries, len);
-    match retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start)) {
+    let space = space_for(page, tries, len);
+    match retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, space.start, space.end - space.start)) {
         Ok(()) if tries < TRIES_MAX && is_linuxs => {
             place.tries.store(tries + 1, Ordering::Relaxed);
             true
@@ -228,9 +228,9 @@ fn explain(address: usize, is_store: bool) -> bool {
         }
         Err(error @ (Errno::NOSPC | Errno::DQUOT)) if waits => {
             place.say(fd, Why::Waits(error), offset);
-            let time = Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() };
+            let time = Timespec { tv_sec: 0, tv_nsec: RETRY_AFTER.subsec_nanos().into() };
             let _ = nanosleep(&time);
-            // The store finds out whether there is room by now. Between the two the thread gets the signals that were sent to it, as always.
+            // The repeated store finds out whether there is space by now. In between the thread gets its pending signals.
             true
         }
         Err(error) => {
@@ -240,15 +240,15 @@ fn explain(address: usize, is_store: bool) -> bool {
     }
 }
 
-/// Tells the mapping at an address how long the file has become by the hand of another process. This locks and may allocate, as a
-/// call of the program's does: but for a program whose allocator is at work in a mapped file nobody waits for this thread.
+/// Tells the mapping at an address about a length that another process has given the file. This takes locks and may allocate, as calls of
+/// the program's do. Only a program whose allocator itself works in a mapped file could wait for this thread.
 fn adopt_length(address: usize) -> Answer<()> {
     let (file, _) = Process::current()?.table.lock().by_address(address)?;
     Some(file.adopt_length().map(drop))
 }
 
 impl Place {
-    /// How often the store to a page that has room has been tried again, one after the other.
+    /// How often a store to a page that has space has been tried again in a row.
     fn tries_of(&self, page: u64) -> u32 {
         if self.last_page.swap(page, Ordering::Relaxed) != page {
             self.tries.store(0, Ordering::Relaxed);
@@ -257,8 +257,8 @@ impl Place {
     }
 }
 
-/// What is to have room so that a page can be stored to: itself, or if that is not enough, all that may be one folio with it.
-fn room_for(page: u64, tries: u32, len: u64) -> Range<u64> {
+/// The range that needs space for a store to a page: the page itself or, if that was not enough, all of the folio that it may be in.
+fn space_for(page: u64, tries: u32, len: u64) -> Range<u64> {
     let page_bytes = PAGE_BYTES as u64;
     let start = page * page_bytes;
     if tries == 0 {
@@ -273,10 +273,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_room_by_itself_gets_it_with_its_folio() {
+    fn a_page_without_space_gets_it_with_its_folio() {
         let page = PAGE_BYTES as u64;
-        assert_eq!(room_for(513, 0, 600 * page), 513 * page..514 * page);
-        assert_eq!(room_for(513, 1, 600 * page - 5), 512 * page..600 * page);
-        assert_eq!(room_for(3, 1, u64::MAX - page), 0..FOLIO_BYTES_MAX);
+        assert_eq!(space_for(513, 0, 600 * page), 513 * page..514 * page);
+        assert_eq!(space_for(513, 1, 600 * page - 5), 512 * page..600 * page);
+        assert_eq!(space_for(3, 1, u64::MAX - page), 0..FOLIO_BYTES_MAX);
     }
 }

@@ -1,11 +1,11 @@
-//! The addresses that the program sees a file at.
+//! The addresses at which the program sees a file.
 //!
-//! A window is as long as all of the file may become, and byte n of the file is byte n of each: what the program maps is
-//! a part of one. So its mappings of a file that do not overlap share a window, whatever their number, and each that
-//! does overlap another gets addresses of its own, as the kernel would give it.
+//! A window has space for the whole file at its largest length, and byte n of the file is byte n of each window. A mapping of the program's is
+//! a part of a window. Mappings that do not overlap share a window. A mapping that overlaps another gets addresses in another window, as
+//! the kernel would give it.
 //!
-//! Of a file whose pages are the page cache's ([`File::uses_page_cache`](crate::file::File::uses_page_cache)) there is one window alone:
-//! what is done to a part of it Linux does, and what does not fit it may map elsewhere.
+//! A file whose pages are in the page cache ([`File::uses_page_cache`](crate::file::File::uses_page_cache)) has only one window. Linux does
+//! all calls on parts of it, and maps elsewhere what does not fit.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::errno::{self, Errno};
 /// All addresses of one file.
 pub(crate) struct Windows {
     windows: Vec<Window>,
-    /// Whether protection, forks and the rest are Linux's, for any part by itself.
+    /// Whether Linux handles protection, forks and the rest, for each part separately.
     uses_page_cache: bool,
     /// Length of each in bytes.
     reserved: u64,
@@ -28,18 +28,18 @@ pub(crate) struct Windows {
 struct Window {
     base: usize,
     rights: Rights,
-    /// What of it the program has mapped, in bytes of the file.
+    /// The bytes of the file that the program has mapped in it.
     live: RangeSet<u64>,
-    /// What holds the addresses; nothing for the mapping's own, which stay as long as the file.
+    /// The view that holds the addresses; none for the mapping's own addresses, which stay as long as the file.
     _view: Option<View>,
 }
 
-/// What may be done through a window.
+/// The accesses that a window allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// Whether stores are let through. Never taken back: see [`Windows::make_writable`].
+    /// Whether stores are allowed. Never taken back: see [`Windows::make_writable`].
     pub(crate) is_writable: bool,
-    /// Whether stores may ever be let through: what is stored there reaches the file.
+    /// Whether stores may ever be allowed: they reach the file.
     pub(crate) may_store: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Place {
 }
 
 impl Windows {
-    /// The addresses of the mapping itself, of which the program has none yet.
+    /// The addresses of the mapping itself, of which the program has mapped nothing yet.
     pub(crate) fn of(mapping: &Mapping, reserved: u64) -> Self {
         let stores = mapping.access() == Access::ReadWrite;
         let own = Window {
@@ -64,17 +64,17 @@ impl Windows {
         Windows { windows: vec![own], uses_page_cache: false, reserved }
     }
 
-    /// The same of a mapping whose faults Linux takes: it forks as it does without vmio.
+    /// The same for a mapping whose faults Linux handles. It is inherited by forks as without vmio.
     pub(crate) fn of_page_cache(mapping: &Mapping, reserved: u64) -> Result<Self, Errno> {
         // SAFETY: the range is the mapping's, and the advice changes no contents.
         unsafe { madvise(mapping.as_ptr().cast_mut().cast(), reserved as usize, Advice::LinuxDoFork)? };
         Ok(Windows { uses_page_cache: true, ..Windows::of(mapping, reserved) })
     }
 
-    /// The same in a forked child, whose program has mapped what that of its parent had.
+    /// The same in a forked child, which inherits its parent's mappings.
     ///
     /// # Safety
-    /// The mapping has adopted the addresses of the parent's, whose windows these were.
+    /// The mapping has adopted the addresses of the parent's mapping, whose windows these were.
     pub(crate) unsafe fn inherited(&self) -> Self {
         let own = self.windows.first().map(|own| Window {
             base: own.base,
@@ -85,7 +85,7 @@ impl Windows {
         Windows { windows: own.into_iter().collect(), ..*self }
     }
 
-    /// Where the mapping itself lies.
+    /// The addresses of the mapping itself.
     pub(crate) fn addresses(&self) -> Option<Range<usize>> {
         self.windows.first().map(|own| own.base..own.base + self.reserved as usize)
     }
@@ -95,7 +95,7 @@ impl Windows {
         self.windows.iter().all(|window| window.live.is_empty())
     }
 
-    /// Addresses for bytes of the file that the program has not mapped there.
+    /// Maps bytes of the file, and returns their address.
     pub(crate) fn map(&mut self, mapping: &Mapping, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
         let is_too_long = bytes.end > self.reserved;
         if self.uses_page_cache {
@@ -109,7 +109,7 @@ impl Windows {
             Some(found) => found,
             None => match self.open(mapping, rights) {
                 Ok(opened) => opened,
-                // Without views (before Linux 6.7): better with the protection of another than not at all.
+                // There are no views before Linux 6.7: better with another protection than not at all.
                 Err(error) => {
                     let is_free = |window: &Window| {
                         window.rights.may_store == rights.may_store
@@ -136,7 +136,7 @@ impl Windows {
         Ok(self.windows.len() - 1)
     }
 
-    /// Where an address lies, if it is in a window.
+    /// The place of an address, if it is in a window.
     pub(crate) fn find(&self, address: usize) -> Option<Place> {
         self.windows.iter().enumerate().find_map(|(window, Window { base, .. })| {
             let offset = address.checked_sub(*base)? as u64;
@@ -144,7 +144,7 @@ impl Windows {
         })
     }
 
-    /// Whether a range of addresses meets a window.
+    /// Whether a range of addresses overlaps a window.
     pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
         let reserved = self.reserved as usize;
         self.windows.iter().any(|window| window.base < addresses.end && addresses.start < window.base + reserved)
@@ -156,14 +156,14 @@ impl Windows {
         Some(place.offset..end)
     }
 
-    /// The program has done with bytes at a window. A window of which it has nothing left goes.
+    /// Unmaps bytes of a window. A window without mapped bytes is removed.
     pub(crate) fn unmap(&mut self, mapping: &Mapping, place: Place, bytes: Range<u64>) {
         let window = &mut self.windows[place.window];
         if self.uses_page_cache {
             let known = bytes.start..bytes.end.min(mapping.len());
             window.unlock_part(&bytes);
             if !known.is_empty() {
-                // What stays in the page cache counts.
+                // Pages that stay in the page cache count against the budget.
                 let _ = mapping.advise(known.clone(), vmio::Advice::Cold);
             }
             window.forget_part(&bytes);
@@ -190,13 +190,13 @@ impl Windows {
         is_free
     }
 
-    /// What may be done at a place.
+    /// The accesses that are allowed at a place.
     pub(crate) fn rights(&self, place: Place) -> Rights {
         self.windows[place.window].rights
     }
 
-    /// Lets stores at a place through: in all of its window, since it must stay one piece for the kernel, whose copies
-    /// into it would else end at the seams.
+    /// Allows stores at a place, in all of its window: the window must stay one mapping for the kernel, whose copies into it would else end at
+    /// the seams.
     pub(crate) fn make_writable(&mut self, place: Place) -> Result<(), Errno> {
         let window = &mut self.windows[place.window];
         protect(window.base, self.reserved, MprotectFlags::READ | MprotectFlags::WRITE)?;
@@ -206,8 +206,8 @@ impl Windows {
 }
 
 impl Window {
-    /// Addresses for a part that Linux protects by itself. What others store to cannot be mapped privately here, as the program may
-    /// come to store to that.
+    /// Maps a part that Linux protects separately. A private mapping of a file that others may store to is not possible here, as the program
+    /// may later store to it.
     fn map_part(&mut self, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
         if self.rights.may_store != rights.may_store || self.live.overlaps(&bytes) {
             return Err(Errno::BUSY);
@@ -218,17 +218,17 @@ impl Window {
         Ok(address)
     }
 
-    /// What is locked in memory cannot be unmapped.
+    /// Unlocks a part: locked memory cannot be evicted.
     fn unlock_part(&self, bytes: &Range<u64>) {
         let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
-        // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back.
+        // SAFETY: the program has unmapped this part, whose faults Linux handles.
         let _ = unsafe { munlock(start as *mut _, len) };
     }
 
-    /// Has nothing stay of what the program has said of a part. If it cannot be kept from being touched, it is as with the others.
+    /// Resets a part to its original advice and protection. Without the protection it behaves as with the other engines.
     fn forget_part(&self, bytes: &Range<u64>) {
         let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
-        // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back; no call changes the file.
+        // SAFETY: the program has unmapped this part, whose faults Linux handles; the calls do not change the file.
         unsafe {
             for advice in [Advice::LinuxDoFork, Advice::LinuxDontNeed] {
                 let _ = madvise(start as *mut _, len, advice);
@@ -247,8 +247,7 @@ fn access(rights: Rights) -> MprotectFlags {
 }
 
 fn protect(base: usize, len: u64, flags: MprotectFlags) -> Result<(), Errno> {
-    // SAFETY: the range is a whole view of a mapping, which only the program touches; vmio itself never does, but
-    // through the mapping's own addresses. Or it is a part of one whose faults Linux takes, and then vmio touches none of it. Who may
-    // store there is the program's to say.
+    // SAFETY: the range is a whole view of a mapping, which only the program touches: vmio uses the mapping's own addresses. Or it is a part of
+    // a mapping whose faults Linux handles, which vmio does not touch. The program decides on the protection.
     unsafe { mprotect(base as *mut _, len as usize, flags) }
 }

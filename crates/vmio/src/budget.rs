@@ -3,7 +3,7 @@
 //! As FastMap's per-core free lists (§3.3): a core takes from its own share, refills it from the pool in batches, and
 //! steals from the others when the pool is empty. Nothing is allocated or locked.
 //!
-//! The capacity may change. What a smaller one does not find free it owes, and whatever is given back pays that first.
+//! The capacity may change. What a smaller one does not find free it owes, and whatever is given back repays that first.
 //! At any time the pages that are free or taken are as many as the capacity and what is owed.
 
 use std::ops::Deref;
@@ -56,7 +56,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         Budget { limit: CachePadded::new(AtomicU64::new(limit.word())), pool, cores }
     }
 
-    /// Takes so many pages for the given core, all or none; `None` when not enough are free.
+    /// Takes this many pages for the given core, all or none; `None` when not enough are free.
     pub(crate) fn take(&self, core: usize, pages: u32) -> Option<Taken> {
         let pages = u64::from(pages);
         let local = &self.cores[core % self.cores.len()];
@@ -78,17 +78,17 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         }
         if held > pages {
             local.fetch_add(held - pages, Ordering::SeqCst);
-            self.pay_with_free();
+            self.repay_from_free();
         }
         Some(Taken::Refilled)
     }
 
-    /// Gives pages back: to pay what is owed, then to the pool.
+    /// Gives pages back: to repay what is owed, then to the pool.
     pub(crate) fn release(&self, pages: u32) {
-        let left = pages - self.pay(pages);
+        let left = pages - self.repay(pages);
         if left > 0 {
             self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
-            self.pay_with_free();
+            self.repay_from_free();
         }
     }
 
@@ -104,7 +104,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         let before = self.limit().capacity;
         if capacity < before {
             self.change_limit(|limit| Limit { capacity, owed: limit.owed + (before - capacity) });
-            self.pay_with_free();
+            self.repay_from_free();
         } else {
             // In the limit first, so that never more are free than may be.
             let more = capacity - before;
@@ -129,15 +129,15 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         (u64::from(self.limit().capacity) / (16 * self.cores.len() as u64)).clamp(1, 32)
     }
 
-    /// Pays with so many pages, or as many as are owed; returns how many.
-    fn pay(&self, pages: u32) -> u32 {
+    /// Repays this many pages, or as many as are owed; returns how many.
+    fn repay(&self, pages: u32) -> u32 {
         let before = self.change_limit(|limit| Limit { owed: limit.owed.saturating_sub(pages), ..limit });
         before.owed.min(pages)
     }
 
-    /// Pays with free pages, until nothing is owed or nothing is free. Whoever makes some free looks here afterwards, and
+    /// Repays with free pages, until nothing is owed or nothing is free. A thread that frees some looks here afterwards, and
     /// whoever owes some looks for free ones: one of them sees the other.
-    fn pay_with_free(&self) {
+    fn repay_from_free(&self) {
         loop {
             between_seq_cst();
             let owed = u64::from(self.limit().owed);
@@ -149,8 +149,8 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
             if taken == 0 {
                 return;
             }
-            // Others may have paid meanwhile.
-            let left = taken - self.pay(taken);
+            // Others may have repaid meanwhile.
+            let left = taken - self.repay(taken);
             self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
         }
     }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_smaller_budget_owes_is_paid_before_anything_is_given_out() {
+    fn what_a_smaller_budget_owes_is_repaid_before_anything_is_given_out() {
         let budget = budget_of_its_own(100, 2);
         assert!(budget.take(0, 1).is_some() && budget.take(1, 69).is_some());
         budget.resize(50);
@@ -265,7 +265,7 @@ mod loom_model {
     /// the limit says, and nothing is free while something is owed.
     #[test]
     fn loom_budget_is_conserved_while_it_is_resized() {
-        // Who gives back last shows what is left free, and who takes last what is given out.
+        // The last thread to give back shows what is left free, and the last to take what is given out.
         for (capacities, takes_again) in [([0, 2], true), ([3, 0], false)] {
             loom::model(move || {
                 let budget = Arc::new(budget_of_its_own(2, 1));

@@ -1,11 +1,12 @@
-//! What can go wrong, with the value that was wrong and what to do about it.
+//! Errors: each with the value that was wrong, and what to do about it.
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 
 use crate::file_user::{FileUser, Holder};
 
-/// The result of vmio's operations.
+/// The result of a vmio operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
@@ -13,24 +14,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The kernel denies userfaultfd or lacks what vmio needs of it.
-    #[error("userfaultfd is not to be had: {reason} (`vmio doctor` says what to change)")]
+    #[error("userfaultfd is not available: {reason} (`vmio doctor` says what to change)")]
     NoUserfaultfd {
-        /// What the kernel said, and what it means.
+        /// The kernel's answer, and what it means.
         reason: String,
     },
-    /// The process may not handle page faults inside system calls, which [`crate::Engine::ReaderThread`] does.
+    /// The process may not handle page faults inside system calls, as [`crate::Engine::ReaderThread`] has to.
     #[error("the reader-thread engine may not handle page faults inside system calls: {reason}")]
     KernelFaultsDenied {
-        /// Which rights were looked for, and how to get one of them.
+        /// The rights of which one is needed, and how to get one.
         reason: String,
     },
-    /// There is no kernel module that [`crate::Engine::Kernel`] could use.
-    #[error("the kernel module is not to be had: {reason}")]
+    /// There is no kernel module for [`crate::Engine::Kernel`].
+    #[error("the kernel module is not available: {reason}")]
     NoKernelModule {
         /// What is missing, and what to do about it.
         reason: String,
     },
-    /// A system call that vmio cannot do without failed.
+    /// A system call that vmio needs failed.
     #[error("{operation} failed")]
     System {
         /// What was being done.
@@ -58,7 +59,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The file is not on persistent memory, or its file system does not map that itself (MAP_SYNC).
+    /// The file is not on persistent memory, or its file system does not map that memory itself (MAP_SYNC).
     #[error(
         "{path} cannot be mapped past the page cache (MAP_SYNC): put it on ext4 or xfs mounted with `-o dax=always` from \
          persistent memory in fsdax mode (`ndctl create-namespace -m fsdax`), or open it with FileBacking"
@@ -70,15 +71,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another process has the file mapped in a way that does not go with the one that was wanted: pages that a process
-    /// keeps to itself would differ from what others store.
+    /// Another process has the file mapped in a way that does not go with the one that was wanted: cached pages of one process
+    /// would differ from what others store.
     #[error("{backing} is in use: {holder}; {}", wanted.way_round(*holder))]
     InUse {
         /// What was to be mapped.
         backing: String,
-        /// Who keeps us off.
+        /// The holder of the lock.
         holder: Holder,
-        /// How it was to be mapped.
+        /// How this process wanted to map it.
         wanted: FileUser,
     },
     /// This process already maps the file, through another cache or with other rights.
@@ -86,48 +87,26 @@ pub enum Error {
     AlreadyMapped {
         /// What was to be mapped.
         backing: String,
-        /// In which way the present mapping differs.
+        /// How the present mapping differs.
         how: &'static str,
     },
-    /// The engine of the cache cannot do what was asked for.
-    #[error("{what} cannot be had with the managed engine: {why}")]
-    NotManaged {
+    /// The engine, or the kind of mapping, does not support what was asked for.
+    #[error("{by} does not support {what}: {why}")]
+    Unsupported {
+        /// Which engine or kind of mapping.
+        by: UnsupportedBy,
         /// What was asked for.
         what: &'static str,
         /// Why not, and what to do instead.
         why: &'static str,
     },
-    /// [`crate::Engine::Kernel`] cannot do what was asked for.
-    #[error("{what} cannot be had with the kernel module: {why}")]
-    NotInKernel {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// A mapping without a cache ([`crate::Mapping::open_direct`]) cannot do what was asked for.
-    #[error("{what} cannot be had of a direct mapping: {why}")]
-    NotDirect {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// A commit was asked for of a mapping whose changes do not wait for one.
+    /// A commit of a mapping without a journal.
     #[error("{backing} has no journal to commit to: open it with MappingOptions::atomic")]
     NotAtomic {
         /// What is mapped.
         backing: String,
     },
-    /// An atomic mapping cannot do what was asked for.
-    #[error("{what} cannot be had of an atomic mapping: {why}")]
-    Atomic {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// Another range of addresses was asked for of a mapping that has frames for one only.
+    /// A view of a mapping whose frames can be mapped at one range of addresses only.
     #[error(
         "{backing} is mapped at one range of addresses only: \
          open it first with FrameHint::SharedAddresses, on Linux 6.7 or later"
@@ -136,12 +115,12 @@ pub enum Error {
         /// What is mapped.
         backing: String,
     },
-    /// A mapping has as many views as it may have.
+    /// A view of a mapping that has as many views as it may have.
     #[error("{backing} has {limit} views, which is the limit: drop one")]
     TooManyViews {
         /// What is mapped.
         backing: String,
-        /// The most that there may be at a time.
+        /// The most views at a time.
         limit: u64,
     },
     /// A range lies outside the mapping.
@@ -152,7 +131,7 @@ pub enum Error {
         /// The mapping's length.
         len: u64,
     },
-    /// A write was asked of a read-only mapping.
+    /// A write to a read-only mapping.
     #[error("the mapping of {backing} is read-only")]
     ReadOnly {
         /// What is mapped.
@@ -169,7 +148,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A page was read, but the mapping's verifier rejects its contents.
+    /// A page whose contents the mapping's verifier rejects.
     #[error("the page at byte {offset} of {backing} does not verify: its contents are not what was written")]
     Corrupt {
         /// What is mapped.
@@ -190,8 +169,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The last handle was closed, and dirty pages could not be written: no sync comes that would try them again. Sync before, and close when
-    /// that has succeeded, to keep them.
+    /// The last handle was closed, and dirty pages could not be written: no later sync tries them again. To keep them, sync first, and
+    /// close when the sync has succeeded.
     #[error(
         "{lost_pages} page(s) of {backing} could not be written when it was closed, the first at byte {offset}: what was stored to them is lost"
     )]
@@ -206,7 +185,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The device could not be flushed. What it still holds of the writes before is unknown, now and for good.
+    /// The device could not be flushed. Which of the earlier writes are durable is unknown, now and for good.
     #[error("flushing {backing} failed; what was written since the last good sync may be lost: reopen it")]
     Flush {
         /// What is mapped.
@@ -223,7 +202,7 @@ pub enum Error {
         /// What holds the pages.
         why: &'static str,
     },
-    /// Pins may hold three quarters of the cache at most, else the rest of the program could not run.
+    /// Pins would hold more than three quarters of the cache, and leave too little for the rest of the program.
     #[error(
         "pinning {wanted_pages} more pages would exceed the limit of {limit_pages}; drop pins or enlarge the cache"
     )]
@@ -241,17 +220,17 @@ pub enum Error {
     FloorsTooHigh {
         /// The floor asked for, in whole pages.
         floor_bytes: u64,
-        /// The sum of those that there are.
+        /// The sum of the floors of the open mappings.
         others_bytes: u64,
-        /// The most that all of them may be.
+        /// The most that all floors may be.
         limit_bytes: u64,
     },
     /// The cache could not be made smaller; its capacity is what it was.
     #[error("the cache cannot shrink to {wanted_bytes} bytes of pages: {why}")]
     NotShrunk {
-        /// What its pages were to take.
+        /// The bytes that its pages were to take.
         wanted_bytes: u64,
-        /// What keeps it from that.
+        /// What prevents it.
         why: &'static str,
     },
     /// The file cannot grow beyond the address space that was reserved for it.
@@ -273,7 +252,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// There is no journal, or none that this version can read.
+    /// What was opened is no journal, or none that this version can read.
     #[error("{journal} is no journal that vmio can use: {reason}")]
     NotAJournal {
         /// The journal's path.
@@ -281,7 +260,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// Something is wrong with a part of the journal that had been durable: not the trace of a crash. Nothing was changed.
+    /// A part of the journal that had been durable is damaged, which no crash does. Nothing was changed.
     #[error("{journal} is damaged at byte {offset}: {what}; `vmio journal verify` says what can still be read")]
     JournalDamaged {
         /// The journal's path.
@@ -291,9 +270,9 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
-    /// The journal has no room for what is not committed. Nothing is lost: it stays dirty in memory or spilled.
+    /// The journal has no space for what is not committed. Nothing is lost: it stays dirty in memory, or spilled.
     #[error(
-        "{journal} is full: {uncommitted_bytes} of its {capacity_bytes} bytes are not committed;          commit more often, or make a larger journal"
+        "{journal} is full: {uncommitted_bytes} of its {capacity_bytes} bytes are not committed; commit more often, or make a larger journal"
     )]
     JournalFull {
         /// The journal's path.
@@ -303,7 +282,7 @@ pub enum Error {
         /// What was appended to it since the last commit.
         uncommitted_bytes: u64,
     },
-    /// The journal could not be read or written. A commit that fails so is not acknowledged; its pages stay part of the next.
+    /// The journal could not be read or written. A commit that fails so is not acknowledged; its pages are part of the next one.
     #[error("{operation} the journal {journal} failed")]
     Journal {
         /// The journal's path.
@@ -314,7 +293,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The journal could not be flushed. The next commit writes everything again that is not known to be durable.
+    /// The journal could not be flushed. The next commit writes everything again whose durability is not known.
     #[error("flushing the journal {journal} failed; the commit is not acknowledged, and the next one tries again")]
     JournalFlush {
         /// The journal's path.
@@ -323,8 +302,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Committed pages could not be brought into their file. They are safe in the journal, which tries again.
-    #[error("cannot bring committed pages into {file}; they stay in the journal")]
+    /// Committed pages could not be written to their file. They are safe in the journal, which tries again.
+    #[error("cannot write committed pages to {file}; they stay in the journal")]
     Checkpoint {
         /// The file's path.
         file: String,
@@ -332,7 +311,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file of a journal is not what it was.
+    /// A file of a journal has changed since it joined.
     #[error("{path}, a file of the journal {journal}: {reason}")]
     JournaledFile {
         /// The journal's path.
@@ -347,8 +326,33 @@ pub enum Error {
     Forked,
 }
 
+/// What does not support something: see [`Error::Unsupported`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnsupportedBy {
+    /// A cache with [`crate::Engine::Managed`].
+    ManagedEngine,
+    /// A cache with [`crate::Engine::Kernel`].
+    KernelEngine,
+    /// A mapping without a cache ([`crate::Mapping::open_direct`]).
+    DirectMapping,
+    /// A mapping with a journal ([`crate::MappingOptions::atomic`]).
+    AtomicMapping,
+}
+
+impl fmt::Display for UnsupportedBy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            UnsupportedBy::ManagedEngine => "the managed engine",
+            UnsupportedBy::KernelEngine => "the kernel module's engine",
+            UnsupportedBy::DirectMapping => "a direct mapping",
+            UnsupportedBy::AtomicMapping => "an atomic mapping",
+        })
+    }
+}
+
 impl Error {
-    /// What is dirty goes with the mapping: of a failure to write it that is what there is to say.
+    /// The error of the last handle: dirty pages that could not be written are lost with the mapping.
     pub(crate) fn at_the_end(self) -> Self {
         match self {
             Error::Write { backing, offset, failed_pages, source } => {

@@ -1,21 +1,21 @@
-//! Which processes may have a file mapped at the same time.
+//! The kinds of users of a file, and which of them may have it mapped at the same time.
 
 use std::fmt;
 
-/// How a process has a file mapped, as far as others must know. Cached pages are a process's own, and the other engines'
-/// way; with [`crate::Engine::Managed`] pages are the kernel's, the same in all processes.
+/// How a process has a file mapped, as far as others must know. With [`crate::Engine::Managed`] pages are the kernel's, the same in
+/// all processes; with the other engines they are cached, and the process's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUser {
-    /// Keeps pages of its own and stores to them: nobody else would see its stores in time. Alone.
+    /// Keeps pages of its own and stores to them. Others would not see its stores in time: it shares with nobody.
     CachedWriter,
-    /// Keeps pages of its own, which must not become old: shares with all that do not store.
+    /// Keeps pages of its own, which must not become old: it shares with all that do not store.
     CachedReader,
-    /// Stores to the kernel's pages: shares with all that look at those.
+    /// Stores to the kernel's pages: it shares with all that access those.
     ManagedWriter,
-    /// Looks at the kernel's pages: shares with all but a cached writer.
+    /// Loads from the kernel's pages: it shares with all but a cached writer.
     ManagedReader,
-    /// A cached writer that comes in spite of anybody who has the file mapped, and sees to it by other means that their stores and its
-    /// own do not meet. Others than successors are kept off from then on.
+    /// A cached writer that maps the file whoever has it mapped, and prevents by other means that their stores and its own meet.
+    /// Others than successors are locked out from then on.
     Successor,
 }
 
@@ -38,12 +38,12 @@ impl FileUser {
     }
 }
 
-/// Who holds a lock that keeps us off.
+/// The holder of a lock that locks this process out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// Another process that maps the file.
     User(FileUser),
-    /// Somebody with a lock that is none of vmio's and covers the whole file.
+    /// A process with a lock that is not vmio's and covers the whole file.
     Stranger,
 }
 

@@ -1,8 +1,12 @@
-//! Memory-mapped I/O for fast storage: reach data larger than memory with loads and stores, and keep control of what
-//! is resident, when dirty pages are written, and what is durable.
+//! Memory-mapped I/O for fast storage: reach data larger than memory with loads and stores, and control what is resident, when
+//! dirty pages are written, and what is durable.
+//!
+//! A [`Cache`] is a budget of memory. A [`Mapping`] is a file, device or other [`Backing`](backing::Backing) as a range of addresses
+//! over a cache. [`MappingOptions`] say how it is mapped, [`Advice`] how it will be used, and [`Mapping::sync`] makes stores
+//! durable. With a [`Journal`](journal::Journal) the stores to several files become durable together ([`Mapping::commit`]).
 //!
 //! ```
-//! use vmio::backing::{Access, FileBacking};
+//! use vmio::backing::FileBacking;
 //! use vmio::{Advice, Cache, Mapping, MappingOptions};
 //!
 //! fn main() -> vmio::Result<()> {
@@ -17,6 +21,50 @@
 //!     map.close()
 //! }
 //! ```
+//!
+//! A hit costs the same with each [`Engine`]: nothing. The engines differ in who handles a miss:
+//!
+//! | | [`Sigbus`] (default) | [`ReaderThread`] | [`Managed`] | [`Kernel`] |
+//! |---|---|---|---|---|
+//! | a miss is handled by | the thread that misses, in a SIGBUS handler | a thread of the cache | Linux mmap | vmio.ko |
+//! | a miss costs, beside its I/O | some 3 µs | 6 to 46 µs more | what Linux takes | what the module takes |
+//! | needs | userfaultfd | Linux 6.6, a right (a) | nothing | vmio.ko, `/dev/vmio` |
+//! | threads may block SIGBUS | no | yes | yes | yes (b) |
+//! | pointers for system calls | to pinned pages | yes (c) | yes | yes (b) |
+//! | what can be mapped | any backing | any backing | files, block devices | those with direct I/O |
+//! | other processes | many readers, or one writer | many readers, or one writer | many readers and writers | many readers, or one writer |
+//! | the budget holds | at every instant | at every instant | within milliseconds (d) | at every instant, reserved at the start |
+//! | written and evicted by | vmio | vmio | vmio, and Linux as it likes | vmio.ko |
+//! | a page that cannot be read | SIGBUS, or poison | SIGBUS, poison, or EFAULT | SIGBUS | SIGBUS, or poison |
+//! | a page that cannot be written | stays dirty | stays dirty | may be lost (e) | stays dirty |
+//! | page verifier, poison | yes | yes | no | yes; one that seals: read-only mappings |
+//! | atomic mappings | yes | yes | no | no |
+//! | floors and ceilings | yes | yes | no | no |
+//! | views | `SharedAddresses` | `SharedAddresses` | no | yes, without a verifier |
+//! | frames, units, policies | yes | yes, no `Stream` | no effect | no effect |
+//! | priorities are kept by | 2 MiB | 2 MiB | runs of up to 2 MiB (f) | page |
+//! | read-ahead is set for | 2 MiB | 2 MiB | on or off | the whole mapping |
+//! | [`Advice::Fresh`], [`Advice::Free`] | yes | yes | no effect | yes |
+//! | [`Advice::Reuse`], [`Advice::Cold`] | yes | yes | `Cold` | no effect |
+//! | a pin takes | nothing | nothing | mlock (RLIMIT_MEMLOCK) | a file descriptor |
+//! | [`LockMemory::Require`] | yes | yes | no | never swapped |
+//! | [`Stats`] has | everything | everything | estimates, no misses | what the module counts |
+//!
+//! - (a) The right to handle faults of system calls: CAP_SYS_PTRACE, the sysctl `vm.unprivileged_userfaultfd` at 1, or read and
+//!   write access to `/dev/userfaultfd`.
+//! - (b) Not for pages of a mapping with a verifier or poison: see [`Kernel`].
+//! - (c) Two kinds of system call still need a pinned range: see [`ReaderThread`].
+//! - (d) A burst of misses may exceed the budget for some milliseconds: see [`Managed`].
+//! - (e) Linux may take a page for clean that it failed to write. After a failed sync every later one fails too
+//!   ([`Error::Flush`]), and the file must be reopened.
+//! - (f) Oldest first, except for pages that were touched between their unmapping and their eviction.
+//!
+//! What an engine does not support is an [`Error::Unsupported`].
+//!
+//! [`Sigbus`]: Engine::Sigbus
+//! [`ReaderThread`]: Engine::ReaderThread
+//! [`Managed`]: Engine::Managed
+//! [`Kernel`]: Engine::Kernel
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 mod atomic;
@@ -67,7 +115,7 @@ pub use cache::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
 pub use elastic::AvailableMemory;
 #[cfg(not(loom))]
-pub use error::{Error, Result};
+pub use error::{Error, Result, UnsupportedBy};
 #[cfg(not(loom))]
 pub use mapped_file::{Advice, SyncHandle, Usage};
 #[cfg(not(loom))]

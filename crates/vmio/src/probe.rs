@@ -1,4 +1,4 @@
-//! What this machine offers, and what a user could change.
+//! Probes what this machine offers, and what a user could change: `vmio doctor` is made of this.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ use crate::sys::vmio_module::{self, ModulePool};
 
 pub use crate::sys::kernel::KernelFeature;
 
-/// Whether something is there.
+/// Whether a feature is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// It is.
@@ -34,7 +34,7 @@ pub enum Probe {
 }
 
 impl Probe {
-    /// Whether it is there.
+    /// Returns whether the feature is there.
     pub fn is_yes(&self) -> bool {
         *self == Probe::Yes
     }
@@ -75,7 +75,14 @@ pub struct Features {
     pub cores: usize,
 }
 
-/// Tries everything out.
+/// Tries every feature out.
+///
+/// # Examples
+///
+/// ```
+/// let features = vmio::probe::probe();
+/// println!("{:?} on Linux {}", features.auto_engine, features.kernel_release);
+/// ```
 pub fn probe() -> Features {
     probe_without(&[])
 }

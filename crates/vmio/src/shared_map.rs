@@ -1,4 +1,4 @@
-//! A file as the kernel maps it for all processes, behind copies.
+//! A file as the kernel maps it for all processes, accessed by copies.
 
 use std::fmt;
 use std::io;
@@ -12,12 +12,30 @@ use crate::sys::page_cache;
 use crate::sys::persistent_map::PersistentMap;
 use crate::sys::signal;
 
-/// The kernel's own shared mapping of a file, from its first byte, whose bytes are copied in and out without a system call
-/// (SplitFS's collection of mappings, thesis §4.5). No cache of vmio's is involved: on a file system with a page cache the bytes are
-/// there, so that every process sees them; on persistent memory (DAX) they are on the device.
+/// The kernel's own shared mapping of a file, from its first byte on, whose bytes are copied in and out without a system call
+/// (SplitFS's collection of mappings, thesis §4.5). No cache of vmio's is involved. On a file system with a page cache the bytes are
+/// in that cache, where every process sees them; on persistent memory (DAX) they are on the device.
 ///
-/// A page that cannot be had (behind the end of the file, a device that fails, no room for a hole) is [`NotThere`], not a SIGBUS, as
-/// long as the thread does not block that signal. Forked children do not have the mapping: to them no page is there.
+/// A page that is not available (behind the end of the file, a device that fails, no space for a hole) is [`NotThere`], not a SIGBUS,
+/// as long as the thread does not block that signal. Forked children do not have the mapping: to them no page is available.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::os::fd::AsFd;
+/// use vmio::{Access, SharedMap};
+///
+/// let file = tempfile::tempfile()?;
+/// file.set_len(8192)?;
+/// let map = SharedMap::open(file.as_fd(), 8192, Access::ReadWrite)?;
+/// map.write_at(5000, b"hello")?;
+/// let mut found = [0; 5];
+/// map.read_at(5000, &mut found)?;
+/// assert_eq!(&found, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct SharedMap {
     kind: Kind,
 }
@@ -27,13 +45,13 @@ enum Kind {
     Persistent(PersistentMap),
 }
 
-/// A page of a [`SharedMap`] cannot be had; bytes before it may have been copied.
+/// A page is not available; bytes before it may have been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotThere;
 
 impl fmt::Display for NotThere {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a page of the file cannot be had")
+        out.write_str("a page of the file is not available")
     }
 }
 
@@ -41,7 +59,11 @@ impl std::error::Error for NotThere {}
 
 impl SharedMap {
     /// Maps `len` bytes, which may reach beyond the end of the file. The descriptor must be open for reading, and with
-    /// [`Access::ReadWrite`] for both; it may be closed afterwards.
+    /// [`Access::ReadWrite`] for writing too; it may be closed afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap.
     pub fn open(file: BorrowedFd<'_>, len: u64, access: Access) -> io::Result<Self> {
         let len = usize::try_from(len).ok().and_then(|len| len.max(1).checked_next_multiple_of(PAGE_BYTES));
         let len = len.ok_or(io::ErrorKind::FileTooLarge)?;
@@ -68,18 +90,26 @@ impl SharedMap {
         if self.map().is_here() { Ok(()) } else { Err(NotThere) }
     }
 
-    /// How far it reaches, in bytes.
+    /// Returns the length of the mapping in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.map().len() as u64
     }
 
-    /// Whether the bytes are on persistent memory: then what was written is durable when [`Self::write_at`] returns.
+    /// Returns whether the bytes are on persistent memory: what was written is then durable when [`Self::write_at`] returns.
     pub fn is_persistent(&self) -> bool {
         matches!(self.kind, Kind::Persistent(_))
     }
 
-    /// Copies bytes out. Panics if they are not within the mapping.
+    /// Copies bytes out of the mapping.
+    ///
+    /// # Errors
+    ///
+    /// [`NotThere`] for a page that is not available.
+    ///
+    /// # Panics
+    ///
+    /// If the bytes are not within the mapping.
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
         self.check_here()?;
@@ -90,7 +120,15 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
-    /// Copies bytes in. Panics if they are not within the mapping, or it is for loads only.
+    /// Copies bytes into the mapping.
+    ///
+    /// # Errors
+    ///
+    /// [`NotThere`] for a page that is not available.
+    ///
+    /// # Panics
+    ///
+    /// If the bytes are not within the mapping, or it is read-only.
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), NotThere> {
         self.check_here()?;
@@ -104,15 +142,16 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
-    /// Fills the page table for a range of the file, whole pages but at the file's end, if nine tenths of it are in memory: then copies take no
-    /// faults. Where it is not, the kernel's own reads fetch it better than faults do. `file` is the mapped one.
+    /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are: copies then take no
+    /// faults. Else the kernel's own reads fetch the range better than faults do. `file` is the mapped file. The range covers whole
+    /// pages, but at the end of the file.
     pub fn populate_if_cached(&self, file: BorrowedFd<'_>, range: Range<u64>) -> bool {
         let page = PAGE_BYTES as u64;
         let pages = (range.end - range.start).div_ceil(page);
         let cached = || page_cache::look(file, &range).map_or(pages, |cached| cached.pages);
         let is_cached = self.is_persistent() || cached() * 10 >= pages * 9;
         if is_cached {
-            // A page that is not to be had is found out by who copies it.
+            // A page that is not available is an error of the copy.
             let _ = self.map().populate(&(range.start..range.end.next_multiple_of(page)));
         }
         is_cached

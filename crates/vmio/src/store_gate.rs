@@ -7,7 +7,7 @@ use crate::atomic::{AtomicU32, Ordering, between_seq_cst, sleep_on, wake_all};
 /// Counts of who is inside, so that cores do not fight for one line.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// Whoever makes a page writable is inside meanwhile. Who closes the gate waits until nobody is: those inside wait for
+/// A thread that makes a page writable is inside meanwhile. The thread that closes the gate waits until nobody is: those inside wait for
 /// nobody, and for no device. Coming and going is async-signal-safe.
 pub(crate) struct StoreGate {
     /// Odd while the gate is closed; counts on with each change.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking};
 use vmio::journal::{Inspection, Journal, JournalOptions, RecordKind};
-use vmio::{Advice, Cache, Error, FrameHint, Mapping, MappingOptions};
+use vmio::{Advice, Cache, Error, FrameHint, Mapping, MappingOptions, UnsupportedBy};
 
 use support::child::{command, is_child};
 use support::{PAGE, Random, at, check_empty, is_managed, load, minimal_cache, store, tiny_cache, watchdog};
@@ -234,7 +234,7 @@ fn what_cannot_be_right_is_refused() {
     let options = || MappingOptions::new().atomic(&journal);
     if is_managed("an atomic mapping") {
         let refused = Mapping::open(&cache, data_file(&path, 10), options());
-        assert!(matches!(refused, Err(Error::NotManaged { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })), "{refused:?}");
         return;
     }
     for frames in [FrameHint::Mixed, FrameHint::SharedAddresses, FrameHint::Stream] {
@@ -247,11 +247,17 @@ fn what_cannot_be_right_is_refused() {
     assert!(matches!(refused, Err(Error::AlreadyMapped { how: "without this journal", .. })), "{refused:?}");
     plain.close().unwrap();
     let map = Mapping::open(&cache, data_file(&path, 10), options()).unwrap();
-    assert!(matches!(map.pin(0..10, Access::ReadWrite), Err(Error::Atomic { .. })));
+    assert!(matches!(
+        map.pin(0..10, Access::ReadWrite),
+        Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, .. })
+    ));
     for advice in [Advice::Free, Advice::Invalidate] {
-        assert!(matches!(map.advise(0..map.len(), advice), Err(Error::Atomic { .. })));
+        assert!(matches!(
+            map.advise(0..map.len(), advice),
+            Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, .. })
+        ));
     }
-    assert!(matches!(map.set_len(PAGE), Err(Error::Atomic { .. })));
+    assert!(matches!(map.set_len(PAGE), Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, .. })));
     drop(map.pin(0..10, Access::ReadOnly).unwrap());
 }
 

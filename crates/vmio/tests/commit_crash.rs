@@ -52,7 +52,7 @@ fn live(seed: u64) -> (u64, u64) {
             },
             // What is dirty goes to the journal; it stays, and the call fails, if the disk does.
             2 => drop(maps[file].advise(0..PAGES * PAGE, Advice::DontNeed)),
-            // Of a disk that is dead, an absent page cannot be had.
+            // Of a disk that is dead, an absent page is not available.
             _ if disk.is_dead() => break,
             _ if maps[file].ensure(at(page)..at(page) + 8).is_ok() => {
                 store(&maps[file], at(page), step);

@@ -40,7 +40,7 @@ fn exercise_loop_device(block_bytes: u64, len: u64) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), random_bytes(len)).unwrap();
     let Some(device) = LoopDevice::over(file.path(), block_bytes) else {
-        return println!("skipped: no loop device with blocks of {block_bytes} bytes is to be had");
+        return test_depth::skipped(format_args!("no loop device with blocks of {block_bytes} bytes can be made"));
     };
     let backing = FileBacking::open(&device.0, Access::ReadOnly).unwrap();
     assert_eq!(backing.block_bytes(), block_bytes);
@@ -78,7 +78,7 @@ fn a_device_opened_twice_is_one_region_and_keeps_its_length() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), random_bytes(64 * PAGE)).unwrap();
     let Some(device) = LoopDevice::over(file.path(), 512) else {
-        return println!("skipped: no loop device is to be had");
+        return test_depth::skipped("no loop device can be made");
     };
     let cache = tiny_cache();
     let open = || {
@@ -103,7 +103,7 @@ fn a_device_opened_twice_is_one_region_and_keeps_its_length() {
 #[test]
 fn a_file_in_memory_works_with_or_without_direct_io() {
     let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else {
-        return println!("skipped: there is no /dev/shm");
+        return test_depth::skipped("there is no /dev/shm");
     };
     for len in [900 * PAGE, 700 * PAGE + 777, 3] {
         std::fs::write(file.path(), random_bytes(len)).unwrap();

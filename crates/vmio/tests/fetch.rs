@@ -127,7 +127,7 @@ fn where_io_uring_is_denied_threads_read() {
 }
 
 #[test]
-fn stored_and_hidden_pages_stay_what_they_are() {
+fn stored_and_inactive_pages_stay_what_they_are() {
     over_each_backing(4 * SPAN, minimal_cache, |cache, map| {
         for round in 0..6 {
             (0..4 * SPAN).step_by(2).for_each(|page| store(map, at(page) + 8 * (round + 1), page + round));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, UnsupportedBy};
 
 use support::child::{install_handler, isolated};
 use support::denial::limit_locked_memory;
@@ -164,7 +164,7 @@ fn a_sparse_giant_costs_nothing_until_it_is_touched() {
         let file = tempfile::NamedTempFile::new().unwrap();
         // As far as the file system goes, up to 8 TiB.
         let len = [8, 4, 1].iter().map(|tib| tib * TIB - 3 * PAGE).find(|len| file.as_file().set_len(*len).is_ok());
-        let Some(len) = len else { return println!("skipped: the file system has no room for sparse terabytes") };
+        let Some(len) = len else { return test_depth::skipped("the file system has no room for sparse terabytes") };
         let cache = tiny_cache();
         let before = resident_kib();
         let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
@@ -196,7 +196,7 @@ fn giving_up_a_sparse_giant_costs_what_is_resident() {
         const LEN: u64 = 1 << 40;
         let file = tempfile::NamedTempFile::new().unwrap();
         if file.as_file().set_len(LEN).is_err() {
-            return println!("skipped: the file system has no room for a sparse terabyte");
+            return test_depth::skipped("the file system has no room for a sparse terabyte");
         }
         let cache = tiny_cache();
         let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
@@ -314,7 +314,8 @@ fn a_cache_is_locked_only_by_who_may_lock_without_limit() {
         limit_locked_memory(64 << 20);
         match cache_of(300).lock_memory(LockMemory::Require).build() {
             Err(Error::BadOption { option: "lock_memory", .. }) => {}
-            Err(Error::NotManaged { what: "LockMemory::Require", .. }) if is_managed("") => {}
+            Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", .. })
+                if is_managed("") => {}
             // The module's memory is never swapped.
             Ok(cache) if cache.engine() == Engine::Kernel => {}
             other => panic!("{other:?}"),

@@ -23,7 +23,7 @@ enum Step {
     StoreAtEnd(i64, u8),
     /// The same byte at the same place as the last time: behind the end it was no part of the file, and may be by now.
     StoreAgain,
-    /// By so many bytes.
+    /// By this many bytes.
     Grow(u64),
     /// Or commit.
     Sync,

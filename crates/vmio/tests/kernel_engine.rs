@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
-use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier};
+use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier, UnsupportedBy};
 
 use support::child::{Ended, fork};
 use support::kernel_module::{has_module, on_disk};
@@ -29,7 +29,7 @@ fn open(cache: &Cache, path: &Path) -> Mapping {
 #[test]
 fn without_the_module_the_cache_says_what_to_do() {
     if Path::new("/dev/vmio").exists() {
-        return println!("skipped: the module is there");
+        return test_depth::skipped("the module is there");
     }
     let error = Cache::builder().engine(Engine::Kernel).capacity(capacity_of(256)).build().unwrap_err();
     assert!(matches!(&error, Error::NoKernelModule { reason } if reason.contains("/dev/vmio")), "{error}");
@@ -74,15 +74,15 @@ fn what_the_module_cannot_do_is_refused() {
     let path = numbered_file(folder.path(), 4);
     let cache = cache_of(256).build().unwrap();
     assert_eq!(cache.engine(), Engine::Kernel);
-    let is_refused = |result: vmio::Result<Mapping>, what: &str| match result {
-        Err(Error::NotInKernel { what: refused, .. }) => assert!(refused.contains(what), "{refused}"),
-        other => panic!("{what}: {other:?}"),
+    let is_refused = |result: vmio::Result<Mapping>, word: &str| match result {
+        Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what, .. }) if what.contains(word) => {}
+        other => panic!("{word}: {other:?}"),
     };
     let file = || FileBacking::open(&path, Access::ReadWrite).unwrap();
     let options = MappingOptions::new;
     is_refused(Mapping::open(&cache, file(), options().verifier(AnyPage)), "verifier that seals");
     let verified = Mapping::open(&cache, file(), options().verifier(AnyPage).access(Access::ReadOnly)).unwrap();
-    assert!(matches!(verified.view(), Err(Error::NotInKernel { .. })));
+    assert!(matches!(verified.view(), Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, .. })));
     verified.close().unwrap();
     is_refused(Mapping::open(&cache, file(), options().floor(1 << 20)), "floor");
     is_refused(Mapping::open(&cache, file(), options().ceiling(1 << 20)), "ceiling");
@@ -479,7 +479,7 @@ impl FailingDevice {
         let file = numbered_file_of(128);
         let output = command("losetup").args(["--find", "--show"]).arg(file.path()).output().unwrap();
         if !output.status.success() {
-            println!("skipped: no loop device is to be had");
+            test_depth::skipped("no loop device can be made");
             return None;
         }
         let beneath = String::from_utf8(output.stdout).unwrap().trim().to_owned();
@@ -487,7 +487,7 @@ impl FailingDevice {
         if dmsetup(&["create", name, "--table", &device.works()]) {
             return Some(device);
         }
-        println!("skipped: dmsetup is not to be had");
+        test_depth::skipped("dmsetup makes no device");
         None
     }
 

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use vmio::backing::{FileBacking, MemoryBacking};
-use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier};
+use vmio::{
+    Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier, UnsupportedBy,
+};
 
 use support::child::{command, is_child, isolated};
 use support::denial::{deny, limit_locked_memory};
@@ -43,7 +45,7 @@ fn mapped(map: &Mapping) -> u64 {
     map.residency(0..map.len()).resident_pages()
 }
 
-/// Waits for what the steward does by and by; the watchdog ends a wait in vain.
+/// Waits for what the reclaimer does in the background; the watchdog ends a wait in vain.
 fn until(what: impl Fn() -> bool) {
     while !what() {
         thread::sleep(Duration::from_millis(1));
@@ -53,7 +55,7 @@ fn until(what: impl Fn() -> bool) {
 // ---- the budget
 
 /// Four times what fits is read and stored to: most of the time little more is mapped than the budget allows (a machine
-/// that is busy with other tests may keep the steward from its work), and nothing of what was stored is lost.
+/// that is busy with other tests may keep the reclaimer from its work), and nothing of what was stored is lost.
 #[test]
 fn a_file_larger_than_the_cache_stays_within_the_budget() {
     let _watchdog = watchdog("a_file_larger_than_the_cache_stays_within_the_budget");
@@ -141,7 +143,7 @@ fn a_range_of_high_rank_outlives_a_stream() {
     for page in 0..5 * CAPACITY {
         assert_eq!(load(&map, at(page)), 0);
         if page % 256 == 0 {
-            // The stream must not run away from the steward, however busy the machine is.
+            // The stream must not run away from the reclaimer, however busy the machine is.
             until(|| cache.stats().resident_pages <= CAPACITY);
         }
     }
@@ -160,7 +162,7 @@ fn dirty_pages_above_the_ratio_are_written() {
     (0..1024).for_each(|page| store(&map, at(page), page));
     thread::sleep(Duration::from_millis(300));
     if cache.stats().dirty_pages == 0 && cache.stats().writes == 0 {
-        return println!("skipped: this kernel does not tell what is dirty");
+        return test_depth::skipped("this kernel does not tell what is dirty");
     }
     until(|| cache.stats().writes > 0 && cache.stats().dirty_pages <= 410);
     (0..1024).for_each(|page| assert_eq!(load(&map, at(page)), page));
@@ -269,10 +271,10 @@ fn pins_beyond_what_may_be_locked_are_refused() {
     .succeeds();
 }
 
-/// Everything that could be given up is pinned: the steward must not turn round for ever, nor let the pins go.
+/// Everything that could be given up is pinned: the reclaimer must neither loop for ever nor give up what is pinned.
 #[test]
-fn pins_hold_against_the_steward() {
-    let _watchdog = watchdog("pins_hold_against_the_steward");
+fn pins_hold_against_the_reclaimer() {
+    let _watchdog = watchdog("pins_hold_against_the_reclaimer");
     let file = file_of(2048);
     let cache = managed(512);
     let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
@@ -376,14 +378,15 @@ fn what_it_cannot_promise_is_refused() {
     }
     let file = file_of(4);
     let cache = managed(512);
-    let refused =
-        |result: vmio::Result<Mapping>| assert!(matches!(result, Err(Error::NotManaged { .. })), "{result:?}");
+    let refused = |result: vmio::Result<Mapping>| {
+        assert!(matches!(result, Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })), "{result:?}")
+    };
     let backing = || FileBacking::open(file.path(), Access::ReadWrite).unwrap();
     refused(Mapping::open(&cache, backing(), MappingOptions::new().verifier(Verifier)));
     refused(Mapping::open(&cache, backing(), MappingOptions::new().on_read_error(OnReadError::Poison([1; 8]))));
     refused(Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), MappingOptions::new()));
     let locked = cache_of(512).engine(Engine::Managed).lock_memory(LockMemory::Require).build();
-    assert!(matches!(locked, Err(Error::NotManaged { .. })));
+    assert!(matches!(locked, Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })));
     // And nothing stays behind of a refusal: neither the lock nor the name.
     open(&cache, file.path(), Access::ReadWrite).unwrap().close().unwrap();
 }
@@ -449,7 +452,7 @@ fn a_failed_write_fails_every_later_sync() {
         return;
     }
     let _watchdog = watchdog("a_failed_write_fails_every_later_sync");
-    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let Some(full) = FullDevice::of_pages(4096) else { return test_depth::skipped("no loop device can be made") };
     let cache = managed(512);
     let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
     (0..256).for_each(|page| store(&map, at(page), page + 1));
@@ -466,14 +469,14 @@ fn a_failed_write_fails_every_later_sync() {
     assert!(map.close().is_err());
 }
 
-/// The same if nobody syncs before the steward has to write.
+/// The same if nobody syncs before the reclaimer has to write.
 #[test]
-fn a_failed_write_of_the_steward_is_an_error_of_sync() {
+fn a_failed_write_of_the_reclaimer_is_an_error_of_sync() {
     if !is_root("a device that fails") {
         return;
     }
-    let _watchdog = watchdog("a_failed_write_of_the_steward_is_an_error_of_sync");
-    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let _watchdog = watchdog("a_failed_write_of_the_reclaimer_is_an_error_of_sync");
+    let Some(full) = FullDevice::of_pages(4096) else { return test_depth::skipped("no loop device can be made") };
     let cache = managed(512);
     let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
     (0..4096).for_each(|page| store(&map, at(page), page + 1));

@@ -26,7 +26,7 @@ fn where_the_program_stores_no_huge_pages_come_in() {
     let map = open(&cache, file.path(), Access::ReadWrite);
     for page in 0..CAPACITY / 2 {
         store(&map, at(page), page);
-        // The steward looks meanwhile, and finds somebody who goes upwards.
+        // The reclaimer looks meanwhile, and finds somebody who goes upwards.
         if page.is_multiple_of(64) {
             thread::sleep(Duration::from_micros(200));
         }
@@ -45,7 +45,7 @@ fn who_is_said_to_jump_about_gets_single_pages() {
     let cache = cache_of(CAPACITY).engine(Engine::Managed).build().unwrap();
     let map = open(&cache, file.path(), Access::ReadOnly);
     if !comes_in_by_huge_pages(&map) {
-        return println!("skipped: this kernel maps no huge pages of files, or the device is memory");
+        return test_depth::skipped("this kernel maps no huge pages of files, or the device is memory");
     }
     map.advise(0..map.len(), Advice::Random).unwrap();
     assert!(!comes_in_by_huge_pages(&map));

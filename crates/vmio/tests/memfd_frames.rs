@@ -1,4 +1,4 @@
-//! Frames whose stores the kernel notes, and the eviction queue in which pages wait out of sight.
+//! Frames whose stores the kernel notes, and the eviction queue of inactive pages.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -60,14 +60,14 @@ fn clean_pages_are_not_written() {
     assert_eq!(device.writes_of(7), 1);
 }
 
-/// Pages that are in use all the time are rescued from the eviction queue: no matter how much streams by, they are
+/// Pages that are in use all the time are reactivated from the eviction queue: no matter how much streams by, they are
 /// read from the device far less often than they leave sight.
 #[test]
-fn a_touch_rescues_a_page_that_waits_to_be_dropped() {
+fn a_touch_reactivates_a_page_that_waits_to_be_dropped() {
     if !kernel_can_note_stores() {
         return;
     }
-    // The default seldom hides a span in which nothing is new.
+    // The default seldom deactivates a span in which nothing is new.
     let cache = cache_of(512).policy(EvictionPolicy::KeepRefaulted).build().unwrap();
     let device = Device::of_pages(16 * SPAN);
     let map = open(&cache, &device);
@@ -78,8 +78,8 @@ fn a_touch_rescues_a_page_that_waits_to_be_dropped() {
     }
     let stats = cache.stats();
     let reads: u64 = (0..64).map(|page| u64::from(device.reads_of(page))).sum();
-    assert!(stats.soft_misses > 1000, "{stats:?}");
-    assert!(reads * 4 < stats.soft_misses, "{reads} reads of 64 pages in use, {stats:?}");
+    assert!(stats.minor_faults > 1000, "{stats:?}");
+    assert!(reads * 4 < stats.minor_faults, "{reads} reads of 64 pages in use, {stats:?}");
 }
 
 /// A page that was dropped comes from the device again: a hole in the memory file is not a page of zeros.
@@ -98,7 +98,7 @@ fn a_dropped_page_is_read_again() {
     }
 }
 
-/// The kernel gives the page tables of a range of 2 MiB back that it takes out of sight, if nothing in them is protected,
+/// The kernel gives the page tables of a range of 2 MiB back that it unmaps, if nothing in them is protected,
 /// and its notes with them.
 #[test]
 fn a_span_whose_pages_were_all_stored_to_is_not_taken_for_clean() {
@@ -171,9 +171,9 @@ fn a_store_that_races_with_dont_need_is_not_lost() {
     (0..PAGES).for_each(|page| assert_eq!(device.word(at(page)), counts[page as usize], "page {page}"));
 }
 
-/// The kernel goes to a pinned page on behalf of a system call, where a fault would be an error: it stays in sight.
+/// The kernel goes to a pinned page on behalf of a system call, where a fault would be an error: it stays mapped.
 #[test]
-fn a_pinned_page_stays_in_sight_while_its_neighbours_go() {
+fn a_pinned_page_stays_mapped_while_its_neighbours_go() {
     let cache = tiny_cache();
     let device = Device::of_pages(8 * SPAN);
     let map = open(&cache, &device);
@@ -191,9 +191,9 @@ fn a_pinned_page_stays_in_sight_while_its_neighbours_go() {
     }
 }
 
-/// A write that fails leaves the page dirty though it is out of sight, and says so at the next sync.
+/// A write that fails leaves the page dirty though it is inactive, and the next sync returns the failure.
 #[test]
-fn a_hidden_page_that_cannot_be_written_is_kept() {
+fn an_inactive_page_that_cannot_be_written_is_kept() {
     let cache = tiny_cache();
     let device = Device::of_pages(8 * SPAN);
     let map = open(&cache, &device);
@@ -210,7 +210,7 @@ fn a_hidden_page_that_cannot_be_written_is_kept() {
 }
 
 #[test]
-fn poison_and_frames_that_hide_stores_are_refused_together() {
+fn poison_and_frames_whose_stores_the_kernel_notes_are_refused_together() {
     let device = Device::of_pages(1);
     let options = MappingOptions::new().frames(FrameHint::Mixed).on_read_error(OnReadError::Poison([1; 8]));
     let refused = Mapping::open(&roomy_cache(), device.backing(), options);

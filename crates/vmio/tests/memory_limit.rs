@@ -69,7 +69,7 @@ fn a_process_with_little_more_memory_than_its_cache_lives() {
         return;
     }
     let Some(group) = MemoryGroup::new(NAME, CACHE_BYTES + REST_BYTES) else {
-        return println!("skipped: no memory cgroup can be made here");
+        return test_depth::skipped("no memory cgroup can be made here");
     };
     let output = command(NAME).env(GROUP, &group.0).output().unwrap();
     let peak = ["memory.max_usage_in_bytes", "memory.peak"]
@@ -119,7 +119,7 @@ fn a_cache_follows_a_limit_that_is_lowered() {
         return;
     }
     let Some(group) = MemoryGroup::new(SHRINKING, LIMIT) else {
-        return println!("skipped: no memory cgroup can be made here");
+        return test_depth::skipped("no memory cgroup can be made here");
     };
     let mut child =
         command(SHRINKING).env(GROUP, &group.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -25,7 +25,7 @@ const WAYS: [Submission; 3] = [Submission::Polled, Submission::Interrupting, Sub
 /// Does something with the character device and the block device, if there are some.
 fn with_device(test: impl FnOnce(&Path, &Path)) {
     let Some(device) = std::env::var_os("VMIO_TEST_NVME").map(PathBuf::from) else {
-        return println!("skipped: VMIO_TEST_NVME names no NVMe namespace that may be overwritten");
+        return test_depth::skipped("VMIO_TEST_NVME names no NVMe namespace that may be overwritten");
     };
     let block_device = device.to_str().unwrap().replace("/ng", "/nvme");
     let _turn = TURN.lock().unwrap();

@@ -72,7 +72,7 @@ fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
     Ok(())
 }
 
-/// An index that is wanted in turn with so many other pages that no policy can tell that it will be.
+/// An index that is wanted in turn with this many other pages that no policy can tell that it will be.
 fn misses_of_a_rare_index(reuse: Reuse) -> Outcome<u64> {
     const ROUNDS: u64 = 12;
     let (cache, map) = mapping(EvictionPolicy::Auto, FrameHint::ReadMostly)?;

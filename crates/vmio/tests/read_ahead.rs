@@ -172,7 +172,7 @@ fn file_and_rings() -> Option<tempfile::NamedTempFile> {
         return None;
     }
     if frames() == FrameHint::SharedAddresses || !has_io_uring() {
-        println!("skipped: no io_uring, or a page may be seen at several addresses");
+        test_depth::skipped("no io_uring, or a page may be seen at several addresses");
         return None;
     }
     let file = tempfile::NamedTempFile::new().unwrap();

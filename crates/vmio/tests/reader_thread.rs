@@ -21,7 +21,7 @@ fn without_the_right_the_error_names_all_ways_to_get_it() {
         return;
     }
     if fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|value| value.trim() == "1") {
-        return println!("skipped: everybody has the right here");
+        return test_depth::skipped("every user may handle page faults here");
     }
     isolated("without_the_right_the_error_names_all_ways_to_get_it", || {
         // SAFETY: changes the credentials of this process, which runs only this test.
@@ -52,7 +52,7 @@ fn threads_of_this_process() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Waits for so many threads: one that has been joined is listed a little longer.
+/// Waits for this many threads: one that has been joined is listed a little longer.
 fn wait_for_threads(count: usize) {
     while threads_of_this_process() != count {
         thread::sleep(Duration::from_millis(1));

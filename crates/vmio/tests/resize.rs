@@ -130,7 +130,7 @@ fn a_read_only_mapping_shrinks_and_comes_back() {
 
 #[test]
 fn pins_keep_a_cache_from_shrinking_below_what_they_need() {
-    if is_managed("a pin of hundreds of pages, which `ulimit -l` may forbid,") {
+    if is_managed("a pin of hundreds of pages, which `ulimit -l` may forbid") {
         return;
     }
     let cache = cache_of(2048).build().unwrap();
@@ -155,7 +155,7 @@ fn pins_keep_a_cache_from_shrinking_below_what_they_need() {
 
 #[test]
 fn what_pins_forbid_evicts_nothing() {
-    if is_managed("a pin of hundreds of pages, which `ulimit -l` may forbid,") {
+    if is_managed("a pin of hundreds of pages, which `ulimit -l` may forbid") {
         return;
     }
     let cache = cache_of(8192).build().unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, View};
+use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, UnsupportedBy, View};
 
 use support::child::{Ended, fork, install_handler, isolated};
 use support::device::{Device, READ_EIO};
@@ -83,7 +83,7 @@ fn a_page_is_in_memory_once_and_read_once() {
         let stats = cache.stats();
         // A page of page tables at each address, and one of page words.
         assert_eq!((stats.table_pages, stats.resident_pages), (2 + which as u64, SPAN), "{stats:?}");
-        assert_eq!((stats.load_misses, stats.soft_misses), (SPAN, which as u64 * SPAN), "{stats:?}");
+        assert_eq!((stats.load_misses, stats.minor_faults), (SPAN, which as u64 * SPAN), "{stats:?}");
     }
     (0..SPAN).for_each(|page| assert_eq!(device.reads_of(page), 1));
     file.map.advise(0..file.map.len(), Advice::DontNeed).unwrap();
@@ -134,7 +134,7 @@ fn stores_at_a_view_reach_the_file() {
     let map = Mapping::open(&cache, FileBacking::create(&path, at(pages)).unwrap(), options()).unwrap();
     let file = Addresses { views: vec![map.view().unwrap(), map.view().unwrap()], map };
     for round in 1..=3 {
-        // First in sight at all addresses, so that the kernel alone knows of the stores.
+        // First mapped at all addresses, so that the kernel alone knows of the stores.
         (0..pages).for_each(|page| {
             (0..3).for_each(|which| assert_eq!(file.load(which, at(page)), file.load(0, at(page))));
             file.store(1, at(page), round * pages + page);
@@ -347,7 +347,7 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     let file = Addresses::open(&cache, &device, 2);
     file.store(0, at(9), 7);
     if support::engine() != vmio::Engine::ReaderThread {
-        // In memory, but not in sight here.
+        // In memory, but not mapped here.
         assert_eq!(read_zeros(file.views[1].as_mut_ptr().wrapping_add(at(9) as usize)), -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
     }
@@ -369,7 +369,7 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     assert_eq!(device.word(at(9)), 0);
 }
 
-/// The answer that a page cannot be had stands at one address. It ends there also if the page comes in at another.
+/// The answer that a page is not available stands at one address. It ends there also if the page comes in at another.
 #[test]
 fn a_page_refused_at_a_view_is_had_there_once_it_is_in_memory() {
     if !available() || !reader_thread::available() {
@@ -495,7 +495,11 @@ fn without_the_hint_the_error_says_what_to_do() {
     let refusal = |cache: &Cache, options| Mapping::open(cache, file(), options).unwrap().view().map(drop).unwrap_err();
     if is_managed("") {
         let error = refusal(&cache, options());
-        assert!(matches!(error, Error::NotManaged { .. }) && error.to_string().contains("SharedAddresses"), "{error}");
+        assert!(
+            matches!(error, Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })
+                && error.to_string().contains("SharedAddresses"),
+            "{error}"
+        );
         return;
     }
     for hint in [FrameHint::Auto, FrameHint::ReadMostly, FrameHint::Mixed] {

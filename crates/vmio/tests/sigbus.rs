@@ -1,4 +1,4 @@
-//! A plain access to a page that cannot be had is a SIGBUS with the right address, delivered to the handler that the
+//! A plain access to a page that is not available is a SIGBUS with the right address, delivered to the handler that the
 //! program had before the cache was built, or fatal. Each case runs in a process of its own.
 #![allow(clippy::unwrap_used)]
 

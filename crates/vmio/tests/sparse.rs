@@ -21,7 +21,7 @@ use support::{
 const GIB: u64 = 1 << 30;
 const SPAN_BYTES: u64 = SPAN * PAGE;
 
-/// Memory of this process and its page tables, in bytes; of memory files all of it, in sight or not.
+/// Memory of this process and its page tables, in bytes; of memory files all of it, mapped or not.
 fn memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = |name: &str| -> u64 {
@@ -45,7 +45,7 @@ fn sparse_file(cache: &Cache, len: u64, hint: FrameHint) -> (tempfile::NamedTemp
     (file, map)
 }
 
-/// Touches one page in each 2 MiB of a sparse file, at the mapping and then at so many views of it, and looks at the memory
+/// Touches one page in each 2 MiB of a sparse file, at the mapping and then at this many views of it, and looks at the memory
 /// on the way.
 fn sweep(test: &str, hint: FrameHint, stores: bool, views: usize) {
     let output = isolated(test, || {

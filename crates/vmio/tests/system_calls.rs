@@ -190,7 +190,7 @@ fn no_signal_handler_is_installed() {
     .succeeds();
 }
 
-// ---- pages that cannot be had
+// ---- pages that are not available
 
 #[test]
 fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {

@@ -59,7 +59,7 @@ fn another_process_sees_the_counters() {
     let seen = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{seen}{}", String::from_utf8_lossy(&output.stderr));
     let stats = cache.stats();
-    assert_eq!((stats.store_misses, stats.load_misses, stats.soft_misses), (10, 20, 0));
+    assert_eq!((stats.store_misses, stats.load_misses, stats.minor_faults), (10, 20, 0));
     assert_eq!((stats.resident_pages, stats.dirty_pages), (30, 0));
     assert!(seen.contains(&format!("seen: {stats:?} 1 {}\n", PAGES * PAGE)), "{seen}\nnot {stats:?}");
     assert!(seen.contains(&format!("seen: 30 1 {}\n", stats.writes)), "{seen}");

@@ -11,7 +11,7 @@ use std::thread;
 use futures::executor::block_on;
 use proptest::prelude::*;
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions, UnsupportedBy};
 
 use support::device::{Device, WRITE_EIO};
 use support::{PAGE, SPAN, at, cache_of, check_empty, is_managed, load, load_and_store_as, store, watchdog};
@@ -253,7 +253,11 @@ fn the_managed_engine_refuses_them() {
     for options in [floor(1), ceiling(1000)] {
         let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
         let error = Mapping::open(&cache, backing, options).unwrap_err();
-        assert!(matches!(error, Error::NotManaged { .. }) && error.to_string().contains("ceiling"), "{error}");
+        assert!(
+            matches!(error, Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. })
+                && error.to_string().contains("ceiling"),
+            "{error}"
+        );
     }
 }
 

@@ -87,7 +87,7 @@ fn a_unit_goes_as_a_whole() {
     for (unit, stores) in [(Unit::Kib16, false), (Unit::Kib64, false), (Unit::Kib16, true), (Unit::Kib64, true)] {
         // A miss may come in the middle of its unit's eviction, the more often the longer others have the processors. A page
         // that is stored to while it is being written stays behind its unit; and so does one that is touched while its unit
-        // waits out of sight.
+        // is inactive.
         let share = if stores || kernel_notes_stores() { 2 } else { 4 };
         let mut found = Vec::new();
         let holds_whole_units = (0..10).any(|_| {

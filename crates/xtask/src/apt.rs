@@ -1,5 +1,4 @@
-//! apt with lists of its own: of newer releases of Debian than the host's, from the mirror that the host's packages are from, and beside
-//! nothing that is installed.
+//! apt with its own package lists: newer Debian releases than the host's, from the host's mirror, without touching installed packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Where the instructions of a guest go: those that QEMU has counted by address, told apart by function, and by what the functions are for.
+//! A breakdown of a guest's instructions, which QEMU counts by address: by function, and by the purpose of the functions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

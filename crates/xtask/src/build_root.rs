@@ -1,5 +1,5 @@
-//! What a module for a newer kernel than the host's is built in: that kernel's headers, and the compiler and C library that these
-//! were made for, extracted into a folder that is the root of whatever builds there. It takes no rights: user namespaces do.
+//! The root folder in which a module for a newer kernel than the host's is built: the kernel's headers with their compiler and C library.
+//! Building there takes no privileges, since it uses user namespaces.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! A kernel of the lab that looks for mistakes in its own code, and in the module's: no distribution has one, so it is built from the
-//! source that Debian's is built from, with the options of `tests/vm/debug.config` and no others.
+//! A debug kernel, which finds bugs in its own code and in the module's. No distribution ships one, so it is built from the source of Debian's
+//! kernel with exactly the options of `tests/vm/debug.config`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::lab::{lab_folder, path_with_sbin, run};
 use crate::{Machine, breakdown, initramfs, programs};
 
-/// The size of the guest's disk. Only what is written takes room on the host's.
+/// The size of the guest's disk. Only written blocks take space on the host's disk.
 const DISK_BYTES: u64 = 8 << 30;
 /// Of its NVMe drive, which is empty.
 const NVME_BYTES: u64 = 1 << 30;
@@ -19,7 +19,7 @@ const NVME_BYTES: u64 = 1 << 30;
 const NVDIMM_BYTES: u64 = 512 << 20;
 /// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out. Others take a modprobe.
 const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pmem"];
-/// What the kernel is told to have it check memory.
+/// The kernel parameters that make it check memory.
 const MEMORY_CHECKS: &str = " slub_debug=FZPU page_poison=1 kfence.sample_interval=10";
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
@@ -36,7 +36,7 @@ pub(crate) struct Guest {
     counter: Option<PathBuf>,
 }
 
-/// Has QEMU deal cores and memory to nodes: neighbouring cores to one, and what is left over to the last.
+/// QEMU's options that divide cores and memory among NUMA nodes: neighbouring cores share a node, and the last node gets the rest.
 fn node_options(cores: u32, memory_mib: u32, nodes: u32) -> Vec<String> {
     let (cores_each, memory_each) = (cores / nodes, memory_mib / nodes);
     let mut options = Vec::new();

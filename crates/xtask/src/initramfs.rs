@@ -1,4 +1,4 @@
-//! What the guest starts from: busybox, the modules that reach the host's files, and `tests/vm/init`.
+//! The guest's initramfs: busybox, the kernel modules that reach the host's files, and `tests/vm/init`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};

@@ -1,4 +1,4 @@
-//! Kernels: of distributions, downloaded and extracted once, under the target folder; and one that is built.
+//! Kernels: distributions' kernels, downloaded and extracted once into the target folder, and one that is built from source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::debug_kernel;
 use crate::lab::{entries, extract, fetch_packages, lab_folder, numbers_in, output, path_with_sbin, run};
 use crate::ubuntu::{self, UbuntuKernel};
 
-/// A line of kernels.
+/// A series of kernels.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Series {
     /// As in Ubuntu 22.04
@@ -23,22 +23,22 @@ pub(crate) enum Series {
     /// As in Ubuntu 24.04, with its first kernel
     #[value(name = "6.8")]
     Linux6_8,
-    /// The same with a later one
+    /// As in Ubuntu 24.04, with a later kernel
     #[value(name = "6.11")]
     Linux6_11,
     /// As in Debian 13
     #[value(name = "6.12")]
     Linux6_12,
-    /// The same from its source, with what finds mistakes in kernel code (tests/vm/debug.config): built in half an hour or so
+    /// The same, built from source with debugging checks (tests/vm/debug.config); the build takes about half an hour
     #[value(name = "6.12-debug")]
     Linux6_12Debug,
     /// As in Ubuntu 24.04, with a later kernel
     #[value(name = "6.14")]
     Linux6_14,
-    /// The same with a later one
+    /// As in Ubuntu 24.04, with a still later kernel
     #[value(name = "6.17")]
     Linux6_17,
-    /// The newest that Debian has for Debian 13
+    /// The newest backported to Debian 13
     Newest,
 }
 

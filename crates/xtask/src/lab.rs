@@ -1,4 +1,4 @@
-//! Where the lab keeps what it has fetched and made, and how it gets it.
+//! The lab's folder of fetched and built files, and the ways to fetch them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -49,6 +49,12 @@ enum Task {
         /// The number of longest files and functions to list
         #[arg(long, default_value_t = 5, value_name = "N")]
         longest: usize,
+        /// How many of the worst sentences it names
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        sentences: usize,
+        /// Instead, list each sentence that needs another look in these files and folders
+        #[arg(long, value_name = "PATH", num_args = 1..)]
+        prose: Vec<String>,
     },
     /// Run a command on another kernel, under QEMU, and exit with its status
     Vm {
@@ -193,7 +199,15 @@ impl Accelerator {
 
 fn main() -> Result<ExitCode> {
     let status = match Xtask::parse().task {
-        Task::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
+        Task::Tidy { longest, sentences, prose } => {
+            let root = lab::workspace().canonicalize()?;
+            if prose.is_empty() {
+                u8::from(!tidy::tidy(&root, longest, sentences)?)
+            } else {
+                tidy::list_prose(&root, &prose)?;
+                0
+            }
+        }
         Task::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?

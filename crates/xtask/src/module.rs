@@ -87,7 +87,7 @@ fn packages(name: &str) -> Result<Vec<String>> {
 /// What Ubuntu's makefiles say of Debian's compiler.
 const OTHER_COMPILER: &str = "warning: the compiler differs from the one used to build the kernel";
 
-/// Has sparse check the module's sources as well as the compiler, which takes them all anew.
+/// Has sparse check the module's sources, too, which compiles all of them again.
 const SPARSE: &str = "C=2";
 
 /// Builds the module for a kernel, where a warning is an error, and says where it is.

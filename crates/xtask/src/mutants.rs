@@ -1,4 +1,4 @@
-//! Mistakes made in the kernel module on purpose, which its tests and the kernel 6.12-debug are to find.
+//! Deliberate bugs in the kernel module, which its tests and the kernel 6.12-debug must find.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The kernel module with a patch: without a part, to see what that brings, or with a mistake, which its tests are to find.
+//! The kernel module with a patch: without one of its parts, to measure its effect, or with a bug that its tests must find.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

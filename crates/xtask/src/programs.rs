@@ -1,5 +1,5 @@
-//! Programs for the guest that are too new for the host, or that it need not have: packages of Debian 13, with the C library that
-//! they were built for, extracted once under the target folder.
+//! Programs for the guest that the host lacks or has in older versions: packages of Debian 13 with their C library, extracted once into the
+//! target folder.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

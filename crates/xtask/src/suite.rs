@@ -1,4 +1,4 @@
-//! The library's integration tests on another kernel, and what else runs in a guest.
+//! The library's integration tests, and other programs, on another kernel in a guest.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,7 @@ const LEFT_OUT: &[LeftOut] = &[
 /// Of the test binaries, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
 const OF_THE_MODULE: &[&str] = &[
     "kernel_engine",
-    "kernel_vetting",
+    "kernel_verify_before_map",
     "crash",
     "devices",
     "end_of_file",
@@ -141,7 +141,7 @@ fn check_module(doctor: &str, is_there: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the suite runs of some tests, a line each: a name, an executable, and the tests that it shall skip.
+/// The suite's list of tests, one on each line: a name, an executable, and the tests to skip.
 fn shortened(tests: &[(&str, &str)]) -> String {
     let mut list = String::new();
     for LeftOut { binaries, tests, reason } in LEFT_OUT {

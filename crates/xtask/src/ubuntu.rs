@@ -1,4 +1,4 @@
-//! Kernels that Debian does not have, of Ubuntu's.
+//! Ubuntu's kernels, of versions that Debian does not have.
 
 use std::fs;
 use std::path::Path;

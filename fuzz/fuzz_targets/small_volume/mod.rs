@@ -1,4 +1,4 @@
-//! A small volume in order, and copies of it that something is done to.
+//! A small sound volume, and changed copies of it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ pub const BLOCK: usize = 4096;
 pub const UNIT: u64 = 2 << 20;
 /// Of the first segment alone.
 const FIRST_BYTES: u64 = 24 * UNIT;
-/// The most that both segments have.
+/// The maximum of both segments.
 const VOLUME_BYTES_MAX: u64 = 64 * UNIT;
 
 type Blocks = BTreeMap<u64, [u8; BLOCK]>;
@@ -82,9 +82,9 @@ impl Backing for Device {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(8 << 10)
+        .memtable_bytes(8 << 10)
         .growth_factor(2)
-        .spill_threads(1)
+        .compaction_threads(1)
         .durability(Durability::None)
 }
 
@@ -92,19 +92,19 @@ pub fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        // So many that what separates their leaves is longer than a node has room for.
+        // Enough that the pivots between their leaves are longer than a node has space for.
         _ => format!("{}{number}", "k".repeat(6000)).into_bytes(),
     }
 }
 
-/// Three regions with trees of several levels, and logs that go on behind them; one has a segment of its own.
+/// Three keyspaces with trees of several levels, and logs that continue after them; one keyspace has its own segment.
 pub fn in_order() -> &'static Volume {
     static VOLUME: OnceLock<Volume> = OnceLock::new();
     VOLUME.get_or_init(|| {
         let device = Device::new(Blocks::new(), FIRST_BYTES);
         let db = Db::create_on(device.clone(), options().max_volume_bytes(VOLUME_BYTES_MAX)).unwrap();
-        let other = db.region_or_create("other").unwrap();
-        let apart = db.create_segment().unwrap().region_or_create("apart").unwrap();
+        let other = db.keyspace_or_create("other").unwrap();
+        let apart = db.create_segment().unwrap().keyspace_or_create("apart").unwrap();
         for number in 0..500 {
             db.put(&key(number), &number.to_le_bytes()).unwrap();
             other.put(&key(number / 2), b"value").unwrap();
@@ -121,7 +121,7 @@ pub fn in_order() -> &'static Volume {
     })
 }
 
-/// Makes the checksum of a block right, or of a chunk's header.
+/// Corrects the checksum of a block, or of a chunk's header.
 pub fn seal(block: &mut [u8; BLOCK]) {
     let end = if block.starts_with(b"vmkl") { 128 } else { BLOCK };
     let checksum = crc32c::crc32c(&block[8..end]);
@@ -129,9 +129,9 @@ pub fn seal(block: &mut [u8; BLOCK]) {
 }
 
 impl Volume {
-    /// Checks it, opens it, reads and writes: an error at worst. A volume that is sound opens.
+    /// Checks, opens, reads and writes the volume: an error at worst. A sound volume opens.
     pub fn use_all(self) {
-        // As long as the header of a volume that nobody has changed says, or longer.
+        // As long as the header of an unchanged volume says, or longer.
         let device = Device::new(self.0, VOLUME_BYTES_MAX);
         let report = check_on(device.clone(), &options(), |_| {});
         let is_sound = report.is_ok_and(|report| {
@@ -146,13 +146,13 @@ impl Volume {
             }
         };
         let mut is_right = true;
-        for name in db.region_names().unwrap() {
-            let Ok(region) = db.region(&name) else { continue };
+        for name in db.keyspace_names().unwrap() {
+            let Ok(keyspace) = db.keyspace(&name) else { continue };
             for number in (0..500).step_by(7) {
-                is_right &= region.get(&key(number)).is_ok();
+                is_right &= keyspace.get(&key(number)).is_ok();
             }
-            // A tree whose nodes are of its own making may be long, but has an end.
-            is_right &= region.scan(..).take(100_000).all(|found| found.is_ok());
+            // A tree built from forged nodes may be long, but has an end.
+            is_right &= keyspace.scan(..).take(100_000).all(|found| found.is_ok());
         }
         assert!(is_right || !is_sound, "nothing is wrong with it, and it cannot be read");
         let _ = (0..100).try_for_each(|number| db.put(&key(number * 5), b"new"));

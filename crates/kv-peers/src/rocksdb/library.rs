@@ -1,4 +1,4 @@
-//! What is used of `rocksdb/c.h`, the system's RocksDB library (7.8 or later).
+//! The part of `rocksdb/c.h` that is used: the system's RocksDB library (7.8 or later).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar};
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::slice;
 
 use anyhow::{Context, Result, bail};
 
-/// A type of the library that is only pointed to.
+/// A type of the library that is only used behind pointers.
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(#[repr(C)]
@@ -97,8 +97,8 @@ unsafe extern "C" {
     fn mallopt(parameter: c_int, value: c_int) -> c_int;
 }
 
-/// Has the allocator divide its memory into two parts at most, in place of eight for each processor: what the library frees in one
-/// thread's is of no use to others, and it frees blocks of its cache in all.
+/// Limits the allocator to two arenas, in place of eight for each processor. Memory that the library frees in one thread's arena is of no
+/// use to other threads, and the library frees blocks of its cache in all threads.
 pub fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     {
@@ -108,9 +108,9 @@ pub fn limit_arenas() {
     }
 }
 
-/// A database that is open.
+/// An open database.
 ///
-/// All pointers are the library's own, of what it has made and this value destroys once.
+/// All pointers belong to the library, which made them; this value destroys them once.
 pub struct Database {
     db: NonNull<Db>,
     writing: NonNull<WriteOptions>,
@@ -119,29 +119,29 @@ pub struct Database {
     families: Vec<ColumnFamily>,
 }
 
-/// A column family of a database; of use to that one alone, and as long as it is open.
+/// A column family of one database, valid as long as that database is open.
 #[derive(Clone, Copy)]
 pub struct ColumnFamily(NonNull<Family>);
 
-// SAFETY: it is a name that any thread may use; whom it belongs to is asked each time.
+// SAFETY: it is a name that any thread may use; each use checks the database that it belongs to.
 unsafe impl Send for ColumnFamily {}
 // SAFETY: as above.
 unsafe impl Sync for ColumnFamily {}
 
-// SAFETY: RocksDB lets any threads use a database at the same time, and options that nobody changes.
+// SAFETY: RocksDB lets threads use a database at the same time, and options that do not change.
 unsafe impl Send for Database {}
 // SAFETY: as above.
 unsafe impl Sync for Database {}
 
 impl Database {
-    /// Opens or creates a database with these column families and options in RocksDB's own notation.
+    /// Opens or creates a database with these column families, and options in RocksDB's own notation.
     pub fn open(folder: &Path, options: &str, families: &[String], sync_writes: bool) -> Result<Self> {
         let texts = families.iter().map(|name| CString::new(name.as_str())).collect::<Result<Vec<_>, _>>()?;
         let names: Vec<_> = texts.iter().map(|name| name.as_ptr()).collect();
         let mut handles = vec![ptr::null_mut(); names.len()];
         let text = CString::new(options)?;
         let path = CString::new(folder.as_os_str().as_bytes())?;
-        // SAFETY: makers of options take nothing and give what is theirs to destroy.
+        // SAFETY: constructors of options take nothing, and return a value that the caller destroys.
         let (base, parsed) = unsafe { (rocksdb_options_create(), rocksdb_options_create()) };
         // SAFETY: both are options that were just made, and the text ends in a zero.
         let outcome = checked(|error| unsafe { rocksdb_get_options_from_string(base, text.as_ptr(), parsed, error) });
@@ -155,7 +155,7 @@ impl Database {
                 rocksdb_open_column_families(parsed, path, count, names_at, each_at, handles_at, error)
             })
         });
-        // SAFETY: they were made above, and nothing refers to them any longer.
+        // SAFETY: they were made above, and nothing refers to them any more.
         unsafe {
             rocksdb_options_destroy(base);
             rocksdb_options_destroy(parsed);
@@ -175,7 +175,7 @@ impl Database {
         Ok(Self { db, writing, reading, flushing, families })
     }
 
-    /// Its column families, in the order in which they were named.
+    /// The column families, in the order of their names at opening.
     pub fn families(&self) -> impl Iterator<Item = ColumnFamily> {
         self.families.iter().copied()
     }
@@ -200,7 +200,7 @@ impl Database {
         })
     }
 
-    /// Shows a key's value where the block cache has it.
+    /// Shows a key's value, in place in the block cache.
     pub fn get(&self, family: ColumnFamily, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let (db, options) = (self.db.as_ptr(), self.reading.as_ptr());
         // SAFETY: the database and its families are open while `self` lives; the key is read during the call only.
@@ -209,14 +209,14 @@ impl Database {
         })?;
         let Some(pinned) = NonNull::new(pinned) else { return Ok(false) };
         let mut bytes = 0;
-        // SAFETY: the value stays where it is until the slice is destroyed, which is after it was read.
+        // SAFETY: the value stays in place until the slice is destroyed, which happens after the read.
         read(unsafe { view(rocksdb_pinnableslice_value(pinned.as_ptr(), &mut bytes), bytes) });
-        // SAFETY: it was given to us, and its value is not looked at any longer.
+        // SAFETY: the slice belongs to the caller, and its value is not used any more.
         unsafe { rocksdb_pinnableslice_destroy(pinned.as_ptr()) };
         Ok(true)
     }
 
-    /// Shows up to so many records in order.
+    /// Shows at most this many records, in order.
     pub fn scan(
         &self,
         family: ColumnFamily,
@@ -233,7 +233,7 @@ impl Database {
         // SAFETY: the iterator is alive.
         while seen < records && unsafe { rocksdb_iter_valid(iterator) } != 0 {
             let (mut key_bytes, mut value_bytes) = (0, 0);
-            // SAFETY: a valid iterator's key and value stay where they are until it moves on.
+            // SAFETY: a valid iterator's key and value stay in place until the iterator moves.
             unsafe {
                 let key = view(rocksdb_iter_key(iterator, &mut key_bytes), key_bytes);
                 read(key, view(rocksdb_iter_value(iterator, &mut value_bytes), value_bytes));
@@ -243,14 +243,14 @@ impl Database {
         }
         // SAFETY: the iterator is alive.
         let outcome = checked(|error| unsafe { rocksdb_iter_get_error(iterator, error) });
-        // SAFETY: it was made above and is not used any longer.
+        // SAFETY: it was made above and is not used any more.
         unsafe { rocksdb_iter_destroy(iterator) };
         outcome.map(|()| seen)
     }
 
-    /// Writes a column family's memtable, and waits until that is done.
+    /// Writes a column family's memtable, and waits for the write.
     pub fn flush_memtable(&self, family: ColumnFamily) -> Result<()> {
-        // SAFETY: the database is open while `self` lives; these options say that it waits.
+        // SAFETY: the database is open while `self` lives; these options make the call wait.
         checked(|error| unsafe { rocksdb_flush_cf(self.db.as_ptr(), self.flushing.as_ptr(), family.0.as_ptr(), error) })
     }
 
@@ -260,7 +260,7 @@ impl Database {
         checked(|error| unsafe { rocksdb_flush_wal(self.db.as_ptr(), 1, error) })
     }
 
-    /// A property of a column family that is a number.
+    /// A numeric property of a column family.
     pub fn property(&self, family: ColumnFamily, name: &CStr) -> Option<u64> {
         let mut value = 0;
         // SAFETY: the database is open while `self` lives, the name ends in a zero, and the value is written on success.
@@ -271,7 +271,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // SAFETY: all were made in `open`, and nobody uses a database that is dropped.
+        // SAFETY: all were made in `open`, and a dropped database is not used.
         unsafe {
             self.families.iter().for_each(|family| rocksdb_column_family_handle_destroy(family.0.as_ptr()));
             rocksdb_close(self.db.as_ptr());
@@ -282,24 +282,24 @@ impl Drop for Database {
     }
 }
 
-/// Calls a function that says by its last argument what went wrong.
+/// Calls a function that reports errors through its last argument.
 fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> {
     let mut error = ptr::null_mut();
     let value = call(&mut error);
     if error.is_null() {
         return Ok(value);
     }
-    // SAFETY: where the library sets it, it is text that ends in a zero, ours to free.
+    // SAFETY: an error of the library is text that ends in a zero, and the caller frees it.
     let message = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
     // SAFETY: as above; it was copied.
     unsafe { rocksdb_free(error.cast()) };
     bail!("RocksDB: {message}")
 }
 
-/// Bytes of the library's.
+/// Bytes that belong to the library.
 ///
 /// # Safety
-/// So many bytes are there and stay as they are while the result is in use.
+/// That many bytes must be there, and stay as they are while the result is in use.
 unsafe fn view<'a>(data: *const c_char, bytes: usize) -> &'a [u8] {
     if bytes == 0 {
         return &[];

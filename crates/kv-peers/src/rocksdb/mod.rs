@@ -1,4 +1,4 @@
-//! RocksDB: options are given as text, which its C interface reads, so that few functions of that are needed.
+//! RocksDB. Options are given as text, which its C interface parses, so that few of its functions are needed.
 
 mod library;
 
@@ -7,36 +7,36 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use vmio_measure::kv::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Keyspace, Setup};
 
 use self::library::{ColumnFamily, Database};
 
-/// A database with a column family for each region in it.
+/// A database with a column family for each keyspace in it.
 pub struct RocksdbEngine {
     database: Arc<Database>,
-    regions: Vec<RocksdbRegion>,
+    keyspaces: Vec<RocksdbKeyspace>,
 }
 
-struct RocksdbRegion {
+struct RocksdbKeyspace {
     database: Arc<Database>,
     family: ColumnFamily,
 }
 
 impl RocksdbEngine {
-    /// With options as they come.
+    /// With the default options.
     pub fn open_default(setup: &Setup) -> Result<Self> {
         Self::open(setup, "create_if_missing=true;create_missing_column_families=true")
     }
 
-    /// With what its tuning guide advises for little memory: write buffers, a block cache that has filters and indexes,
-    /// and the rest for the page cache.
+    /// With the options that its tuning guide advises for little memory: write buffers, a block cache with filters and indexes, and the
+    /// rest for the page cache.
     pub fn open_tuned(setup: &Setup, compression: &str) -> Result<Self> {
-        // Its guide advises another allocator; with this one a quarter of a small memory is lost otherwise.
+        // Its guide advises another allocator; this one would otherwise waste a quarter of a small memory.
         library::limit_arenas();
         let buffer = setup.memory_bytes / 8;
         let cache = setup.memory_bytes / 3;
-        // A compaction reads ahead so much in each file that it merges. With the 2 MiB that are usual, ten of them take what
-        // little memory leaves, and the process is killed for want of it.
+        // Bytes that a compaction reads ahead in each file that it merges. With the usual 2 MiB, ten files take the rest of a little
+        // memory, and the process is killed.
         let read_ahead = (setup.memory_bytes / 512).min(2 << 20);
         let options = format!(
             "create_if_missing=true;create_missing_column_families=true;compression={compression};write_buffer_size={buffer};max_write_buffer_number=2;\
@@ -50,19 +50,19 @@ impl RocksdbEngine {
     }
 
     fn open(setup: &Setup, options: &str) -> Result<Self> {
-        // There always is one of this name.
+        // There is always one of this name.
         let first = ["default".to_owned()];
-        let names: Vec<_> = first.into_iter().chain(setup.region_names().skip(1)).collect();
+        let names: Vec<_> = first.into_iter().chain(setup.keyspace_names().skip(1)).collect();
         let database = Arc::new(Database::open(&setup.folder, options, &names, setup.sync_writes)?);
-        let regions =
-            database.families().map(|family| RocksdbRegion { database: Arc::clone(&database), family }).collect();
-        Ok(Self { database, regions })
+        let keyspaces =
+            database.families().map(|family| RocksdbKeyspace { database: Arc::clone(&database), family }).collect();
+        Ok(Self { database, keyspaces })
     }
 }
 
 impl Engine for RocksdbEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -70,12 +70,12 @@ impl Engine for RocksdbEngine {
     }
 
     fn flush(&self) -> Result<()> {
-        for region in &self.regions {
-            self.database.flush_memtable(region.family)?;
+        for keyspace in &self.keyspaces {
+            self.database.flush_memtable(keyspace.family)?;
         }
         let busy =
             [c"rocksdb.mem-table-flush-pending", c"rocksdb.compaction-pending", c"rocksdb.num-running-compactions"];
-        // A compaction may begin when the one before has ended: idle is what stays so for a moment.
+        // A compaction may begin when the one before has ended: idle means idle for a moment.
         let mut idle = 0;
         while idle < 5 {
             thread::sleep(Duration::from_millis(2));
@@ -91,7 +91,7 @@ impl Engine for RocksdbEngine {
     }
 }
 
-impl Region for RocksdbRegion {
+impl Keyspace for RocksdbKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.database.put(self.family, key, value)
     }

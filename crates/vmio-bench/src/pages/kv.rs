@@ -35,7 +35,7 @@ const SCENARIOS: [(&str, &str); 7] = [
     ("deletes", "Deletes, then seeks"),
     ("queue", "A queue, one thread"),
     ("mass-delete", "Deletes in the order of the keys, and seeks between, one thread"),
-    ("regions", "300 regions: tables of redb, keyspaces of fjall, column families of RocksDB, databases of LMDB"),
+    ("keyspaces", "300 keyspaces: tables of redb, keyspaces of fjall, column families of RocksDB, databases of LMDB"),
     ("reopen", "Opening after a clean close"),
     ("recovery", "Opening after kill -9 during a load"),
 ];

@@ -15,15 +15,15 @@ pub const VMIO_ENGINE_AUTO: u32 = 0;
 /// must not block SIGBUS, and system calls get pointers into pinned ranges only (others fail with EFAULT).
 pub const VMIO_ENGINE_SIGBUS: u32 = 1;
 /// Reader threads of the cache handle faults while the faulting thread sleeps: no signal handler, and system calls take
-/// mapped pointers. Misses are dearer, and a right is needed; `vmio doctor` says which.
+/// mapped pointers. Misses take longer, and a right is needed; `vmio doctor` says which.
 pub const VMIO_ENGINE_READER_THREAD: u32 = 2;
-/// The kernel's own mmap takes the faults, and vmio keeps the budget from outside.
+/// The kernel's own mmap takes the faults, and a background reclaimer of vmio keeps the budget.
 pub const VMIO_ENGINE_MANAGED: u32 = 3;
 /// The kernel module vmio.ko takes the faults, and system calls take mapped pointers. Without it, or the right to open
 /// /dev/vmio, VMIO_ERROR_NO_ENGINE.
 pub const VMIO_ENGINE_KERNEL: u32 = 4;
 
-/// What the cache was made with; if that is VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
+/// The frames of the cache's options; if these are VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
 pub const VMIO_FRAMES_AUTO: u32 = 0;
 /// Private pages: cheapest to bring in and to evict.
 pub const VMIO_FRAMES_READ_MOSTLY: u32 = 1;
@@ -34,7 +34,7 @@ pub const VMIO_FRAMES_STREAM: u32 = 3;
 /// As VMIO_FRAMES_READ_MOSTLY, with huge pages for the scans of mappings that are read-only.
 pub const VMIO_FRAMES_DYNAMIC: u32 = 4;
 
-/// What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
+/// The best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
 pub const VMIO_POLICY_AUTO: u32 = 0;
 /// First in, first out.
 pub const VMIO_POLICY_FIFO: u32 = 1;
@@ -53,7 +53,7 @@ pub const VMIO_LOCK_REQUIRE: u32 = 2;
 /// A budget of memory that any number of mappings share.
 pub struct vmio_cache(pub(super) Cache);
 
-/// How a cache is made. Zero is the default of every field but `size` and `capacity_bytes`.
+/// Options of a cache. Zero is the default of every field but `size` and `capacity_bytes`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct vmio_cache_options {
@@ -79,13 +79,13 @@ pub struct vmio_cache_options {
     pub pages_in_flight: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// If not 0, the capacity is left to vmio, from so many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
+    /// If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
     /// memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
-    /// vmio_cache_stats tells what it is at present.
+    /// vmio_cache_stats has the present one.
     pub capacity_min_bytes: u64,
 }
 
-/// What a cache holds, in pages of 4096 bytes, and what it has done since it was made.
+/// The state of a cache, in pages of 4096 bytes, and its counters since it was made.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct vmio_stats {
@@ -93,11 +93,11 @@ pub struct vmio_stats {
     pub size: usize,
     /// Pages that may be resident.
     pub capacity_pages: u64,
-    /// Pages that are.
+    /// Pages that are resident.
     pub resident_pages: u64,
-    /// Of these, newer than the device.
+    /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
-    /// Pages of the budget that go to page tables.
+    /// Pages of the budget for page tables and page words.
     pub table_pages: u64,
     /// Pages that nobody uses.
     pub free_pages: u64,
@@ -107,8 +107,8 @@ pub struct vmio_stats {
     pub load_misses: u64,
     /// Stores that found their page absent.
     pub store_misses: u64,
-    /// Touches of pages that were in memory, but out of sight.
-    pub soft_misses: u64,
+    /// Minor faults: touches of pages that were inactive (in memory, but unmapped), or mapped at another address only.
+    pub minor_faults: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
     /// Misses filled with zeros because the range was advised fresh.
@@ -166,14 +166,14 @@ pub extern "C" fn vmio_cache_free(cache: Option<Box<vmio_cache>>) {
 }
 
 /// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
-/// a smaller one this evicts, and returns when it is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
-/// if pins hold more than three quarters of the new capacity, or pages cannot be written: then it is what it was.
+/// a smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
+/// if pins hold more than three quarters of the new capacity, or pages cannot be written: the capacity is then what it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_cache_resize(cache: Option<&vmio_cache>, capacity_bytes: u64) -> vmio_status {
     report(|| Ok(given(cache, "cache")?.0.resize(capacity_bytes)?))
 }
 
-/// The engine that serves the mappings of a cache: what VMIO_ENGINE_AUTO has become. VMIO_ENGINE_AUTO for NULL.
+/// Returns the engine of a cache: for VMIO_ENGINE_AUTO the one that it stands for here. VMIO_ENGINE_AUTO for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_cache_engine(cache: Option<&vmio_cache>) -> u32 {
     contain(VMIO_ENGINE_AUTO, || match cache.map(|cache| cache.0.engine()) {
@@ -255,7 +255,7 @@ impl vmio_stats {
             pinned_pages: stats.pinned_pages,
             load_misses: stats.load_misses,
             store_misses: stats.store_misses,
-            soft_misses: stats.soft_misses,
+            minor_faults: stats.minor_faults,
             write_protect_faults: stats.write_protect_faults,
             fresh_fills: stats.fresh_fills,
             read_ahead_pages: stats.read_ahead_pages,

@@ -11,7 +11,7 @@ use crate::status::vmio_status;
 /// another meaning, which the changelog says.
 pub const VMIO_ABI_MAJOR: u32 = 0;
 /// See VMIO_ABI_MAJOR.
-pub const VMIO_ABI_MINOR: u32 = 5;
+pub const VMIO_ABI_MINOR: u32 = 6;
 
 /// The binary interface of the library that the program runs with: the major version times 65536 plus the minor one.
 #[unsafe(no_mangle)]
@@ -35,9 +35,9 @@ pub extern "C" fn vmio_strerror(status: i32) -> *const c_char {
     vmio_status::describe(status).as_ptr()
 }
 
-/// Copies what the last failed call of this thread has to say, with the path or value that was wrong, as a string of at
+/// Copies the message of the last failed call of this thread, with the path or value that was wrong, as a string of at
 /// most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
-/// call it with NULL and 0 to know how much room it needs. A call that succeeds does not clear it.
+/// call it with NULL and 0 to learn how many bytes the message needs. A call that succeeds does not clear the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_last_error(buffer: *mut c_char, bytes: usize) -> usize {
     // SAFETY: the caller vouches for the buffer.

@@ -14,7 +14,7 @@ use crate::status::vmio_status;
 /// A file beside the data, through which mappings change their files by commits alone.
 pub struct vmio_journal(pub(super) Journal);
 
-/// How a journal is used. Zero is the default of every field but `size`.
+/// Options of a journal. Zero is the default of every field but `size`.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 pub struct vmio_journal_options {
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn vmio_journal_create(
 }
 
 /// Opens a journal, and brings its files to the state of the last acknowledged commit before it returns; `options` may be
-/// NULL. Do it before you open the files, which must be where they were.
+/// NULL. Open the journal before its files, which must be where they were.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_journal_open(
     path: *const c_char,

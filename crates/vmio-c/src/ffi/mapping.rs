@@ -27,12 +27,12 @@ pub const VMIO_READ_ONLY: u32 = 1;
 pub const VMIO_CREATE_NEVER: u32 = 0;
 /// A file that does not exist is made, `len` zeros long; one that exists stays as it is.
 pub const VMIO_CREATE_IF_MISSING: u32 = 1;
-/// The file is made, or what it holds is thrown away; it is `len` zeros long.
+/// The file is made, or its contents are discarded; it is `len` zeros long.
 pub const VMIO_CREATE_EMPTY: u32 = 2;
 
 /// A load of a page that cannot be read is a SIGBUS.
 pub const VMIO_ON_READ_ERROR_SIGBUS: u32 = 0;
-/// It finds a page filled with the 8 bytes of `poison`; vmio_take_read_error tells what happened.
+/// A load of such a page finds it filled with the 8 bytes of `poison`; vmio_take_read_error returns the error.
 pub const VMIO_ON_READ_ERROR_POISON: u32 = 1;
 
 /// Added to a priority from 0 (keep) to 255 (evict first) in vmio_open_options, where 0 alone is the default, 128.
@@ -44,7 +44,7 @@ pub const VMIO_TO_END: u64 = u64::MAX;
 /// A file as a range of addresses, of which the cache keeps the useful part in memory.
 pub struct vmio_mapping(pub(super) Mapping);
 
-/// How a file is mapped. Zero is the default of every field but `size`.
+/// Options of a mapping. Zero is the default of every field but `size`.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 pub struct vmio_open_options {
@@ -52,7 +52,7 @@ pub struct vmio_open_options {
     pub size: usize,
     /// The length of a file that is made (see `create`).
     pub len: u64,
-    /// Address space to set aside, so that the file can grow to this length in place: see vmio_set_len. Costs no memory;
+    /// Address space to reserve, so that the file can grow to this length in place: see vmio_set_len. Costs no memory;
     /// at least the length of the file, rounded up to 1 GiB.
     pub reserve_bytes: u64,
     /// VMIO_READ_WRITE or VMIO_READ_ONLY.
@@ -69,7 +69,7 @@ pub struct vmio_open_options {
     pub on_read_error: u32,
     /// The pattern of VMIO_ON_READ_ERROR_POISON.
     pub poison: [u8; 8],
-    /// Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
+    /// Lets the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
     /// VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
     pub journal: *const vmio_journal,
     /// Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
@@ -109,21 +109,21 @@ pub unsafe extern "C" fn vmio_open(
 }
 
 /// Syncs and gives the handle back; with the last handle and pin, the addresses too. A mapping with a journal is not
-/// committed. The handle is gone whatever it returns: sync first, if you can do something about an error. NULL does
+/// committed. The handle is gone whatever the call returns: sync first, if you can handle an error. NULL does
 /// nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_close(mapping: Option<Box<vmio_mapping>>) -> vmio_status {
     report(|| mapping.map_or(Ok(()), |mapping| Ok(mapping.0.close()?)))
 }
 
-/// The first byte, for loads and, unless the mapping is read-only, stores; it stays where it is until the last handle is
+/// Returns the address of the first byte, for loads and, unless the mapping is read-only, stores; it is valid until the last handle is
 /// closed. NULL for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_pointer(mapping: Option<&vmio_mapping>) -> *mut c_void {
     mapping.map_or(ptr::null_mut(), |mapping| mapping.0.as_mut_ptr().cast())
 }
 
-/// The length in bytes; 0 for NULL.
+/// Returns the length in bytes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_len(mapping: Option<&vmio_mapping>) -> u64 {
     contain(0, || mapping.map_or(0, |mapping| mapping.0.len()))

@@ -21,16 +21,16 @@ pub(super) unsafe fn read_options<T: FromZeros>(options: *const T, name: &str) -
     if options.is_null() {
         return Ok(known);
     }
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that a size begins there.
     let size = unsafe { options.cast::<usize>().read_unaligned() };
     check_size(size, name)?;
     let known_bytes = size.min(size_of::<T>());
-    // SAFETY: by the caller, so many bytes begin there.
+    // SAFETY: the caller vouches for as many initialised bytes as the size says.
     let unknown = unsafe { slice::from_raw_parts(options.cast::<u8>().add(known_bytes), size - known_bytes) };
     if unknown.iter().any(|byte| *byte != 0) {
         return Err(Failure::invalid(format!("{name} has a field set that this version of vmio does not know")));
     }
-    // SAFETY: so many bytes begin at both, and any bytes are a `T`. Copied as they are, pointers stay what they are.
+    // SAFETY: this many bytes begin at both, and any bytes are a `T`. Copied as they are, pointers stay what they are.
     unsafe { (&raw mut known).cast::<u8>().copy_from_nonoverlapping(options.cast(), known_bytes) };
     Ok(known)
 }
@@ -48,11 +48,11 @@ pub(super) unsafe fn write_result<T: IntoBytes + Immutable>(
     if target.is_null() {
         return Err(null(name));
     }
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that a size begins there.
     let size = unsafe { target.cast::<usize>().read_unaligned() };
     check_size(size, name)?;
     let rest = size_of::<usize>();
-    // SAFETY: by the caller, so many bytes begin there, and they are ours for now.
+    // SAFETY: the caller vouches for as many bytes as the size says, which nobody else uses meanwhile.
     let bytes = unsafe { slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>().add(rest), size - rest) };
     let known = &value.as_bytes()[rest..];
     for (at, byte) in bytes.iter_mut().enumerate() {
@@ -77,7 +77,7 @@ pub(super) unsafe fn read_path<'a>(path: *const c_char) -> Result<&'a Path, Fail
     if path.is_null() {
         return Err(null("path"));
     }
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches for a string that ends with a NUL and stays as it is.
     let path = unsafe { CStr::from_ptr(path) };
     Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
@@ -85,24 +85,24 @@ pub(super) unsafe fn read_path<'a>(path: *const c_char) -> Result<&'a Path, Fail
 /// The elements of an array; none of NULL.
 ///
 /// # Safety
-/// `first` is NULL, or so many initialised elements begin there, which nobody changes for `'a`.
+/// `first` is NULL, or this many initialised elements begin there, which nobody changes for `'a`.
 pub(super) unsafe fn read_array<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() {
         return &[];
     }
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches for this many initialised elements, which nobody changes.
     unsafe { slice::from_raw_parts(first, count) }
 }
 
 /// Room for an array of bytes; none at NULL.
 ///
 /// # Safety
-/// `first` is NULL, or so many bytes begin there, which nobody else uses for `'a`.
+/// `first` is NULL, or this many bytes begin there, which nobody else uses for `'a`.
 pub(super) unsafe fn bytes_at<'a>(first: *mut u8, count: usize) -> &'a mut [MaybeUninit<u8>] {
     if first.is_null() {
         return &mut [];
     }
-    // SAFETY: by the caller; they need not be initialised.
+    // SAFETY: the caller vouches for this many bytes, which nobody else uses; they need not be initialised.
     unsafe { slice::from_raw_parts_mut(first.cast(), count) }
 }
 

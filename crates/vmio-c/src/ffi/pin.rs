@@ -34,7 +34,7 @@ pub extern "C" fn vmio_pin(
     })
 }
 
-/// Lets the range go, and the mapping if all its handles are closed. NULL does nothing.
+/// Unpins the range, and closes the mapping if all its handles are closed. NULL does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_unpin(pinned: Option<Box<vmio_pinned>>) {
     contain((), || drop(pinned));

@@ -22,7 +22,7 @@ pub const VMIO_ADVICE_SEQUENTIAL: u32 = 2;
 pub const VMIO_ADVICE_WILL_NEED: u32 = 3;
 /// The range will not be wanted soon: write what is dirty and give its pages up.
 pub const VMIO_ADVICE_DONT_NEED: u32 = 4;
-/// What the device holds is garbage that the program is about to write over: misses give zeros in place of reading.
+/// The device holds garbage that the program is about to write over: misses fill pages with zeros instead of reading.
 pub const VMIO_ADVICE_FRESH: u32 = 5;
 /// The contents are needed no more: drop them without writing; what loads see before the next store is undefined.
 pub const VMIO_ADVICE_FREE: u32 = 6;
@@ -30,17 +30,17 @@ pub const VMIO_ADVICE_FREE: u32 = 6;
 pub const VMIO_ADVICE_PRIORITY: u32 = 7;
 /// How often each page is wanted, for pages that come in from now on: `value` is VMIO_REUSE_*.
 pub const VMIO_ADVICE_REUSE: u32 = 8;
-/// What the device holds counts, and nothing else: drop what is in memory without writing it, and forget what was fresh. For
+/// Only what the device holds counts: drop what is in memory without writing it, and forget what was fresh. For
 /// programs that write the file past the mapping; what was stored since the last sync is lost.
 pub const VMIO_ADVICE_INVALIDATE: u32 = 9;
-/// The program has done with the range for now: it goes before what is in use, when the cache needs room.
+/// The program needs the range no more for now: its pages are evicted before those in use, when the cache needs room.
 pub const VMIO_ADVICE_COLD: u32 = 10;
 
 /// Not known: the cache finds out.
 pub const VMIO_REUSE_UNKNOWN: u32 = 0;
-/// Once, or more than once within a short while, as by a scan: no page counts as wanted again.
+/// Once, or several times within a short while, as by a scan: no page counts as wanted again.
 pub const VMIO_REUSE_ONCE: u32 = 1;
-/// Again and again, if only after long: every page counts as wanted often from the first time on.
+/// Again and again, if only after a long time: every page counts as wanted often from the first time on.
 pub const VMIO_REUSE_OFTEN: u32 = 2;
 
 /// A range of bytes of a mapping.
@@ -79,7 +79,7 @@ pub extern "C" fn vmio_ensure(mapping: Option<&vmio_mapping>, offset: u64, len: 
 }
 
 /// Begins to read what will be wanted soon, and returns at once: a guess, which takes little from others. A call brings in
-/// an eighth of the cache at most, the ranges that come first. Pages that cannot be read are left to whoever touches them.
+/// an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of the access that needs it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_prefetch(
     mapping: Option<&vmio_mapping>,
@@ -95,13 +95,13 @@ pub unsafe extern "C" fn vmio_prefetch(
     })
 }
 
-/// Whether the page of a byte is in memory right now; false behind the end. It may change at once.
+/// Returns whether the page of a byte is in memory right now; false behind the end. The answer may change at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_is_resident(mapping: Option<&vmio_mapping>, offset: u64) -> bool {
     contain(false, || mapping.is_some_and(|mapping| mapping.0.is_resident(offset)))
 }
 
-/// Which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
+/// Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
 /// `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_residency(

@@ -12,7 +12,7 @@ use crate::status::vmio_status;
 /// A sync under way.
 pub struct vmio_sync_handle(SyncHandle);
 
-/// Returns when every store made before the call is durable. Threads that go on storing are not held up. Pages that
+/// Makes every store durable that was made before the call. Threads that go on storing are not held up. Pages that
 /// cannot be written stay dirty, and the next sync tries them again. Of a mapping with a journal this is vmio_commit.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_sync(mapping: Option<&vmio_mapping>) -> vmio_status {
@@ -38,19 +38,19 @@ pub extern "C" fn vmio_sync_begin(
     report(|| hand_out(sync, "sync", || Ok(vmio_sync_handle(given(mapping, "mapping")?.0.sync_begin()?))))
 }
 
-/// Whether a sync has ended; true for NULL.
+/// Returns whether a sync has ended; true for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_sync_is_finished(sync: Option<&vmio_sync_handle>) -> bool {
     contain(true, || sync.is_none_or(|sync| sync.0.is_finished()))
 }
 
-/// Waits for the end of a sync, returns what became of it, and gives the handle back. NULL does nothing.
+/// Waits for the end of a sync, returns its status, and gives the handle back. NULL does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_sync_wait(sync: Option<Box<vmio_sync_handle>>) -> vmio_status {
     report(|| sync.map_or(Ok(()), |sync| Ok(sync.0.wait()?)))
 }
 
-/// Gives the handle back and leaves the sync to itself; what becomes of it, only the next sync tells. NULL does nothing.
+/// Gives the handle back and lets the sync go on; only the next sync returns its failure. NULL does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_sync_detach(sync: Option<Box<vmio_sync_handle>>) {
     contain((), || drop(sync));

@@ -5,7 +5,7 @@
  *
  * `run` never ends: it prints the newest counter after each commit, and goes on from where it was killed. `verify` prints
  * the newest counter when both files are exactly as the commit of that counter left them, whatever was under way.
- * Ends with status 77 where atomic mappings cannot be had.
+ * Ends with status 77 where atomic mappings are not available.
  */
 #include <stdint.h>
 #include <stdio.h>

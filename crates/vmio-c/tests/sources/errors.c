@@ -57,6 +57,7 @@ static void options_that_make_no_sense(void)
     struct vmio_stats stats = {.size = sizeof stats};
     CHECK(vmio_cache_resize(cache, 16 << 20) == VMIO_OK && vmio_cache_resize(cache, 6 << 20) == VMIO_OK);
     CHECK(vmio_cache_stats(cache, &stats) == VMIO_OK && stats.capacity_pages == 256);
+    CHECK(offsetof(struct vmio_stats, minor_faults) == offsetof(struct vmio_stats, soft_misses));
     vmio_cache_free(cache);
 }
 

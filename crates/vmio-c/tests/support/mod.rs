@@ -84,7 +84,7 @@ pub fn test_source(name: &str) -> PathBuf {
 pub fn installed<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     let found = |program: &&str| Command::new(program).arg("--version").output().is_ok();
     let (there, missing): (Vec<_>, Vec<_>) = programs.iter().copied().partition(found);
-    missing.iter().for_each(|program| eprintln!("skipped: {program} is not installed"));
+    missing.iter().for_each(|program| test_depth::skipped(format_args!("{program} is not installed")));
     there
 }
 
@@ -101,7 +101,7 @@ fn both(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Writes a text of so many lines, of 64 bytes and 7 words each.
+/// Writes a text of this many lines, of 64 bytes and 7 words each.
 pub fn write_text(path: &Path, lines: usize) -> TestResult {
     let line = format!("{:x<63}\n", "seven words make up a line ");
     Ok(fs::write(path, line.repeat(lines))?)

@@ -1,4 +1,4 @@
-//! `vmio cat`: a file to standard output.
+//! `vmio cat`: writes a file to standard output.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,7 +16,6 @@ Examples:
   vmio cat --cache 16M big.log > copy.log
   vmio cat --json big.log 2> report.json > /dev/null   (the report goes to standard error)";
 
-/// What has failed if it cannot be written to.
 const OUTPUT: &str = "cannot write to standard output";
 
 /// Write a file to standard output through a mapping.
@@ -25,10 +24,10 @@ const OUTPUT: &str = "cannot write to standard output";
 pub struct CatArgs {
     /// The file or block device to read
     file: PathBuf,
-    /// Memory to use
+    /// Memory of the cache
     #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
-    /// Report on standard error as JSON when done
+    /// Print a JSON object with the file and its length on standard error at the end
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `vmio completions`: the command line's words, for the shell to complete.
+//! `vmio completions`: prints scripts that complete vmio's commands and options in a shell.
 
 use std::io::{self, Write};
 
@@ -13,25 +13,25 @@ Examples:
   vmio completions zsh > ~/.zfunc/_vmio        with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
   vmio completions fish > ~/.config/fish/completions/vmio.fish
 
-The folder must exist; a new shell knows the words.";
+The folder must exist. Start a new shell afterwards.";
 
 /// Print the script that completes vmio's commands and options in a shell.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// The shell to print it for
+    /// The shell
     shell: Shell,
 }
 
 /// Runs `vmio completions`.
 pub fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
-    // To memory first: the generator panics where it cannot write, and a reader may go away.
+    // To memory first: the generator panics if it cannot write, and a reader may close the pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut visible(&Cli::command()), "vmio", &mut script);
     Ok(io::stdout().write_all(&script)?)
 }
 
-/// The command without what is hidden from people, which the generator would offer to them.
+/// The command without hidden subcommands, which the generator would offer to users.
 fn visible(command: &Command) -> Command {
     let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
     let copy = Command::new(command.get_name().to_owned())

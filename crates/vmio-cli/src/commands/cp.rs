@@ -1,4 +1,4 @@
-//! `vmio cp`: a copy from mapping to mapping that appears under its name only when complete.
+//! `vmio cp`: copies a file from mapping to mapping. The copy appears under its name only when it is complete.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +20,8 @@ Examples:
   vmio cp big.bin copy.bin
   vmio cp --cache 256M --json big.bin /data/
 
-The copy is written to a temporary file beside DST, made durable, and renamed: DST is either
-absent (or what it was before) or complete.";
+The copy is written to a temporary file beside DST, made durable, and renamed. So DST is never a partial copy:
+it is absent, or its old self, or complete.";
 
 /// Copy a file through two mappings.
 #[derive(Args)]
@@ -31,10 +31,10 @@ pub struct CpArgs {
     src: PathBuf,
     /// The file to write, or a folder to write into
     dst: PathBuf,
-    /// Memory to use for both mappings together
+    /// Memory of the cache for both mappings
     #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
-    /// Print an object with source, destination and bytes
+    /// Print a JSON object with source, destination and bytes
     #[arg(long)]
     json: bool,
 }
@@ -47,7 +47,7 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
     let copy = NewFile::create_private(&destination, &[&args.src])?.remove_if_interrupted()?;
     fill(&cache, &source, copy.file(), copy.path())
         .with_context(|| format!("cannot write {}", destination.display()))?;
-    // The rights to read, write and run it alone: as whom it is run goes with its owner, who may be another one here.
+    // Only the permissions to read, write and execute: set-user-ID bits belong to the owner, which may be another user here.
     let mode = fs::metadata(&args.src)?.permissions().mode() & 0o777;
     copy.file().set_permissions(fs::Permissions::from_mode(mode))?;
     copy.keep()?;
@@ -61,7 +61,7 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the copy goes: inside DST if that is a folder.
+/// The path of the copy: inside DST if that is a folder.
 fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
     let destination = if dst.is_dir() {
         let name = src.file_name().with_context(|| format!("{} has no file name", src.display()))?;
@@ -77,7 +77,7 @@ fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
     Ok(destination)
 }
 
-/// Copies the content and makes it durable: every write error surfaces here.
+/// Copies the contents and makes them durable. Every write error is returned here.
 fn fill(cache: &Cache, source: &Source, file: &File, path: &Path) -> anyhow::Result<()> {
     if source.len_bytes() == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `vmio journal`: what a journal holds, and whether it can be opened.
+//! `vmio journal`: shows what a journal contains, and checks whether it can be opened.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ Examples:
   vmio journal verify data.journal && echo \"opens as its last commit\"
   vmio journal verify --json data.journal
 
-Fails if the journal is damaged. What a crash leaves, such as a torn record behind the last commit, is no damage.";
+Fails if the journal is damaged. A torn record behind the last commit, which a crash may leave, is not damage.";
 
-/// Look into the journal of failure-atomic commits
+/// Inspect or verify the journal of failure-atomic commits
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct JournalArgs {
@@ -36,19 +36,19 @@ pub struct JournalArgs {
 
 #[derive(Subcommand)]
 enum JournalCommand {
-    /// Print header, files and records of a journal that no process has open
+    /// Print the header, files and records of a journal that no process has open
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(JournalFileArgs),
-    /// Check every record, and say what opening the journal would recover; changes nothing
+    /// Check every record, and print what opening the journal would recover, without changing anything
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(JournalFileArgs),
 }
 
 #[derive(Args)]
 struct JournalFileArgs {
-    /// The journal
+    /// The journal's file
     journal: PathBuf,
-    /// Print an object in place of text
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -99,7 +99,7 @@ fn write_summary(output: &mut impl Write, journal: &Inspection) -> io::Result<()
     writeln!(output, "to replay  {} commits, {} pages", journal.commits, journal.pages)?;
     writeln!(output, "to forget  {} behind the last commit", format_size(journal.bytes_discarded))?;
     match (journal.damaged_at, journal.torn_at) {
-        (Some(offset), _) => writeln!(output, "state      DAMAGED at byte {offset}: what is missing had been durable"),
+        (Some(offset), _) => writeln!(output, "state      DAMAGED at byte {offset}: durable commits are lost"),
         (None, Some(offset)) => writeln!(output, "state      sound; a crash tore the record at byte {offset}"),
         (None, None) => writeln!(output, "state      sound"),
     }

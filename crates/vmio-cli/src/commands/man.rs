@@ -1,4 +1,4 @@
-//! `vmio man`: the manual pages.
+//! `vmio man`: prints or writes the manual pages.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,14 +13,14 @@ use crate::Cli;
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio man | man -l -                          read it
-  vmio man --dir ~/.local/share/man/man1       install a page for each command, as in `man vmio-bench-map`";
+  vmio man | man -l -                          read the main page
+  vmio man --dir ~/.local/share/man/man1       install a page for each command, such as `man vmio-bench-map`";
 
 /// Print the manual page, or write the pages of all commands into a folder.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// Write vmio.1 and a page for each subcommand into this folder, which is made if it does not exist
+    /// Write vmio.1 and a page for each subcommand into this folder, which is created if necessary
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &ManArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the pages of a command and of all below it.
+/// Writes the pages of a command and of all its subcommands.
 fn write_pages(command: &Command, dir: &Path) -> anyhow::Result<()> {
     let path = dir.join(Man::new(command.clone()).get_filename());
     fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;
@@ -58,7 +58,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut page)?;
     }
     if let Some(text) = command.get_after_help() {
-        // The generator would fill these lines as a paragraph; examples are to stay as they are.
+        // The generator would fill these lines as a paragraph; examples must keep their lines.
         let text = text.to_string();
         let examples = text.strip_prefix("Examples:\n").unwrap_or(&text);
         let mut roff = Roff::new();

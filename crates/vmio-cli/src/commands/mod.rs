@@ -1,4 +1,4 @@
-//! The small tools: each does one thing through a mapping.
+//! The subcommands of `vmio`, one module each.
 
 pub mod cat;
 pub mod completions;

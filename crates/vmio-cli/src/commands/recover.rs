@@ -1,4 +1,4 @@
-//! `vmio recover`: brings into the files what the operation logs of dead processes hold.
+//! `vmio recover`: replays the operation logs of dead processes into their files.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -11,28 +11,28 @@ use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio recover --dry-run /data       what would be written, and to which files
+  vmio recover --dry-run /data       print what would be written, and to which files
   vmio recover /data && my-database
   vmio recover --json /data | jq '.logs[].files[] | select(.found_at == null)'
 
-The logs are those in the folder .vmio of DIR. Those of processes that live are left alone. A log is replayed wholly, flushed
-and removed, or left as it is; whenever this is cut short, it can be run again. Run it as the user whose programs wrote the
-logs, and before their files are used again: what was written to them meanwhile would be overwritten.
+The logs are in the subfolder .vmio of DIR. Logs of running processes are not touched. A log is replayed as a whole, its files are
+flushed, and it is removed; or it stays unchanged. After an interruption, run the command again. Run it as the user whose programs wrote
+the logs, and before the files are used again: later writes to them would be overwritten.
 
-Exit status: 0 if no log of a dead process is left (or, with --dry-run, would be), also if files are gone that one had
-operations for; 1 if one is left, or DIR cannot be read; 2 for a wrong command line.";
+Exit status: 0 if no log of a dead process remains (or, with --dry-run, would remain), even if files of a log are gone; 1 if a log
+remains, or DIR cannot be read; 2 for a wrong command line.";
 
 /// Finish the writes of programs that died in strict mode, from their operation logs
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RecoverArgs {
-    /// The folder that the programs ran under
+    /// The folder that was given to `vmio run --under`
     #[arg(value_name = "DIR")]
     under: PathBuf,
-    /// Print an object in place of text
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Change nothing; say what would be done
+    /// Only print what would be done
     #[arg(long)]
     dry_run: bool,
 }
@@ -47,16 +47,16 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         false => write_text(&mut output, args, &recovery)?,
     }
     output.flush()?;
-    match recovery.logs.iter().filter(|log| matches!(log.state, LogState::Left(_))).count() {
+    match recovery.logs.iter().filter(|log| matches!(log.state, LogState::NotReplayed(_))).count() {
         0 => Ok(()),
-        1 => bail!("a log of a dead process is left"),
-        left => bail!("{left} logs of dead processes are left"),
+        1 => bail!("1 log of a dead process remains"),
+        left => bail!("{left} logs of dead processes remain"),
     }
 }
 
 fn write_text(output: &mut impl Write, args: &RecoverArgs, recovery: &Recovery) -> io::Result<()> {
     if recovery.logs.is_empty() {
-        return writeln!(output, "nothing to recover: no log under {}", args.under.display());
+        return writeln!(output, "nothing to recover: there is no log under {}", args.under.display());
     }
     for log in &recovery.logs {
         write_log(output, log, args.dry_run)?;
@@ -66,18 +66,18 @@ fn write_text(output: &mut impl Write, args: &RecoverArgs, recovery: &Recovery) 
 
 fn write_log(output: &mut impl Write, log: &RecoveredLog, is_dry_run: bool) -> io::Result<()> {
     let state = match &log.state {
-        LogState::InUse => "its process lives: left alone".to_owned(),
+        LogState::InUse => "in use by a running process".to_owned(),
         LogState::Recovered if is_dry_run => "to be replayed".to_owned(),
         LogState::Recovered => "replayed and removed".to_owned(),
-        LogState::Left(error) => format!("LEFT: {}", chain(error)),
+        LogState::NotReplayed(error) => format!("NOT REPLAYED: {}", chain(error)),
     };
     let owner = log.owner.map_or(String::new(), |owner| format!(" of process {owner}"));
     writeln!(output, "log   {}{owner}: {state}", log.path.display())?;
-    // Of one that is left, these are what it has, and nothing was done.
+    // Of a log that remains, these operations were not replayed.
     for file in &log.files {
         let RecoveredFile { path, found_at, operations, bytes, .. } = file;
         let now = match found_at {
-            None => ", gone: nothing to write to".to_owned(),
+            None => ", gone: cannot be written".to_owned(),
             Some(now) if now == path => String::new(),
             Some(now) => format!(", now {}", now.display()),
         };
@@ -103,7 +103,7 @@ fn object(args: &RecoverArgs, recovery: &Recovery) -> Value {
             LogState::InUse => ("in use", None),
             LogState::Recovered if args.dry_run => ("to be replayed", None),
             LogState::Recovered => ("replayed", None),
-            LogState::Left(error) => ("left", Some(chain(error))),
+            LogState::NotReplayed(error) => ("not replayed", Some(chain(error))),
         };
         json!({
             "path": log.path.to_string_lossy(),

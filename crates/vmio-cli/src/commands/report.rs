@@ -1,4 +1,4 @@
-//! `vmio report`: recordings that `vmio record --save` made, as a page with charts.
+//! `vmio report`: draws recordings of `vmio record --save` on a page with charts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ Examples:
   vmio report run.vmio --out run.html
   vmio report before.vmio after.vmio --out both.html
 
-The page is that of vmio record --out: it needs nothing else, not even the net. Several recordings stand one below the other,
-each with axes of its own.";
+The page is the same as that of vmio record --out: it needs no other file and no network. Several recordings are drawn one below the
+other, each with its own axes.";
 
-/// Draw what vmio record has saved.
+/// Draw charts of saved recordings.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// Files that vmio record --save has written
+    /// Files of vmio record --save
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
     /// Write the page to this file

@@ -1,4 +1,4 @@
-//! A file opened for one sequential pass through a mapping.
+//! A file that is read once, from its beginning to its end, through a mapping.
 
 use std::fs;
 use std::io::Read;
@@ -19,7 +19,7 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 /// The read-ahead window of a sequential pass.
 const WINDOW_BYTES: u32 = 128 << 10;
 
-/// A file, mapped for reading. An empty file has nothing to map.
+/// A file, mapped for reading. An empty file is not mapped.
 pub struct Source {
     mapping: Option<Mapping>,
     len_bytes: u64,
@@ -34,22 +34,26 @@ pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
         .context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }
 
-/// A cache takes memory as it needs it, so that one that is too large is found out late, by the kernel.
+/// Warns of a cache that is larger than the memory. A cache takes memory as it needs it, so that the kernel would notice late.
 pub fn warn_of_size(cache_bytes: u64) {
-    if let Some(room_bytes) = AvailableMemory::now().cgroup_bytes.filter(|room_bytes| *room_bytes < cache_bytes) {
-        let (cache, room) = (format_size(cache_bytes), format_size(room_bytes));
+    if let Some(available_bytes) =
+        AvailableMemory::now().cgroup_bytes.filter(|available_bytes| *available_bytes < cache_bytes)
+    {
+        let (cache, available) = (format_size(cache_bytes), format_size(available_bytes));
         eprintln!(
-            "vmio: warning: --cache {cache} is more than this process's memory cgroup leaves, {room}: the kernel may kill it; \
-             --cache auto takes half of what there is"
+            "vmio: warning: --cache {cache} is more than this process's memory cgroup leaves, {available}: the kernel may kill the \
+             process; --cache auto takes half of the available memory"
         );
     } else if let Some(memory_bytes) = memory_bytes().filter(|memory_bytes| *memory_bytes < cache_bytes) {
         let (cache, memory) = (format_size(cache_bytes), format_size(memory_bytes));
-        eprintln!("vmio: warning: --cache {cache} is more than this machine's memory, {memory}: it may run out of it");
+        eprintln!(
+            "vmio: warning: --cache {cache} is more than this machine's memory, {memory}: choose a smaller size, or --cache auto"
+        );
     }
 }
 
 impl Source {
-    /// Maps a regular file, on persistent memory past the page cache, a block device, or an NVMe namespace by its character device.
+    /// Maps a regular file, a block device, or an NVMe namespace by its character device. Files in persistent memory bypass the page cache.
     pub fn open(cache: &Cache, path: &Path) -> anyhow::Result<Self> {
         let metadata = fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
         let kind = metadata.file_type();
@@ -57,15 +61,18 @@ impl Source {
             bail!("{} is neither a regular file nor a device: only those can be mapped", path.display());
         }
         if kind.is_file() && metadata.len() == 0 {
-            // The permission to read is checked as for any other file.
+            // Opened to check the permission to read, as for any other file.
             let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            // As those of /proc.
+            // Such as a file of /proc.
             if file.take(1).read(&mut [0])? > 0 {
-                bail!("{} has no length, though there is something to read: it cannot be mapped", path.display());
+                bail!(
+                    "{} has contents but no length, and cannot be mapped: copy it to a regular file first",
+                    path.display()
+                );
             }
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
-        // The managed engine maps files that the kernel itself reads.
+        // The managed engine has the kernel read the file.
         let dax = match kind.is_file() && cache.engine() != Engine::Managed {
             true => DaxBacking::open(path, Access::ReadOnly).ok(),
             false => None,
@@ -87,7 +94,7 @@ impl Source {
         self.len_bytes
     }
 
-    /// Hands the whole content to `consume`, in order, with progress on the terminal.
+    /// Passes the contents to `consume`, in order, with progress on the terminal.
     pub fn for_each_chunk(
         &self,
         what: &str,

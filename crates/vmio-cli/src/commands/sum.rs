@@ -1,4 +1,4 @@
-//! `vmio sum`: the checksum of a file.
+//! `vmio sum`: prints the checksum of a file.
 
 use std::path::PathBuf;
 
@@ -22,10 +22,10 @@ The checksum is CRC-32 (ISO-HDLC, as in gzip and zip): compare with `crc32 big.b
 pub struct SumArgs {
     /// The file or block device to read
     file: PathBuf,
-    /// Memory to use
+    /// Memory of the cache
     #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
-    /// Print an object with algorithm, sum, bytes and file
+    /// Print a JSON object with algorithm, sum, bytes and file
     #[arg(long)]
     json: bool,
 }

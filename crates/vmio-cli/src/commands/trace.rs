@@ -1,4 +1,4 @@
-//! `vmio trace`: the misses of a running program, as a trace for `vmio sim`.
+//! `vmio trace`: records the misses of a running program as a trace for `vmio sim`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,36 +19,35 @@ use super::watched_command;
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio trace --out pages.txt -- ./my-database --bench   from its start to its end
-  vmio trace --out pages.txt --pid 4711                 of a running process, until it ends or Ctrl-C
+  vmio trace --out pages.txt -- ./my-database --bench   record a program from its start to its end
+  vmio trace --out pages.txt --pid 4711                 record a running process, until it ends or Ctrl-C
   vmio sim --trace pages.txt --cache 5%,10%,25%,50%
 
-The program builds its cache with CacheBuilder::publish_misses(true); others cannot be traced. What is recorded are
-misses: with a cache of the smallest capacity (6 MiB, which hold 256 pages) nearly every touch of another page, in the order
-of the faults. What hits in those 256 pages is missing, and so are pages that Mapping::fetch brought in. Pages of the
-second and later mappings are numbered behind those of the first. A line is: page,load or page,store. An interrupt ends
-the recording, not the program.";
+The program must build its cache with CacheBuilder::publish_misses(true). The trace has its misses, in the order of the faults. With the
+smallest capacity (6 MiB, which hold 256 pages) that is nearly every access to another page. Hits in those 256 pages are missing from the
+trace, and so are pages that Mapping::fetch has read. Pages of the second and later mappings are numbered behind those of the first. A
+line is: page,load or page,store. Ctrl-C ends the recording, not the program.";
 
-/// How often is looked for new misses.
+/// How often new misses are read.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Of a program that misses without a pause, so many reads of new misses go to the file before it is looked after.
+/// While a program misses without a pause, this number of reads go to the file before the program is checked again.
 const READS_MAX: usize = 16;
 
-/// Record the pages that a program touches, for `vmio sim`.
+/// Record the pages that a program misses, for `vmio sim`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("what runs").required(true).args(["pid", "command"]))]
 pub struct TraceArgs {
-    /// The file for the trace
+    /// Write the trace to this file
     #[arg(long, value_hint = ValueHint::FilePath)]
     out: PathBuf,
-    /// The process to record, in place of a command
+    /// Record this process, instead of a command
     #[arg(long, value_parser = parse_process_id)]
     pid: Option<u32>,
-    /// Which of the caches of the process, in the order in which it built them
+    /// Record this cache of the process: 1 is the first that it built
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     cache_number: u64,
-    /// The command to run and to record, with its arguments
+    /// The command to run and record, with its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true, value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
@@ -58,7 +57,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     folder_of(&args.out).map_err(Error::msg)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
     let mut recording = Recording { path: &args.out, misses: Vec::new(), recorded: 0, interrupted };
     let child = match (args.pid, &args.command[..]) {
         (None, [program, arguments @ ..]) => Some(watched_command::start(program, arguments)?),
@@ -68,18 +67,22 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let reader = Reader::open(id)?;
     if args.pid.is_some() && reader.misses(args.cache_number)?.is_none() {
         eprintln!(
-            "vmio: process {id} has no such cache that publishes its misses: waiting until it has, or ends, or Ctrl-C"
+            "vmio: process {id} has no cache {} yet that publishes its misses: waiting for one (Ctrl-C ends this)",
+            args.cache_number
         );
     }
     let recorded = recording.record(&reader, args.cache_number);
-    // The program goes on though the recording failed.
+    // The program goes on even if the recording failed.
     let status = match child {
         Some(mut child) if !recording.is_interrupted() => Some(child.wait()?),
         _ => None,
     };
     let source = recorded.with_context(|| format!("cannot record to {}", args.out.display()))?;
     let Some(misses) = source else {
-        bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
+        bail!(
+            "process {id} had no cache {} that publishes its misses: build it with CacheBuilder::publish_misses(true)",
+            args.cache_number
+        )
     };
     eprintln!("vmio: {} misses recorded, {} lost", recording.recorded, misses.lost());
     status.map_or(Ok(()), |status| watched_command::succeeded(&args.command[0], status))
@@ -87,21 +90,21 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
 
 /// A trace that is being recorded.
 struct Recording<'path> {
-    /// Written once there is a cache to record: what is there before may be another run's.
+    /// Written once there is a cache to record: until then the file may be another run's.
     path: &'path Path,
     misses: Vec<Miss>,
     recorded: u64,
     interrupted: Arc<AtomicBool>,
 }
 
-/// A cache's misses, and where they go.
+/// A cache's misses, and the file for them.
 struct Traced {
     source: Misses,
     output: BufWriter<File>,
 }
 
 impl Recording<'_> {
-    /// Records until the process ends or somebody interrupts; `None` if there was nothing to record from.
+    /// Records until the process ends or an interrupt; `None` if there was no cache to record.
     fn record(&mut self, reader: &Reader, cache_number: u64) -> anyhow::Result<Option<Misses>> {
         let mut traced: Option<Traced> = None;
         loop {
@@ -133,7 +136,7 @@ impl Recording<'_> {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Writes what has been missed since the last call, to the file; all there is, if nothing will be added.
+    /// Writes the misses since the last call to the file; all of them if no more will follow.
     fn drain(&mut self, Traced { source, output }: &mut Traced, is_last: bool) -> anyhow::Result<()> {
         for reads in 1.. {
             let left = source.read(&mut self.misses)?;

@@ -1,4 +1,4 @@
-//! A command that is run to be looked at.
+//! A command that `vmio record` or `vmio trace` runs.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -7,13 +7,13 @@ use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, bail};
 
-/// Starts it.
+/// Starts the command.
 pub fn start(program: &OsString, arguments: &[OsString]) -> anyhow::Result<Child> {
     let child = Command::new(program).args(arguments).spawn();
     child.with_context(|| format!("cannot run {}", Path::new(program).display()))
 }
 
-/// What it could not do, we have not done either.
+/// Fails if the command has failed.
 pub fn succeeded(program: &OsString, status: ExitStatus) -> anyhow::Result<()> {
     let program = Path::new(program).display();
     match (status.code(), status.signal()) {

@@ -11,21 +11,23 @@ use super::formats::PAGE_BYTES;
 pub enum CacheSize {
     /// Memory for pages.
     Bytes(u64),
-    /// A share of the pages that the trace touches, in percent.
+    /// A percentage of the pages that the trace touches.
     Percent(f64),
 }
 
 impl CacheSize {
-    /// Takes `64M` or `10%`.
+    /// Parses `64M` or `10%`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(percent) = text.trim().strip_suffix('%') else { return parse_size(text).map(Self::Bytes) };
         match percent.parse() {
             Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
-            _ => Err(format!("{text:?} is not a share of the pages: write a number above 0 and up to 100, as in 10%")),
+            _ => Err(format!(
+                "{text:?} is not a share of the pages: give a percentage above 0% and up to 100%, as in 10%"
+            )),
         }
     }
 
-    /// So many bytes for a trace of so many pages.
+    /// Its bytes for a trace of this many pages.
     pub fn bytes(self, pages: usize) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,

@@ -7,12 +7,12 @@ use anyhow::{Context, bail, ensure};
 
 /// The length of a page.
 pub const PAGE_BYTES: u64 = vmio::PAGE_BYTES as u64;
-/// An access of the MSR format may touch so many bytes.
+/// The longest access in the MSR format.
 const ACCESS_BYTES_MAX: u64 = 1 << 30;
 /// The length of a record of oracleGeneral: time u32, object u64, size u32, next access i64, all little-endian.
 const RECORD_BYTES: usize = 24;
 
-/// One page number a line, possibly with further fields behind a comma; lines that begin with # are remarks.
+/// A page number on each line, possibly with further fields behind a comma. Lines that begin with # are comments.
 pub fn pages(file: impl BufRead, mut touch: impl FnMut(u64)) -> anyhow::Result<()> {
     each_line(file, |text| {
         if text.is_empty() || text.starts_with('#') {

@@ -1,4 +1,4 @@
-//! `vmio sim`: a trace of pages, replayed through vmio itself and through other ways to choose a victim.
+//! `vmio sim`: replays a trace of pages through vmio itself and through other replacement policies.
 
 mod cache_size;
 mod formats;
@@ -31,41 +31,40 @@ Examples:
   vmio sim --trace hm_0.csv --format msr --cache 256M,1G,4G
   vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --report misses.html
 
-vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it, in a cache that
-has room for the page tables beside. Soft misses are accesses of pages that were in memory and out of sight.
-Of a trace of objects (oracle-general) their neighbourhood is not known: they are taken for pages side by side in the order
-of their first access.";
+vmio's own policies are not simulated: the trace is replayed through a mapping without a device, in a cache with extra memory for the
+page tables. Minor faults are accesses of inactive pages: in memory, but unmapped.
+In a trace of objects (oracle-general) each object counts as a page; the pages lie side by side in the order of their first access.";
 
-/// A cache smaller than this is smaller than vmio's smallest.
+/// The smallest cache: vmio's own minimum.
 const MEMORY_MIN: u64 = 1 << 20;
 /// Replay a trace of pages and compare the misses of vmio's policies with LRU, CLOCK, ARC, S3-FIFO and the optimum.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("accesses to replay").required(true).args(["trace", "synthetic"]))]
 pub struct SimArgs {
-    /// The file that holds the trace
+    /// The file of the trace
     #[arg(long, value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
-    /// What the file looks like
+    /// The format of the file
     #[arg(long, value_enum, default_value = "pages", conflicts_with = "synthetic")]
     format: TraceFormat,
-    /// Make a trace up: uniform, zipf:EXPONENT, seq, blocks:PAGES, scan-hot or shift
+    /// Generate a trace: uniform, zipf:EXPONENT, seq, blocks:PAGES, scan-hot or shift
     #[arg(long)]
     synthetic: Option<Synthetic>,
-    /// Pages of a made-up trace
+    /// Pages of a generated trace
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "trace")]
     pages: u64,
-    /// Accesses of a made-up trace
+    /// Accesses of a generated trace
     #[arg(long, default_value_t = 1_000_000, conflicts_with = "trace")]
     accesses: u32,
-    /// Memory for pages, or a share of the trace's pages (10%); several to see how the misses depend on it
+    /// Memory for pages, or a percentage of the trace's pages (10%); give several to compare sizes
     #[arg(long, value_parser = CacheSize::parse, value_delimiter = ',', required = true)]
     cache: Vec<CacheSize>,
-    /// The policies to compare, or all: of vmio auto, auto-mixed, keep-refaulted, mixed, fifo, second-chance and
-    /// vmio-s3-fifo-mixed, beside lru, clock, arc, s3-fifo and optimum
+    /// The policies to compare, or all: vmio's auto, auto-mixed, keep-refaulted, mixed, fifo, second-chance and
+    /// vmio-s3-fifo-mixed, and lru, clock, arc, s3-fifo and optimum
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = parse_policies)]
     policy: Vec<Policies>,
-    /// Draw the misses against the size of the cache: OUT.html, or OUT.svg
+    /// Draw the misses by cache size: OUT.html or OUT.svg
     #[arg(long, value_name = "OUT", value_parser = plot::parse_file)]
     report: Option<ReportFile>,
     #[command(flatten)]
@@ -80,11 +79,11 @@ struct Outcome {
     accesses: usize,
     misses: usize,
     miss_ratio: f64,
-    /// Beside them, accesses of pages that were in memory and out of sight.
-    soft_misses: usize,
+    /// Beside them, accesses of inactive pages: in memory, but unmapped.
+    minor_faults: usize,
 }
 
-/// One policy, or all.
+/// One policy, or all of them.
 type Policies = &'static [Policy];
 
 fn parse_policies(text: &str) -> Result<Policies, String> {
@@ -96,7 +95,7 @@ fn parse_policies(text: &str) -> Result<Policies, String> {
     all.iter().find(is_named).map(std::slice::from_ref).ok_or_else(|| {
         let names: Vec<_> = all.iter().filter_map(|policy| policy.to_possible_value()).collect();
         let names: Vec<_> = names.iter().map(|value| value.get_name()).collect();
-        format!("{text:?} is no policy: write all, or {}", names.join(", "))
+        format!("{text:?} is not a policy: write all, or some of {}", names.join(", "))
     })
 }
 
@@ -107,19 +106,19 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
         (None, Some(kind)) => Trace::synthetic(kind, args.pages, args.accesses as usize, 1)?,
         (None, None) => bail!("give --trace or --synthetic"),
     };
-    ensure!(!trace.accesses.is_empty(), "--accesses 0 leaves nothing to replay");
+    ensure!(!trace.accesses.is_empty(), "--accesses 0 leaves nothing to replay: give a larger number");
     let caches: Vec<(CacheSize, u64)> = args.cache.iter().map(|size| (*size, size.bytes(trace.pages.len()))).collect();
     if let Some((size, bytes)) = caches.iter().find(|(_, bytes)| *bytes < MEMORY_MIN) {
-        bail!("--cache {size} is {bytes} bytes: {} at least are simulated", format_size(MEMORY_MIN));
+        bail!("--cache {size} is {bytes} bytes: it must be at least {}", format_size(MEMORY_MIN));
     }
     let mut outcomes = Vec::new();
     for (size, cache_bytes) in &caches {
         for policy in args.policy.iter().copied().flatten() {
             let _activity = Activity::start(format!("{}, {size}", policy.name()));
-            let (Misses { misses, soft_misses }, accesses) =
+            let (Misses { misses, minor_faults }, accesses) =
                 (policy.replay(&trace, *cache_bytes)?, trace.accesses.len());
             let (policy, cache_bytes, miss_ratio) = (policy.name(), *cache_bytes, misses as f64 / accesses as f64);
-            outcomes.push(Outcome { policy, cache_bytes, accesses, misses, miss_ratio, soft_misses });
+            outcomes.push(Outcome { policy, cache_bytes, accesses, misses, miss_ratio, minor_faults });
         }
     }
     let about = about(&trace);
@@ -146,11 +145,11 @@ fn table(caches: &[CacheSize], outcomes: &[Outcome]) -> Table {
     for (number, outcome) in outcomes.iter().take(policies).enumerate() {
         let of_policy = outcomes.iter().skip(number).step_by(policies);
         let cells = of_policy.map(|outcome| {
-            let soft = match outcome.soft_misses {
+            let minor = match outcome.minor_faults {
                 0 => String::new(),
-                soft => format!(" + {:.2} soft", 100.0 * soft as f64 / outcome.accesses as f64),
+                minor => format!(" + {:.2} minor", 100.0 * minor as f64 / outcome.accesses as f64),
             };
-            format!("{:.2}{soft}", 100.0 * outcome.miss_ratio)
+            format!("{:.2}{minor}", 100.0 * outcome.miss_ratio)
         });
         table.row(std::iter::once(outcome.policy.to_owned()).chain(cells).collect());
     }

@@ -9,16 +9,16 @@ use vmio_report::report_file::ReportFile;
 
 use super::Outcome;
 
-/// Takes a path from the command line.
+/// Parses a path of the command line.
 pub fn parse_file(text: &str) -> Result<ReportFile, String> {
     let file = ReportFile::parse(text)?;
     match file.is_svg() || file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
         true => Ok(file),
-        false => Err(format!("{text:?} ends in neither .html nor .svg")),
+        false => Err(format!("{text:?} ends in neither .html nor .svg: name a file such as misses.html")),
     }
 }
 
-/// Draws the outcomes of a trace, which may be in a file of its own.
+/// Draws the outcomes of a trace.
 pub fn write(file: &ReportFile, about: &str, outcomes: &[Outcome], inputs: &[&Path]) -> anyhow::Result<()> {
     let chart = miss_ratio_chart("Misses by policy", about, &curves(outcomes));
     let text = if file.is_svg() { drawing(&chart) } else { page(&chart, about) };

@@ -23,8 +23,8 @@ const TABLE_BYTES: u64 = 2 * PAGE_BYTES;
 pub struct Misses {
     /// Accesses that had to read.
     pub misses: usize,
-    /// Accesses of pages that were in memory and out of sight.
-    pub soft_misses: usize,
+    /// Accesses of inactive pages: in memory, but unmapped.
+    pub minor_faults: usize,
 }
 
 /// A way to choose which page goes.
@@ -32,7 +32,7 @@ pub struct Misses {
 pub enum Policy {
     /// vmio's default: S3-FIFO by pages that come back
     Auto,
-    /// The same over FrameHint::Mixed, where a touch is seen of pages that wait out of sight, span by span
+    /// The same over FrameHint::Mixed, where pages are deactivated span by span, and a touch of an inactive page is seen
     AutoMixed,
     /// vmio's FIFO with further rounds for what comes back
     KeepRefaulted,
@@ -42,7 +42,7 @@ pub enum Policy {
     Fifo,
     /// The same over FrameHint::Mixed: second chance
     SecondChance,
-    /// vmio's S3-FIFO over FrameHint::Mixed, where pages go out of sight one by one
+    /// vmio's S3-FIFO over FrameHint::Mixed, where pages are deactivated one by one
     VmioS3FifoMixed,
     /// Least recently used
     Lru,
@@ -97,7 +97,7 @@ impl Policy {
 
 fn simulate(trace: &Trace, mut cache: impl Replacement) -> Misses {
     let misses = trace.accesses.iter().enumerate().filter(|(time, page)| !cache.access(**page, *time)).count();
-    Misses { misses, soft_misses: 0 }
+    Misses { misses, minor_faults: 0 }
 }
 
 /// Through vmio itself.
@@ -117,5 +117,5 @@ fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) 
         mapping.ensure(offset..offset + 1)?;
     }
     let stats = cache.stats();
-    Ok(Misses { misses: stats.load_misses as usize, soft_misses: stats.soft_misses as usize })
+    Ok(Misses { misses: stats.load_misses as usize, minor_faults: stats.minor_faults as usize })
 }

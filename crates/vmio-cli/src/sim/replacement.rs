@@ -1,4 +1,4 @@
-//! The ways to choose a victim that vmio's own are compared with, over a cache of so many pages of any file.
+//! The replacement policies that vmio's own are compared with.
 //!
 //! Pages are numbered densely, in the order of their first access.
 
@@ -19,7 +19,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// A cache of so many pages.
+    /// A cache of this number of pages.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, pages: LinkedHashMap::new() }
     }
@@ -47,7 +47,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A cache of so many pages, of so many that there are.
+    /// A cache of `capacity` pages, for a trace of a known number of pages.
     pub fn new(capacity: usize, pages: usize) -> Self {
         Self { capacity, queue: VecDeque::new(), pages: vec![(false, false); pages] }
     }
@@ -72,7 +72,7 @@ impl Replacement for Clock {
     }
 }
 
-/// S3-FIFO (Yang et al., SOSP 2023): a small queue for what is new, a main one for what was touched again, and a list of
+/// S3-FIFO (Yang et al., SOSP 2023): a small queue for new pages, a main one for pages that were touched again, and a list of
 /// what left the small one.
 pub struct S3Fifo {
     capacity: usize,
@@ -84,7 +84,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// A cache of so many pages, of so many that there are.
+    /// A cache of `capacity` pages, for a trace of a known number of pages.
     pub fn new(capacity: usize, pages: usize) -> Self {
         Self {
             capacity,
@@ -160,7 +160,7 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// A cache of so many pages.
+    /// A cache of this number of pages.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -241,7 +241,7 @@ pub struct Optimum {
 }
 
 impl Optimum {
-    /// A cache of so many pages for a trace of pages below `pages`.
+    /// A cache for a trace of pages below `pages`.
     pub fn new(capacity: usize, pages: usize, trace: &[u32]) -> Self {
         let mut last = vec![usize::MAX; pages];
         let mut next = vec![usize::MAX; trace.len()];

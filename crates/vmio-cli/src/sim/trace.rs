@@ -14,10 +14,10 @@ use vmio_measure::pattern::{OffsetStream, Pattern};
 
 use super::formats::{self, PAGE_BYTES};
 
-/// What a file of a trace looks like.
+/// The format of a trace's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
-    /// One page number a line; behind a comma, as `vmio trace` writes, anything
+    /// A page number on each line, as `vmio trace` writes; anything may follow a comma
     Pages,
     /// Comma-separated: time, host, disk, Read or Write, offset and length in bytes, response time (MSR Cambridge)
     Msr,
@@ -30,10 +30,10 @@ pub enum TraceFormat {
 pub struct Trace {
     /// For each access, the number of its page in the order of first accesses.
     pub accesses: Vec<u32>,
-    /// The file's pages by that number.
+    /// The pages of the file by that number.
     pub pages: Vec<u64>,
     numbers: HashMap<u64, u32>,
-    /// Of objects whose neighbourhood is not known.
+    /// Whether it has objects, whose neighbours are unknown.
     is_of_objects: bool,
 }
 
@@ -47,7 +47,7 @@ impl Trace {
         self.accesses.push(number);
     }
 
-    /// Reads one.
+    /// Reads a trace.
     pub fn read(path: &Path, format: TraceFormat) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
         let file = BufReader::with_capacity(1 << 20, file);
@@ -63,7 +63,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Where the page of each access lies in the file, in bytes. Objects lie side by side.
+    /// The offset of each access's page in the file, in bytes. Objects lie side by side.
     pub fn offsets(&self) -> impl Iterator<Item = u64> {
         self.accesses.iter().map(|number| {
             let page = if self.is_of_objects { u64::from(*number) } else { self.pages[*number as usize] };
@@ -71,7 +71,7 @@ impl Trace {
         })
     }
 
-    /// Makes one up.
+    /// Generates a trace.
     pub fn synthetic(kind: Synthetic, pages: u64, accesses: usize, seed: u64) -> anyhow::Result<Self> {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut trace = Self::default();
@@ -110,18 +110,18 @@ impl Trace {
     }
 }
 
-/// A trace that is made up.
+/// A generated trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Synthetic {
-    /// As the benchmark's.
+    /// A pattern of the benchmark.
     Pattern(Pattern),
-    /// Half of the accesses go to a tenth of the pages, the others scan the rest.
+    /// Half of the accesses go to a tenth of the pages, and the others scan the rest.
     ScanAndHot,
     /// Nine in ten accesses go to a tenth of the pages, to another one after each eighth of the trace.
     Shift,
 }
 
-/// Tenths of the pages that are hot in turn.
+/// The tenths of the pages that are hot in turn.
 const SHIFTS: u64 = 8;
 
 impl FromStr for Synthetic {

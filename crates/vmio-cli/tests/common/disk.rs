@@ -40,7 +40,7 @@ impl Disk {
         match disk.mount() {
             Ok(()) => Ok(Some(disk)),
             Err(error) => {
-                eprintln!("left out: no file system can be mounted: {error}");
+                test_depth::skipped(format_args!("no file system can be mounted: {error}"));
                 Ok(None)
             }
         }

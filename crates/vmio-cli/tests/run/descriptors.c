@@ -24,7 +24,7 @@ enum { PAGE = 4096, PAGES = 64 };
 static unsigned page[PAGE / sizeof(unsigned)];
 
 /* Past the C library's names. */
-static void close_unseen(int fd) {
+static void close_unnoticed(int fd) {
 #if defined(__x86_64__)
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_close), "D"((long)fd) : "rcx", "r11", "memory");
@@ -46,7 +46,7 @@ static int made(const char *name) {
 }
 
 /* So often that the file is worth more than calls, and so are stores to it. */
-static void warm_up(int fd) {
+static void get_leased(int fd) {
     for (int round = 0; round < 4; round++) {
         for (int at = 0; at < 10; at++)
             if (pread(fd, page, PAGE, at * PAGE) != PAGE) abort();
@@ -79,13 +79,13 @@ static void are_one(const char *how, int fd, int duplicate) {
 
 static void failed(const char *how, int (*call)(int)) {
     int fd = made("data"), duplicate = dup(fd);
-    warm_up(fd);
+    get_leased(fd);
     errno = 0;
     int status = call(duplicate);
     printf("%d: %s\n", status, strerror(errno));
     are_one(how, fd, duplicate);
     close(duplicate);
-    warm_up(fd);
+    get_leased(fd);
     if (write(fd, "end", 3) != 3) perror("write");
     close(fd);
 }
@@ -103,11 +103,11 @@ static void numbered_high(void) {
         return;
     }
     int fd = made("data");
-    warm_up(fd);
+    get_leased(fd);
     int duplicate = fcntl(fd, F_DUPFD, 70000);
     printf("%d\n", duplicate);
     are_one("high", fd, duplicate);
-    warm_up(fd);
+    get_leased(fd);
     if (dup2(fd, 70001) != 70001) perror("dup2");
     are_one("high", fd, 70001);
 }
@@ -116,7 +116,7 @@ static void numbered_high(void) {
 static void child_before_exec(void) {
     int outside = open("../outside", O_RDWR | O_CREAT, 0644), fd = made("data"), third = made("third");
     if (write(outside, "a", 1) != 1) perror("write");
-    warm_up(fd);
+    get_leased(fd);
     int writes = PAGES + PAGES + 64;
     for (int how = 0; how < 5; how++) {
         pid_t child = vfork();
@@ -136,7 +136,7 @@ static void child_before_exec(void) {
     }
     /* The parent gets the numbers that the child had. */
     int later = made("later");
-    warm_up(later);
+    get_leased(later);
     are_one("later", later, later);
     printf("%d writes\n", writes + PAGES + 64 + 2);
 }
@@ -200,11 +200,11 @@ static void number_of_another(void) {
         if (fork() == 0) {
             send_descriptor();
             int fd = made("data");
-            warm_up(fd);
+            get_leased(fd);
             memset(page, 'u', PAGE);
             lseek(fd, 4 * PAGE, SEEK_SET);
             if (pwrite(fd, page, PAGE, 0) != PAGE) perror("pwrite");
-            close_unseen(fd);
+            close_unnoticed(fd);
             int made_now = all[which].make();
             memset(page, 1, 8);
             ssize_t written = write(made_now, page, 8);
@@ -223,12 +223,12 @@ static void number_of_another(void) {
 static void owned(void) {
     for (int how = 0; how < 3; how++) {
         int fd = made("data");
-        warm_up(fd);
+        get_leased(fd);
         struct f_owner_ex owner = {F_OWNER_PID, getpid()};
         int status = how == 0   ? fcntl(fd, F_SETOWN, getpid())
                      : how == 1 ? fcntl(fd, F_SETOWN_EX, &owner)
                                 : fcntl(fd, F_SETSIG, SIGUSR1);
-        warm_up(fd);
+        get_leased(fd);
         printf("%d: %d; is the owner: %d; signal %d\n", how, status, fcntl(fd, F_GETOWN) == getpid(), fcntl(fd, F_GETSIG));
         /* Whoever has a lease of it is asked for it now. */
         fflush(stdout);

@@ -47,7 +47,7 @@ static void fill(size_t bytes)
 		buffer[at] = (char)(start + at * 7 + at / 256);
 }
 
-// One read or write: many of them follow each other, so that it pays to have the file warm.
+// One read or write: many of them follow each other, so that it pays to have the file leased.
 static void transfer(int which, int kind, int is_said)
 {
 	int fd = fds[which];
@@ -199,7 +199,7 @@ int main(int count, char **words)
 			int kind = random_below(8);
 			for (int at = 0; at < 100; at++)
 				transfer(which, kind, at % 10 == 0);
-			// The keeper has a processor now, if it wants one.
+			// The lease manager has a processor now, if it wants one.
 			if (random_below(4) == 0)
 				usleep(300);
 		}

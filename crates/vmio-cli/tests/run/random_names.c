@@ -141,7 +141,7 @@ static void close_or_duplicate(void)
 	}
 }
 
-// Many small calls, so that it pays to have the file warm.
+// Many small calls, so that it pays to have the file leased.
 static void use(void)
 {
 	int fd = slots[random_slot()];

@@ -64,7 +64,7 @@ static void fill(const char *path, char with) {
 }
 
 /* So often that the file is worth more than calls. */
-static void warm_up(int fd) {
+static void get_leased(int fd) {
     for (int n = 0; n < 64; n++)
         if (pread(fd, buffer, PAGE, (long)n * PAGE) != PAGE) perror("pread");
     usleep(80000);
@@ -90,14 +90,14 @@ int main(int count, char **arguments) {
     fill(first, 'a');
     fill(second, 'b');
     int fd = open(first, O_RDWR);
-    warm_up(fd);
+    get_leased(fd);
     overwrite(fd, '1');
     if (strcmp(how, "close") == 0) {
         close_with(close_by, fd);
         int again = open_with(open_by, second);
         usleep(pause_us);
         if (pread(again, buffer, PAGE, 0) != PAGE || buffer[0] != 'b') printf("the second file reads %c\n", buffer[0]);
-        warm_up(again);
+        get_leased(again);
         overwrite(again, '2');
         if (fsync(again) != 0) perror("fsync");
         close_with(close_by, again);

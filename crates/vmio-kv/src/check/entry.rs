@@ -1,18 +1,18 @@
-//! An entry of a leaf: whether its record is what it says.
+//! Checks an entry of a leaf against its record.
 
 use crate::check::Check;
 use crate::check::segment::State;
 use crate::check::tree::Walk;
 use crate::error::Damage;
 use crate::format::chunk::{CHUNK_BYTES, RECORDS_AT};
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 
 impl Check<'_> {
-    /// Checks an entry; gives its key, or nothing if its record is of a life of the unit that has ended.
+    /// Checks an entry; returns its key, or `None` if its record belongs to a generation of the chunk that has ended.
     pub(super) fn entry(
         &mut self,
         state: &mut State,
@@ -45,7 +45,7 @@ impl Check<'_> {
         Ok(Some(record.key.to_vec()))
     }
 
-    /// The same of one whose value is large.
+    /// The same for an entry with a large value.
     fn large_entry(
         &mut self,
         state: &mut State,
@@ -60,8 +60,8 @@ impl Check<'_> {
         if pointer.record() != head.pointer(pointer.offset(), pointer.head_number()) {
             return Err(at(format!("it has {} bytes, which the entry does not say", head.bytes)));
         }
-        if head.region != walk.region.number {
-            return Err(at(format!("it is of region {}", head.region)));
+        if head.keyspace != walk.keyspace.number {
+            return Err(at(format!("it is of keyspace {}", head.keyspace)));
         }
         if head.epoch > leaf_epoch {
             return Err(at(format!("it is of epoch {}, and its leaf of epoch {leaf_epoch}", head.epoch)));
@@ -71,10 +71,10 @@ impl Check<'_> {
         Ok(head.key)
     }
 
-    /// The bytes of a record, as many as it says.
+    /// The bytes of a record, as many as its front says.
     fn record(&self, offset: u64) -> Result<Vec<u8>, String> {
         let damaged = damaged_at(offset);
-        let at = (offset % UNIT_BYTES) as usize;
+        let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
         if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             return Err(damaged(Damage::Value { what: "its place in the chunk", found: at as u64 }));
         }
@@ -91,8 +91,8 @@ fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {
     move |damage| format!("its record, at byte {offset}: {damage}")
 }
 
-/// Whether a unit was given back, and perhaps taken again, since a leaf was written: its entries that point there are superseded.
-fn is_superseded(unit: &Unit, leaf_epoch: u64) -> bool {
+/// Whether a unit was freed, and perhaps reused, since a leaf was written: the leaf's entries that point there are superseded.
+fn is_superseded(unit: &AllocationUnit, leaf_epoch: u64) -> bool {
     unit.purpose != Purpose::Log || leaf_epoch <= unit.former_epoch
 }
 
@@ -109,20 +109,20 @@ fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Resul
             record.bytes()
         ));
     }
-    if record.region != walk.region.number {
-        return Err(format!("it is of region {}", record.region));
+    if record.keyspace != walk.keyspace.number {
+        return Err(format!("it is of keyspace {}", record.keyspace));
     }
-    if record.sequence >= walk.region.log_sequence {
-        let what = "while the region's records from";
+    if record.sequence >= walk.keyspace.log_sequence {
+        let what = "while the keyspace's records from";
         return Err(format!(
             "its number is {}, {what} {} on are in no tree",
-            record.sequence, walk.region.log_sequence
+            record.sequence, walk.keyspace.log_sequence
         ));
     }
     Ok(())
 }
 
-/// Whether the entry says of the key what a search relies on.
+/// Checks that the entry says about its key what a search relies on.
 fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
     let known = leaf.key(index);
     if leaf.hash(index) != key_hash(key) {
@@ -132,7 +132,7 @@ fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
         return Err("what it says of its key is not its record's".to_owned());
     }
     if !leaf.candidates(key).contains(&index) || leaf.is_key(index, key, key_hash(key)) == Some(false) {
-        return Err("a search for its key passes it over".to_owned());
+        return Err("a search for its key skips it".to_owned());
     }
     Ok(())
 }

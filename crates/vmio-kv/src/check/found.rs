@@ -1,35 +1,35 @@
-//! What lies where, for people who look into a volume.
+//! What a dump reports about a volume.
 
 use std::borrow::Cow;
 
-/// What to tell all of.
+/// What a dump lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Structure {
     /// The volume's header, its segments, and their superblocks.
     Superblock,
-    /// Units that are taken, and what for.
+    /// Allocation units that are taken, and their purposes.
     Units,
-    /// Regions, with the roots of their levels.
-    Regions,
+    /// Keyspaces, with the roots of their levels.
+    Keyspaces,
     /// Nodes of all trees.
     Tree,
     /// Chunks of the log and their records.
     Log,
 }
 
-/// Something that lies in the volume.
+/// A structure of the volume that a dump has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is.
+    /// The kind of structure.
     pub what: &'static str,
-    /// Where it begins, in bytes from the beginning of the volume.
+    /// Its place, in bytes from the beginning of the volume.
     pub offset: u64,
-    /// What it says.
+    /// Its contents, by name.
     pub fields: Vec<(&'static str, Field)>,
 }
 
-/// A value of something that was found.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {

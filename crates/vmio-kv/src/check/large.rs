@@ -1,4 +1,4 @@
-//! Large values: whether their heads and all their pieces are whole, and their blocks nobody else's.
+//! Checks large values: heads and pieces must be whole, and nothing else may have their blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use crate::check::Check;
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Uuid;
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::{Extent, Head, LargeRecord, PIECE_BYTES, head_extent};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{FRONT_BYTES, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
@@ -16,52 +16,52 @@ use crate::format::unit_table::Purpose;
 const HEAD: &str = "the head of a large value";
 const EXTENT: &str = "an extent";
 
-/// A record of the log, and where it is.
+/// A log record of a large value, and its place.
 struct Placed {
     offset: u64,
     large: LargeRecord,
 }
 
-/// A key of a region, and what a record says of it if its value is large.
+/// A keyspace, a key, and the record's contents if the value is large.
 type Seen = (u32, Vec<u8>, Option<Placed>);
 
-/// Which large values the log alone refers to, as opening would find them.
+/// Large values that only the log refers to, as recovery would find them.
 #[derive(Default)]
 pub(super) struct LargeInLog {
-    /// For each region the number from which on its records are in no tree.
+    /// For each keyspace, the sequence number from which on its records are in no tree.
     since: BTreeMap<u32, u64>,
-    /// The newest records of their keys that are of large values, and where they are.
+    /// The large values whose log records are the newest of their keys.
     newest: BTreeMap<(u32, Vec<u8>), Placed>,
-    /// Records of a batch of which the last has not been seen.
+    /// Records of a batch whose last record has not come yet.
     batch: Vec<Seen>,
 }
 
 impl LargeInLog {
-    pub(super) fn new(regions: &[RegionEntry]) -> Self {
-        let since = regions.iter().map(|region| (region.number, region.log_sequence)).collect();
+    pub(super) fn new(keyspaces: &[KeyspaceEntry]) -> Self {
+        let since = keyspaces.iter().map(|keyspace| (keyspace.number, keyspace.log_sequence)).collect();
         LargeInLog { since, ..LargeInLog::default() }
     }
 
-    /// The log goes on after it was torn: of a batch that has no end nothing counts.
+    /// The log continues after it was torn: an unfinished batch does not count.
     pub(super) fn begin_anew(&mut self) {
         self.batch.clear();
     }
 
-    /// Sees the record that comes next.
+    /// Takes the next record.
     pub(super) fn see(&mut self, record: &Record<'_>, offset: u64) -> Result<(), Damage> {
         let value = match record.kind {
             RecordKind::Extents => Some(Placed { offset, large: LargeRecord::from_bytes(record.value)? }),
             RecordKind::Put | RecordKind::Delete => None,
             _ => return Ok(()),
         };
-        if self.since.get(&record.region).is_some_and(|since| record.sequence >= *since) {
-            self.batch.push((record.region, record.key.to_vec(), value));
+        if self.since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since) {
+            self.batch.push((record.keyspace, record.key.to_vec(), value));
         }
         if !record.continues {
-            for (region, key, value) in self.batch.drain(..) {
+            for (keyspace, key, value) in self.batch.drain(..) {
                 match value {
-                    Some(value) => drop(self.newest.insert((region, key), value)),
-                    None => drop(self.newest.remove(&(region, key))),
+                    Some(value) => drop(self.newest.insert((keyspace, key), value)),
+                    None => drop(self.newest.remove(&(keyspace, key))),
                 }
             }
         }
@@ -69,13 +69,13 @@ impl LargeInLog {
     }
 }
 
-/// A head, and what it says of itself.
+/// A head that was read.
 pub(super) struct FoundHead {
-    pub(super) region: u32,
+    pub(super) keyspace: u32,
     pub(super) key: Vec<u8>,
-    /// The epoch in which it was written.
+    /// The epoch in which the head was written.
     pub(super) epoch: u64,
-    /// How long it is.
+    /// Length of the head.
     pub(super) bytes: u32,
     pub(super) head: Head,
 }
@@ -87,9 +87,9 @@ impl FoundHead {
 }
 
 impl Check<'_> {
-    /// Checks what the log alone refers to: no bitmap has it yet.
+    /// Checks the large values that only the log refers to: the bitmap does not include them yet.
     pub(super) fn large_in_log(&mut self, state: &mut State, large: LargeInLog) {
-        for ((region, key), Placed { offset: record, large: value }) in large.newest {
+        for ((keyspace, key), Placed { offset: record, large: value }) in large.newest {
             for extent in value.extents() {
                 let conflict = blocks_of(extent).find_map(|block| state.owners.own_pending(block).err());
                 if let Some(conflict) = conflict {
@@ -97,7 +97,7 @@ impl Check<'_> {
                 }
             }
             match self.head(state.uuid, value.head_offset, value.head_number) {
-                Ok(found) if (found.region, &found.key, found.bytes) != (region, &key, value.head_bytes) => {
+                Ok(found) if (found.keyspace, &found.key, found.bytes) != (keyspace, &key, value.head_bytes) => {
                     self.wrong(HEAD, value.head_offset, format!("the record at byte {record} is of another value"));
                 }
                 Ok(found) if found.head.list != value.list => {
@@ -109,14 +109,14 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a value that an entry of a tree refers to.
+    /// Checks a large value that an entry of a tree refers to.
     pub(super) fn large_in_tree(&mut self, state: &mut State, offset: u64, found: &FoundHead) {
         let own = found.head.list.extents.iter().copied().map(|extent| (EXTENT, extent));
         for (structure, extent) in own.chain([(HEAD, head_extent(offset, found.bytes))]) {
-            // One thing that is wrong with an extent is enough.
+            // One problem for each extent is enough.
             let before = self.report.problem_count;
             for block in blocks_of(extent) {
-                let _ = self.own(state, structure, block, Purpose::Extents, found.region);
+                let _ = self.own(state, structure, block, Purpose::Extents, found.keyspace);
                 if self.report.problem_count > before {
                     break;
                 }
@@ -127,14 +127,14 @@ impl Check<'_> {
 
     /// Reads a head.
     pub(super) fn head(&self, uuid: Uuid, offset: u64, number: u32) -> Result<FoundHead, String> {
-        let at = (offset % UNIT_BYTES) as usize;
+        let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
         if !offset.is_multiple_of(BLOCK_BYTES as u64) {
             return Err(Damage::Value { what: "its place", found: offset }.to_string());
         }
         let front = self.bytes(offset, FRONT_BYTES)?;
         let length = front.first_chunk().ok_or(Damage::Length).and_then(Record::length);
         let length = length.map_err(|damage| damage.to_string())?;
-        if at + length > UNIT_BYTES as usize {
+        if at + length > ALLOCATION_UNIT_BYTES as usize {
             return Err(Damage::Length.to_string());
         }
         let bytes = self.bytes(offset, length)?;
@@ -143,8 +143,8 @@ impl Check<'_> {
             return Err(format!("it is of kind {:?}", record.kind));
         }
         let head = Head::from_bytes(record.value).map_err(|damage| damage.to_string())?;
-        let (region, key, epoch) = (record.region, record.key.to_vec(), record.sequence);
-        Ok(FoundHead { region, key, epoch, bytes: length as u32, head })
+        let (keyspace, key, epoch) = (record.keyspace, record.key.to_vec(), record.sequence);
+        Ok(FoundHead { keyspace, key, epoch, bytes: length as u32, head })
     }
 
     /// Checks all bytes of a value.
@@ -169,7 +169,7 @@ impl Check<'_> {
     }
 }
 
-/// Where the blocks of an extent are.
+/// Places of an extent's blocks.
 fn blocks_of(extent: Extent) -> impl Iterator<Item = u64> {
     (extent.offset..extent.offset + extent.bytes()).step_by(BLOCK_BYTES)
 }

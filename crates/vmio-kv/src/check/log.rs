@@ -1,4 +1,4 @@
-//! The log, from its first chunk to its end: whether each record is whole, and nothing is missing that was durable.
+//! Checks the log from its first chunk to its end: each record must be whole, and no durable record may be missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use crate::check::owners::{Conflict, UnitOwners};
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Block;
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::extents::LargeRecord;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
 use crate::log::{has_lost_its_header, vouched};
@@ -26,7 +26,7 @@ const RECORD: &str = "a record of the log";
 #[derive(Default)]
 pub(super) struct Chain {
     chunks: BTreeMap<u64, InChain>,
-    /// Units of new chunks that something else was found to have: sound, if the last commit gave them up.
+    /// Units of new chunks that something else has: sound, if the last commit freed them.
     pub(super) reused: BTreeSet<u64>,
 }
 
@@ -34,17 +34,17 @@ pub(super) struct Chain {
 #[derive(Clone, Copy)]
 struct InChain {
     seed: Seed,
-    /// It was begun after the last commit.
+    /// The chunk was begun after the last commit.
     is_new: bool,
 }
 
 impl Chain {
-    /// Whether a unit is one of its chunks.
+    /// Whether a unit is one of the log's chunks.
     pub(super) fn contains(&self, unit: u64) -> bool {
         self.chunks.contains_key(&unit)
     }
 
-    /// What the checksums of a chunk's records begin with, if the byte is in one.
+    /// The seed of the checksums in the chunk that contains the byte, if there is one.
     pub(super) fn seed(&self, offset: u64) -> Option<Seed> {
         self.chunks.get(&unit_of(offset)).map(|chunk| chunk.seed)
     }
@@ -63,11 +63,11 @@ struct Walk {
     at: usize,
     /// The number of the next record.
     expected: u64,
-    /// Records with lower numbers were durable, as far as the log and the superblock say.
+    /// Records with lower numbers were durable, according to the log and the superblock.
     durable: u64,
-    /// The chunk's last record said that it is the last.
+    /// The chunk's last record was the mark of its end.
     has_ended: bool,
-    /// Whether the place was passed from which opening reads, by its offset and number.
+    /// Whether the walk has passed the place where recovery begins.
     has_passed_replay: bool,
     large: LargeInLog,
 }
@@ -81,12 +81,12 @@ impl Walk {
         Seed::new(self.header.segment, self.header.generation)
     }
 
-    /// The records of the chunk that are whole and lie behind this place.
+    /// Visits the whole records of the chunk after this place.
     fn whole_behind(&self, visit: impl FnMut(usize, &Record<'_>) -> bool) {
         each_whole(self.seed(), self.bytes(), self.at, visit);
     }
 
-    /// Goes on with the next record of the chunk that is whole, if there is one.
+    /// Continues with the next whole record of the chunk, if there is one.
     fn resume(&mut self) -> bool {
         let mut found = None;
         self.whole_behind(|at, record| {
@@ -101,14 +101,14 @@ impl Walk {
 }
 
 impl Check<'_> {
-    /// Goes through all of it.
-    pub(super) fn log(&mut self, state: &mut State, regions: &[RegionEntry]) -> Chain {
+    /// Walks through the whole log.
+    pub(super) fn log(&mut self, state: &mut State, keyspaces: &[KeyspaceEntry]) -> Chain {
         let mut chain = Chain::default();
         let committed = self.committed_chunks(state);
         let replayed_chunk = replayed_chunk(state);
         let replayed = committed.iter().find(|(_, chunk)| *chunk == replayed_chunk);
         let replayed = replayed.map_or(0, |(generation, _)| *generation);
-        // All that the superblock knew may have been given up; what is read back has not.
+        // All chunks that the superblock knew may have been freed, but not those that recovery reads.
         let first = committed.first().map_or(replayed_chunk, |(_, chunk)| *chunk);
         let (header, bytes) = match self.chunk(state, first) {
             Ok(read) => read,
@@ -126,7 +126,7 @@ impl Check<'_> {
             durable: state.superblock.log_durable,
             has_ended: false,
             has_passed_replay: false,
-            large: LargeInLog::new(regions),
+            large: LargeInLog::new(keyspaces),
         };
         self.enter(state, &mut chain, &walk);
         loop {
@@ -134,10 +134,10 @@ impl Check<'_> {
             let mut next = self.chunk(state, walk.header.next).ok();
             next = next.filter(|(next, _)| is_behind(&walk, next) && !was_given_back(state, next));
             let mut follows = next.as_ref().is_some_and(|(next, _)| follows(&walk, next));
-            // Between chunks from which the log is not read any more, others may have been given back.
+            // Chunks between those that recovery no longer reads may have been freed.
             let newer = committed.iter().find(|(generation, _)| *generation > walk.header.generation);
-            // Nor need all of them be whole: a unit that was taken again, and not written yet, still says what it was. What entries
-            // point to is looked at with them.
+            // Nor need all of them be whole: a unit that was reused but not yet written still has its old contents. The targets of entries
+            // are checked with the entries.
             let is_read_back = walk.header.generation >= replayed;
             if let (None, Some((generation, chunk))) = (&next, newer)
                 && *generation <= replayed
@@ -166,20 +166,22 @@ impl Check<'_> {
                 format!("the log has no record {sequence} there, from which it is read"),
             );
         }
-        for region in regions.iter().filter(|region| region.log_sequence > walk.expected) {
-            let what =
-                format!("region {} begins with record {}, behind the log's end", region.number, region.log_sequence);
-            self.wrong("the catalogue of regions", region.log_offset, what);
+        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.log_sequence > walk.expected) {
+            let what = format!(
+                "keyspace {} begins with record {}, behind the log's end",
+                keyspace.number, keyspace.log_sequence
+            );
+            self.wrong("the catalogue of keyspaces", keyspace.log_offset, what);
         }
         chain
     }
 
-    /// Chunks that the last commit knew, by their generations.
+    /// Chunks that the last commit knew, by generation.
     fn committed_chunks(&mut self, state: &State) -> Vec<(u64, u64)> {
         let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
         let units = state.owners.units().filter(|(unit, owners)| is_chunk(owners) && !state.retired.contains(unit));
         let mut chunks = Vec::new();
-        for chunk in units.map(|(unit, _)| unit * UNIT_BYTES) {
+        for chunk in units.map(|(unit, _)| unit * ALLOCATION_UNIT_BYTES) {
             let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
             match header {
                 Ok(Ok(header)) if header.segment == state.uuid && header.offset == chunk => {
@@ -187,7 +189,7 @@ impl Check<'_> {
                         chunks.push((header.generation, chunk));
                     }
                 }
-                // It may have been taken ahead, and never written.
+                // It may have been reserved and never written.
                 Ok(_) if chunk != replayed_chunk(state) => {}
                 Ok(_) => self.wrong(CHUNK, chunk, "the log is read back from there, and its header is not whole"),
                 Err(why) => self.wrong(CHUNK, chunk, why),
@@ -197,9 +199,9 @@ impl Check<'_> {
         chunks
     }
 
-    /// Reads a chunk that is whole and belongs here.
+    /// Reads a chunk, which must be whole and belong to the segment.
     fn chunk(&mut self, state: &State, chunk: u64) -> Result<(ChunkHeader, Vec<Block>), String> {
-        if !chunk.is_multiple_of(UNIT_BYTES) || state.owners.get(unit_of(chunk)).is_none() {
+        if !chunk.is_multiple_of(ALLOCATION_UNIT_BYTES) || state.owners.get(unit_of(chunk)).is_none() {
             return Err(Damage::Value { what: "its place", found: chunk }.to_string());
         }
         let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
@@ -246,7 +248,7 @@ impl Check<'_> {
         }
     }
 
-    /// The chunk's records, up to one that is not whole or not the next.
+    /// Checks the chunk's records up to one that is not whole or not the next.
     fn records(&mut self, state: &State, walk: &mut Walk) {
         let seed = walk.seed();
         let replay = (state.superblock.log_replay_from, state.superblock.log_replay_sequence);
@@ -276,7 +278,7 @@ impl Check<'_> {
         }
     }
 
-    /// To the next chunk.
+    /// Moves to the next chunk.
     fn advance(&mut self, walk: &mut Walk, next: ChunkHeader, bytes: Vec<Block>) {
         if !walk.has_ended && next.first_sequence == walk.expected {
             let at = walk.chunk + walk.at as u64;
@@ -290,7 +292,7 @@ impl Check<'_> {
         (walk.expected, walk.has_ended) = (expected, false);
     }
 
-    /// Tells of a record that is missing though it was durable: false if none is.
+    /// Reports a missing record that was durable; returns whether there is one.
     fn hole(&mut self, state: &State, walk: &mut Walk) -> bool {
         self.look_ahead(state, walk);
         if walk.durable <= walk.expected {
@@ -303,7 +305,7 @@ impl Check<'_> {
         true
     }
 
-    /// Learns what records behind this place say was durable.
+    /// Learns from later records what was durable.
     fn look_ahead(&mut self, state: &State, walk: &mut Walk) {
         let mut durable = walk.durable;
         walk.whole_behind(|_, record| {
@@ -330,7 +332,7 @@ impl Check<'_> {
         walk.durable = durable;
     }
 
-    /// Where it ends: whether anything says that it went on; and the chunk that was taken to follow.
+    /// Checks the end of the log: whether anything says that it continued, and the chunk that was reserved to follow.
     fn end(&mut self, state: &mut State, chain: &mut Chain, walk: &Walk) {
         let mut is_followed = false;
         walk.whole_behind(|_, record| {
@@ -342,9 +344,11 @@ impl Check<'_> {
             self.note(RECORD, torn, format!("the log ends torn before record {}", walk.expected));
         }
         let next = walk.header.next;
-        // It was taken no later than the chunk before it got this header: perhaps after the last commit, also where that is read back.
+        // It was reserved no later than the chunk before it got this header: perhaps after the last commit, also where recovery reads that
+        // chunk.
         let is_new = walk.header.generation > state.superblock.log_generation;
-        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(UNIT_BYTES)) else {
+        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(ALLOCATION_UNIT_BYTES))
+        else {
             return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
         };
         if !is_new && owners.row.purpose != Purpose::Log {
@@ -354,7 +358,7 @@ impl Check<'_> {
                 format!("it was taken to follow, and its unit is for {}", owners.row.purpose.name()),
             );
         }
-        // If we have come through it, that was what it held before it was given up. Were it not, entries would point to it.
+        // If the walk has passed through it, that was its contents before it was freed. If it was not freed, entries would point to it.
         if !chain.contains(unit_of(next)) {
             self.own_chunk(state, chain, next, is_new);
         }
@@ -370,23 +374,23 @@ impl Check<'_> {
     }
 }
 
-/// The chunk from which opening reads.
+/// The chunk in which recovery begins.
 fn replayed_chunk(state: &State) -> u64 {
-    unit_of(state.superblock.log_replay_from) * UNIT_BYTES
+    unit_of(state.superblock.log_replay_from) * ALLOCATION_UNIT_BYTES
 }
 
-/// Whether a chunk was begun after the last commit. Its generation says so, but of the chunk that is read back: an opening that finds it
-/// empty goes on in it, and gives it a new one.
+/// Whether a chunk was begun after the last commit. Its generation says so, except for the chunk where recovery begins: an opening that finds
+/// that chunk empty continues in it, and gives it a new generation.
 fn is_new(state: &State, chunk: &ChunkHeader) -> bool {
     chunk.generation > state.superblock.log_generation && chunk.offset != replayed_chunk(state)
 }
 
-/// Whether a chunk was written after the one that was read.
+/// Whether a chunk was written after the current one.
 fn is_behind(walk: &Walk, next: &ChunkHeader) -> bool {
     next.generation > walk.header.generation && next.previous == walk.chunk && next.first_sequence >= walk.expected
 }
 
-/// Whether the last commit knows that a chunk is none any more, though what it held is still there.
+/// Whether the last commit knows that a chunk was freed, though its contents are still there.
 fn was_given_back(state: &State, chunk: &ChunkHeader) -> bool {
     let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
     let unit = unit_of(chunk.offset);
@@ -394,14 +398,14 @@ fn was_given_back(state: &State, chunk: &ChunkHeader) -> bool {
         && (state.retired.contains(&unit) || !state.owners.get(unit).is_some_and(is_chunk))
 }
 
-/// Whether nothing is missing between them.
+/// Whether no record is missing between the two chunks.
 fn follows(walk: &Walk, next: &ChunkHeader) -> bool {
     next.first_sequence == walk.expected && (walk.has_ended || next.begins_anew)
 }
 
-/// Hands each record that is whole, wherever it begins, to `visit`, until that says that it has seen enough.
+/// Shows `visit` each whole record, wherever it begins, until `visit` returns true.
 fn each_whole(seed: Seed, bytes: &[u8], from: usize, mut visit: impl FnMut(usize, &Record<'_>) -> bool) {
-    // No record has kind 0, and most of what lies behind the log's end is zeros.
+    // No record has kind 0, and most bytes after the log's end are zeros.
     for at in (from..bytes.len()).step_by(ALIGNMENT).filter(|at| bytes[at + 4] != 0) {
         if Record::read(seed, &bytes[at..]).is_ok_and(|record| visit(at, &record)) {
             return;
@@ -415,7 +419,7 @@ fn found_record(offset: u64, record: &Record<'_>) -> Found {
         RecordKind::Delete => "delete",
         RecordKind::EndOfChunk => "end of the chunk",
         RecordKind::Durable => "durable",
-        RecordKind::SpillMark => "spill mark",
+        RecordKind::FlushMark => "flush mark",
         RecordKind::Relocation => "relocation",
         RecordKind::RangeDelete => "range delete",
         RecordKind::Extents => "extents",
@@ -423,7 +427,7 @@ fn found_record(offset: u64, record: &Record<'_>) -> Found {
     let mut fields = vec![
         ("kind", kind.into()),
         ("sequence", record.sequence.into()),
-        ("region", u64::from(record.region).into()),
+        ("keyspace", u64::from(record.keyspace).into()),
         ("continues", u64::from(record.continues).into()),
     ];
     if record.key.is_empty() {

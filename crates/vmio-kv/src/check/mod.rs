@@ -1,7 +1,7 @@
-//! Looking at a whole volume without changing it: every checksum, and whether all that refers to each other agrees.
+//! Checks a whole volume without changing it: every checksum, and whether everything that refers to each other agrees.
 //!
-//! Nothing here trusts what opening a store does: the volume is read anew, from its header down to each entry's record. What is
-//! found wrong is told, and the search goes on where it can.
+//! The check trusts nothing of the code that opens a store: it reads the volume itself, from the header down to each entry's record. It
+//! reports each problem, and continues where it can.
 
 mod entry;
 mod found;
@@ -27,36 +27,82 @@ use crate::options::Options;
 pub use found::{Field, Found, Structure};
 pub use report::{Finding, Report};
 
-/// What a check tells while it goes on.
+/// What a check or a dump reports while it runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// So much of a step is done.
+    /// The progress of a step.
     Progress {
-        /// What is looked at.
+        /// The name of the step.
         step: &'static str,
-        /// How much of it has been: bytes of the log, or entries of trees.
+        /// How much is done: bytes of the log, or entries of trees.
         done: u64,
-        /// How much there is.
+        /// How much there is in all; 0 if that is unknown.
         of: u64,
     },
-    /// Something of the structure that was asked for.
+    /// A structure of the kind that a dump lists.
     Found(Found),
 }
 
-/// Checks the volume in a file or block device that no process has open for writing. Nothing is changed.
+/// Checks the volume in a file or block device that no process has open for writing. The volume is not changed.
 ///
-/// What is wrong is in the report. It is an error if there is no volume, or one that this program does not know.
+/// The report lists the problems; [`Report::is_clean`] says whether there are none.
+///
+/// # Errors
+///
+/// [`Error::NoVolume`](crate::Error::NoVolume) if the file holds no volume, [`Error::NewerVersion`](crate::Error::NewerVersion) or
+/// [`Error::UnknownFeatures`](crate::Error::UnknownFeatures) if this program does not know the volume's format, and
+/// [`Error::Io`](crate::Error::Io) if the file cannot be opened. Damage is no error: it is in the report.
+///
+/// # Examples
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(&path, Options::new())?;
+/// db.put(b"key", b"value")?;
+/// db.close()?;
+///
+/// let report = vmio_kv::check(&path, &Options::new(), |_| {})?;
+/// assert!(report.is_clean(), "{:?}", report.problems);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn check(path: impl AsRef<Path>, options: &Options, tell: impl FnMut(Event)) -> Result<Report> {
     check_on(FileBacking::open(path, Access::ReadOnly)?, options, tell)
 }
 
 /// Checks the volume on a backing, to which nothing is written.
+///
+/// # Errors
+///
+/// As for [`check`].
 pub fn check_on(backing: impl Backing + 'static, options: &Options, mut tell: impl FnMut(Event)) -> Result<Report> {
     run(Arc::new(backing), options, None, &mut tell)
 }
 
-/// Does what [`check`] does, and tells all that it meets of one structure, whether it is right or wrong.
+/// Checks a volume like [`check`], and reports each structure of one kind as an [`Event::Found`], whether it is right or wrong.
+///
+/// # Errors
+///
+/// As for [`check`].
+///
+/// # Examples
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// use vmio_kv::{Db, Event, Options, Structure};
+///
+/// Db::create(&path, Options::new())?.close()?;
+/// let mut keyspaces = 0;
+/// vmio_kv::dump(&path, &Options::new(), Structure::Keyspaces, |event| {
+///     keyspaces += usize::from(matches!(event, Event::Found(_)));
+/// })?;
+/// assert_eq!(keyspaces, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn dump(
     path: impl AsRef<Path>,
     options: &Options,
@@ -75,33 +121,33 @@ fn run(
     let cache = options.cache()?;
     let device = Device::open(&cache, backing, 0)?;
     let report = Report::new(device.name());
-    let mut check = Check { device: &device, report, wanted, region_names: BTreeSet::new(), tell };
+    let mut check = Check { device: &device, report, wanted, keyspace_names: BTreeSet::new(), tell };
     check.volume()?;
     Ok(check.report)
 }
 
-/// A check under way.
+/// A running check.
 struct Check<'check> {
     device: &'check Device,
     report: Report,
     wanted: Option<Structure>,
-    /// Those of all segments.
-    region_names: BTreeSet<String>,
+    /// Names of the keyspaces of all segments.
+    keyspace_names: BTreeSet<String>,
     tell: &'check mut dyn FnMut(Event),
 }
 
 impl Check<'_> {
-    /// Something is wrong.
+    /// Reports a problem.
     fn wrong(&mut self, structure: &'static str, offset: u64, what: impl ToString) {
         self.report.add_problem(Finding { structure, offset, what: what.to_string() });
     }
 
-    /// Something is remarkable, but as a crash may leave it.
+    /// Reports something remarkable that a crash may leave.
     fn note(&mut self, structure: &'static str, offset: u64, what: impl ToString) {
         self.report.add_note(Finding { structure, offset, what: what.to_string() });
     }
 
-    /// Tells something that was found, if it is asked for.
+    /// Reports a structure, if the dump lists its kind.
     fn found(&mut self, structure: Structure, found: impl FnOnce() -> Found) {
         if self.wanted == Some(structure) {
             (self.tell)(Event::Found(found()));
@@ -112,12 +158,12 @@ impl Check<'_> {
         (self.tell)(Event::Progress { step, done, of });
     }
 
-    /// Bytes of the volume; why not, if they cannot be read.
+    /// Bytes of the volume, or the reason why they cannot be read.
     fn bytes(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, String> {
         self.device.copy(offset, bytes).map_err(|error| error.with_causes())
     }
 
-    /// A copy of a block, whatever is in it.
+    /// A copy of a block, whatever its contents.
     fn block(&self, offset: u64) -> Result<Box<Block>, String> {
         if !offset.is_multiple_of(BLOCK_BYTES as u64) {
             return Err(Damage::Value { what: "its place", found: offset }.to_string());
@@ -128,7 +174,7 @@ impl Check<'_> {
     }
 }
 
-/// A block that is whole, and belongs to whom it should.
+/// A block that is whole and belongs to `owner`.
 fn whole<'block>(block: &'block Block, kind: Kind, offset: u64, owner: Uuid) -> Result<Sealed<'block>, Damage> {
     let sealed = unseal(&block.0, kind, offset)?;
     if sealed.uuid == owner { Ok(sealed) } else { Err(Damage::Foreign) }

@@ -1,27 +1,27 @@
-//! Who has which block, beside what the bitmap says is taken.
+//! Which structure has which block, compared with what the bitmap says is taken.
 
 use std::collections::BTreeMap;
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, Group, unit_of};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 
-/// The units of a segment: what its bitmap and its table say of them, and who was found to have their blocks.
+/// The units of a segment: the contents of its bitmap and table, and the structures found to have their blocks.
 pub(super) struct Owners {
     groups: Vec<Group>,
-    /// Those of which there is anything to say.
+    /// The units about which anything is known.
     units: BTreeMap<u64, UnitOwners>,
 }
 
-/// A unit of which there is nothing to say.
+/// A unit about which nothing is known.
 static UNUSED: UnitOwners = UnitOwners {
-    row: Unit { purpose: Purpose::Free, region: 0, references: 0, garbage: 0, former_epoch: 0 },
+    row: AllocationUnit { purpose: Purpose::Free, keyspace: 0, references: 0, garbage: 0, former_epoch: 0 },
     taken: Bits::None,
     owned: Bits::None,
     pending: Bits::None,
 };
 
-/// Some blocks of a unit. Most units have all of theirs or none: that takes no memory.
+/// Some blocks of a unit. Most units have all or none of them: these cases need no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Bits {
     #[default]
@@ -31,7 +31,7 @@ pub(super) enum Bits {
 }
 
 impl Bits {
-    /// These.
+    /// From the bits of a unit.
     pub(super) fn of(bits: UnitBits) -> Self {
         match bits {
             bits if bits == UnitBits::default() => Bits::None,
@@ -40,7 +40,7 @@ impl Bits {
         }
     }
 
-    /// All of them.
+    /// The bits as words.
     pub(super) fn words(&self) -> UnitBits {
         match self {
             Bits::None => UnitBits::default(),
@@ -60,32 +60,32 @@ impl Bits {
     }
 }
 
-/// A unit.
+/// A unit and the structures in it.
 #[derive(Clone, Default)]
 pub(super) struct UnitOwners {
-    /// What the table says.
-    pub(super) row: Unit,
-    /// Blocks that the bitmap says are taken.
+    /// The unit's row in the table.
+    pub(super) row: AllocationUnit,
+    /// Blocks that are taken according to the bitmap.
     pub(super) taken: Bits,
-    /// Blocks that somebody was found to have.
+    /// Blocks that a structure was found to have.
     owned: Bits,
-    /// Those that the log alone refers to: they have been taken since the last commit.
+    /// Blocks that only the log refers to: they were taken since the last commit.
     pending: Bits,
 }
 
-/// What is wrong with somebody's having a block.
+/// Why a structure must not have a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// The block is of no unit of the segment.
+    /// The block is in no unit of the segment.
     Outside,
-    /// Somebody else was found to have it.
+    /// Another structure was found to have the block.
     Twice,
-    /// The bitmap says that it is free.
+    /// The block is free according to the bitmap.
     Free,
 }
 
 impl Conflict {
-    /// Whether nothing more can be said of what is there.
+    /// Whether nothing more can be said about the block's contents.
     pub(super) fn is_fatal(self) -> bool {
         self != Conflict::Free
     }
@@ -102,7 +102,7 @@ impl std::fmt::Display for Conflict {
 }
 
 impl UnitOwners {
-    /// Blocks that are taken, and that nobody was found to have.
+    /// Number of blocks that are taken and that no structure has.
     pub(super) fn leaked(&self) -> u32 {
         self.taken.words().iter().zip(self.owned.words()).map(|(taken, owned)| (taken & !owned).count_ones()).sum()
     }
@@ -123,7 +123,7 @@ impl UnitOwners {
 }
 
 impl Owners {
-    /// Of these groups, of which nothing is known yet but which units are their own.
+    /// For these groups, of which nothing is known yet except their own units.
     pub(super) fn new(groups: &[Group]) -> Self {
         let mut owners = Owners { groups: groups.to_vec(), units: BTreeMap::new() };
         for group in groups {
@@ -134,7 +134,7 @@ impl Owners {
         owners
     }
 
-    /// How many units there are.
+    /// Number of units.
     pub(super) fn units_in_all(&self) -> u64 {
         self.groups.iter().map(|group| group.units).sum()
     }
@@ -143,7 +143,7 @@ impl Owners {
         self.groups.iter().any(|group| group.contains(unit))
     }
 
-    /// Those of which there is anything to say.
+    /// The units about which anything is known.
     pub(super) fn units(&self) -> impl Iterator<Item = (u64, &UnitOwners)> {
         self.units.iter().map(|(unit, owners)| (*unit, owners))
     }
@@ -152,15 +152,15 @@ impl Owners {
         self.units.get(&unit).or_else(|| self.has(unit).then_some(&UNUSED))
     }
 
-    /// The same of which something is going to be said.
+    /// The same, to add something.
     pub(super) fn get_mut(&mut self, unit: u64) -> Option<&mut UnitOwners> {
         self.has(unit).then(|| self.units.entry(unit).or_default())
     }
 
-    /// Says that somebody has a block.
+    /// Records that a structure has a block.
     pub(super) fn own(&mut self, offset: u64) -> Result<(), Conflict> {
         let unit = self.get_mut(unit_of(offset)).ok_or(Conflict::Outside)?;
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         if unit.owned.contains(block) {
             return Err(Conflict::Twice);
         }
@@ -168,27 +168,28 @@ impl Owners {
         if unit.taken.contains(block) { Ok(()) } else { Err(Conflict::Free) }
     }
 
-    /// Says that a large value has a block that was taken since the last commit. It may be what that commit had retired.
+    /// Records that a large value has a block taken since the last commit. That commit may have retired the block.
     pub(super) fn own_pending(&mut self, offset: u64) -> Result<(), Conflict> {
         match self.own(offset) {
             Ok(()) | Err(Conflict::Free) => {}
             conflict => return conflict,
         }
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         if let Some(unit) = self.get_mut(unit_of(offset)) {
             unit.pending.insert(block);
         }
         Ok(())
     }
 
-    /// Whether a block was said to be such.
+    /// Whether a block was recorded so.
     pub(super) fn is_pending(&self, offset: u64) -> bool {
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         let unit = self.units.get(&unit_of(offset));
         unit.is_some_and(|unit| unit.pending.contains(block))
     }
 
-    /// Says that the log has a unit. One that it took since the last commit may be free yet, or hold what that commit had retired.
+    /// Records that the log has a unit. A unit taken since the last commit may still be free according to the bitmap, or retired by that
+    /// commit.
     pub(super) fn own_chunk(&mut self, unit: u64, is_committed: bool) -> Result<(), Conflict> {
         let unit = self.get_mut(unit).ok_or(Conflict::Outside)?;
         let is_owned = unit.owned != Bits::None;

@@ -1,18 +1,18 @@
-//! What a check has found.
+//! The report of a check.
 
 use std::fmt;
 
-/// Findings that are kept; of the others only their number is.
+/// Findings that are kept; of further ones only the number is known.
 const FINDINGS_MAX: usize = 1000;
 
-/// Something that is wrong, or remarkable.
+/// A problem, or something remarkable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// The structure that the finding is about.
     pub structure: &'static str,
-    /// Where that is, in bytes from the beginning of the volume.
+    /// The structure's place, in bytes from the beginning of the volume.
     pub offset: u64,
-    /// What is the matter with it.
+    /// What is wrong or remarkable about it.
     pub what: String,
 }
 
@@ -22,47 +22,47 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has looked at, and what was wrong.
+/// What a check has read, and the problems that it has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The volume.
+    /// The volume's name.
     pub volume: String,
-    /// What is wrong: the first thousand things.
+    /// Problems: the first thousand.
     pub problems: Vec<Finding>,
-    /// How many things are wrong.
+    /// Number of problems.
     pub problem_count: u64,
-    /// What a crash may leave, and is not wrong: the first thousand things.
+    /// Remarkable things that a crash may leave and that are no problems: the first thousand.
     pub notes: Vec<Finding>,
-    /// Blocks that are taken and that nothing refers to: room that is lost until the volume is made anew.
+    /// Blocks that are taken and that nothing refers to: that space is lost until the volume is created anew.
     pub leaked_blocks: u64,
-    /// Units among them that the log had taken ahead when a crash came.
+    /// Allocation units among them that the log had reserved when a crash came.
     pub leaked_chunks: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Units of segments.
+    /// Allocation units of segments.
     pub units: u64,
-    /// Units of which at least a block is taken.
+    /// Allocation units of which at least one block is taken.
     pub units_taken: u64,
-    /// Regions.
-    pub regions: u64,
-    /// Trees of their levels.
+    /// Number of keyspaces.
+    pub keyspaces: u64,
+    /// Number of trees.
     pub trees: u64,
-    /// Nodes of those.
+    /// Number of tree nodes.
     pub nodes: u64,
-    /// Entries in leaves.
+    /// Number of entries in leaves.
     pub entries: u64,
-    /// Entries among them whose record is in a former life of its unit: a newer record of the key is elsewhere.
+    /// Entries among them whose record belongs to a previous generation of its chunk: a newer record of the key is elsewhere.
     pub superseded_entries: u64,
-    /// Values in extents, those over 256 KiB, the newest of their keys or not.
+    /// Values in extents, which are longer than 256 KiB, whether or not they are the newest of their keys.
     pub large_values: u64,
-    /// Bytes of those.
+    /// Bytes of the large values.
     pub large_bytes: u64,
-    /// Chunks of the log.
+    /// Number of log chunks.
     pub chunks: u64,
-    /// Records in them, marks included.
+    /// Number of log records, including marks.
     pub records: u64,
-    /// Bytes of those.
+    /// Bytes of the log records.
     pub record_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ impl Report {
         Report { volume: volume.to_owned(), ..Report::default() }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether the check has found no problem.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
     }

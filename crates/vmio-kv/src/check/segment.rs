@@ -1,4 +1,4 @@
-//! A segment: its superblocks, its allocator's blocks, its free log and its catalogue.
+//! Checks a segment: its superblocks, its allocator's blocks, its free log and its catalogue.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,14 @@ use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::bitmap::{self, UnitBits};
 use crate::format::block::{Block, Kind, Uuid};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::free_log;
 use crate::format::geometry::{
-    BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_TABLE_UNITS, first_units,
+    unit_of,
 };
 use crate::format::superblock::{FEATURES, Superblock};
-use crate::format::unit_table::{self, Purpose, Unit};
+use crate::format::unit_table::{self, AllocationUnit, Purpose};
 use crate::format::volume_header::SegmentEntry;
 use crate::volume::segment::EPOCH_FIRST;
 
@@ -23,20 +24,20 @@ const SUPERBLOCK: &str = "a superblock";
 const BITMAP: &str = "a bitmap";
 const UNIT_TABLE: &str = "the unit table";
 const FREE_LOG: &str = "the free log";
-const CATALOGUE: &str = "the catalogue of regions";
+const CATALOGUE: &str = "the catalogue of keyspaces";
 
-/// A segment that is being checked.
+/// A segment under check.
 pub(super) struct State {
     pub(super) uuid: Uuid,
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
     pub(super) owners: Owners,
-    /// Units that the commit gave up as chunks: what points there is superseded.
+    /// Units that the commit freed as chunks: entries that point there are superseded.
     pub(super) retired: BTreeSet<u64>,
 }
 
 impl Check<'_> {
-    /// Checks all of a segment.
+    /// Checks the whole segment.
     pub(super) fn segment(&mut self, entry: &SegmentEntry) {
         let Some(first) = entry.groups.first() else {
             self.wrong("the table of segments", 0, format!("segment {} has no units", entry.number));
@@ -58,26 +59,26 @@ impl Check<'_> {
         let owners = Owners::new(&groups);
         let mut state = State { uuid: entry.uuid, epoch, superblock, owners, retired: BTreeSet::new() };
         let mut epochs = Vec::new();
-        let needed = state.superblock.allocator_epochs.needs(state.superblock.granted_units(&groups));
+        let needed = state.superblock.allocator_epochs.needs(state.superblock.write_fence_end(&groups));
         for group in &groups {
             let of_bitmaps = self.bitmaps(&mut state, group);
-            epochs.extend(of_bitmaps.into_iter().take(group.bitmaps_granted(needed) as usize).flatten());
+            epochs.extend(of_bitmaps.into_iter().take(group.bitmaps_below(needed) as usize).flatten());
             let of_tables = self.unit_tables(&mut state, group);
-            epochs.extend(of_tables.into_iter().take(group.unit_tables_granted(needed) as usize).flatten());
+            epochs.extend(of_tables.into_iter().take(group.unit_tables_below(needed) as usize).flatten());
         }
         if !state.superblock.allocator_epochs.allows(epochs.into_iter()) {
             self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
         }
         self.units(&state);
-        let regions = self.catalogue(&mut state);
+        let keyspaces = self.catalogue(&mut state);
         state.retired = self.retired(&state);
-        let mut chain = self.log(&mut state, &regions);
+        let mut chain = self.log(&mut state, &keyspaces);
         self.free_log(&mut state, &mut chain);
-        self.trees(&mut state, &chain, &regions);
+        self.trees(&mut state, &chain, &keyspaces);
         self.leaks(&state);
     }
 
-    /// Both copies; gives the newest that is whole.
+    /// Checks both copies; returns the newest that is whole.
     fn superblocks(&mut self, first: &Group, uuid: Uuid) -> Option<(u64, Superblock)> {
         let mut newest: Option<(u64, Superblock)> = None;
         let (mut torn, mut zeros) = (Vec::new(), Vec::new());
@@ -109,7 +110,7 @@ impl Check<'_> {
                 self.wrong(SUPERBLOCK, offset, damage);
             }
         }
-        // The first one has no other beside it.
+        // The first superblock has no second copy.
         if newest.as_ref().is_some_and(|(epoch, _)| *epoch > EPOCH_FIRST) {
             for offset in zeros {
                 self.note(SUPERBLOCK, offset, "it is all zeros, though there has been more than one commit");
@@ -126,7 +127,7 @@ impl Check<'_> {
         newest
     }
 
-    /// Of a block that lies there twice the copy that counts: the newest that is whole, and not newer than the superblock.
+    /// Returns the valid copy of a block that is stored twice: the newest that is whole and not newer than the superblock.
     fn newest(
         &mut self,
         state: &State,
@@ -154,7 +155,7 @@ impl Check<'_> {
         newest.map(|(epoch, offset, block)| (offset, epoch, block))
     }
 
-    /// Of which epochs they are, as far as one is whole.
+    /// Returns the blocks' epochs; `None` for a block of which no copy is whole.
     fn bitmaps(&mut self, state: &mut State, group: &Group) -> Vec<Option<u64>> {
         let mut epochs = Vec::new();
         for index in 0..group.bitmaps_in_use() {
@@ -189,7 +190,8 @@ impl Check<'_> {
             match rows {
                 Ok(rows) => {
                     self.count(UNIT_TABLE, offset, rows.len() as u64, UNIT_TABLE_UNITS.min(group.units - first));
-                    let used = (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != Unit::default());
+                    let used =
+                        (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != AllocationUnit::default());
                     for (unit, row) in used {
                         state.owners.get_mut(unit).into_iter().for_each(|owners| owners.row = row);
                     }
@@ -206,7 +208,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of units that have something.
+    /// Checks the table's rows of units with taken blocks.
     fn units(&mut self, state: &State) {
         self.report.units += state.owners.units_in_all();
         for (unit, owners) in state.owners.units() {
@@ -214,15 +216,18 @@ impl Check<'_> {
                 continue;
             }
             self.report.units_taken += 1;
-            let (offset, row) = (unit * UNIT_BYTES, owners.row);
-            if row.purpose != Purpose::Group && state.superblock.granted != 0 && unit >= state.superblock.granted {
-                self.wrong(BITMAP, offset, "blocks of the unit are taken, and it was never granted to an owner");
+            let (offset, row) = (unit * ALLOCATION_UNIT_BYTES, owners.row);
+            if row.purpose != Purpose::Group
+                && state.superblock.write_fence != 0
+                && unit >= state.superblock.write_fence
+            {
+                self.wrong(BITMAP, offset, "blocks of the unit are taken, and no owner's write fence has reached it");
             }
             if row.purpose == Purpose::Free {
                 self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
             }
-            // Sizes of records are known to an eighth.
-            if u64::from(row.garbage) > UNIT_BYTES + UNIT_BYTES / 8 {
+            // Sizes of records are exact to an eighth.
+            if u64::from(row.garbage) > ALLOCATION_UNIT_BYTES + ALLOCATION_UNIT_BYTES / 8 {
                 self.wrong(UNIT_TABLE, offset, format!("{} bytes of garbage are counted in a unit", row.garbage));
             }
             self.found(Structure::Units, || Found {
@@ -231,7 +236,7 @@ impl Check<'_> {
                 fields: vec![
                     ("purpose", row.purpose.name().into()),
                     ("level", u64::from(row.purpose.level()).into()),
-                    ("region", u64::from(row.region).into()),
+                    ("keyspace", u64::from(row.keyspace).into()),
                     (
                         "blocks",
                         u64::from(owners.taken.words().iter().map(|word| word.count_ones()).sum::<u32>()).into(),
@@ -242,30 +247,30 @@ impl Check<'_> {
         }
     }
 
-    /// Says that something has a block, which has to lie in a unit for that.
+    /// Records that a structure has a block, which must lie in a unit for that purpose.
     pub(super) fn own(
         &mut self,
         state: &mut State,
         structure: &'static str,
         offset: u64,
         purpose: Purpose,
-        region: u32,
+        keyspace: u32,
     ) -> Result<(), Conflict> {
         let owned = state.owners.own(offset);
         if let Err(conflict) = owned {
             self.wrong(structure, offset, conflict);
         }
         if let Some(unit) = state.owners.get(unit_of(offset))
-            && (unit.row.purpose != purpose || unit.row.region != region)
+            && (unit.row.purpose != purpose || unit.row.keyspace != keyspace)
         {
             let row = unit.row;
             self.wrong(
                 structure,
                 offset,
                 format!(
-                    "its unit is for {} of region {}, level {}",
+                    "its unit is for {} of keyspace {}, level {}",
                     row.purpose.name(),
-                    row.region,
+                    row.keyspace,
                     row.purpose.level()
                 ),
             );
@@ -273,8 +278,8 @@ impl Check<'_> {
         owned
     }
 
-    fn catalogue(&mut self, state: &mut State) -> Vec<RegionEntry> {
-        let mut regions: Vec<RegionEntry> = Vec::new();
+    fn catalogue(&mut self, state: &mut State) -> Vec<KeyspaceEntry> {
+        let mut keyspaces: Vec<KeyspaceEntry> = Vec::new();
         let mut numbers = BTreeSet::new();
         for reference in state.superblock.catalogue.clone() {
             let offset = reference.offset;
@@ -293,35 +298,34 @@ impl Check<'_> {
             });
             match read {
                 Ok(read) => {
-                    for region in read {
-                        if !numbers.insert(region.number) || region.number >= state.superblock.next_region {
+                    for keyspace in read {
+                        if !numbers.insert(keyspace.number) || keyspace.number >= state.superblock.next_keyspace {
                             self.wrong(
                                 CATALOGUE,
                                 offset,
-                                format!("there is a second or future region {}", region.number),
+                                format!("there is a second or future keyspace {}", keyspace.number),
                             );
                         }
-                        if region.name.is_empty() || !self.region_names.insert(region.name.clone()) {
+                        if keyspace.name.is_empty() || !self.keyspace_names.insert(keyspace.name.clone()) {
                             self.wrong(
                                 CATALOGUE,
                                 offset,
-                                format!("there is a second or nameless region {:?}", region.name),
+                                format!("there is a second or nameless keyspace {:?}", keyspace.name),
                             );
                         }
-                        self.found(Structure::Regions, || found_region(offset, &region));
-                        regions.push(region);
+                        self.found(Structure::Keyspaces, || found_keyspace(offset, &keyspace));
+                        keyspaces.push(keyspace);
                     }
                 }
                 Err(damage) => self.wrong(CATALOGUE, offset, damage),
             }
         }
-        self.report.regions += regions.len() as u64;
-        regions
+        self.report.keyspaces += keyspaces.len() as u64;
+        keyspaces
     }
 
-    /// Blocks that wait for readers who have gone by now. The log may have taken some of them since.
-    /// Whole units that the last commit gave up, as far as its free log can be read: what is wrong with that is told later. They may
-    /// have been taken again since.
+    /// Units that the last commit freed, as far as its free log can be read; problems with the log are reported later. The units may have
+    /// been taken again since.
     fn retired(&self, state: &State) -> BTreeSet<u64> {
         let mut retired = BTreeSet::new();
         let mut seen = BTreeSet::new();
@@ -330,7 +334,9 @@ impl Check<'_> {
             let Ok(block) = self.block(next) else { break };
             let rows = whole(&block, Kind::FreeLog, next, state.uuid).and_then(|sealed| free_log::from_block(&sealed));
             let Ok((freed, behind)) = rows else { break };
-            let units = freed.iter().filter(|freed| freed.blocks == UNIT_BLOCKS && freed.offset % UNIT_BYTES == 0);
+            let units = freed
+                .iter()
+                .filter(|freed| freed.blocks == ALLOCATION_UNIT_BLOCKS && freed.offset % ALLOCATION_UNIT_BYTES == 0);
             retired.extend(units.map(|freed| unit_of(freed.offset)));
             next = behind;
         }
@@ -357,7 +363,7 @@ impl Check<'_> {
             };
             for freed in freed {
                 let unit = unit_of(freed.offset);
-                if freed.blocks == UNIT_BLOCKS && chain.contains(unit) {
+                if freed.blocks == ALLOCATION_UNIT_BLOCKS && chain.contains(unit) {
                     // It was taken again since.
                     chain.reused.remove(&unit);
                     continue;
@@ -377,7 +383,7 @@ impl Check<'_> {
             next = behind;
         }
         for unit in &chain.reused {
-            self.wrong("a chunk of the log", unit * UNIT_BYTES, Conflict::Twice);
+            self.wrong("a chunk of the log", unit * ALLOCATION_UNIT_BYTES, Conflict::Twice);
         }
     }
 
@@ -385,7 +391,7 @@ impl Check<'_> {
         for (unit, owners) in state.owners.units() {
             let leaked = owners.leaked();
             let Some(first) = owners.first_leaked() else { continue };
-            let offset = unit * UNIT_BYTES + first * BLOCK_BYTES as u64;
+            let offset = unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64;
             if owners.row.purpose == Purpose::Group {
                 self.note("a unit", offset, "it was a group's own until the segment was taken over");
                 continue;
@@ -420,23 +426,23 @@ fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
             ("log_generation", superblock.log_generation.into()),
             ("log_durable", superblock.log_durable.into()),
             ("free_log", superblock.free_log.into()),
-            ("next_region", u64::from(superblock.next_region).into()),
+            ("next_keyspace", u64::from(superblock.next_keyspace).into()),
             ("units", superblock.units.into()),
-            ("granted", superblock.granted.into()),
+            ("write_fence", superblock.write_fence.into()),
             ("catalogue_blocks", (superblock.catalogue.len() as u64).into()),
         ],
     }
 }
 
-fn found_region(offset: u64, region: &RegionEntry) -> Found {
+fn found_keyspace(offset: u64, keyspace: &KeyspaceEntry) -> Found {
     let mut fields = vec![
-        ("number", u64::from(region.number).into()),
-        ("name", region.name.clone().into()),
-        ("log_sequence", region.log_sequence.into()),
-        ("log_offset", region.log_offset.into()),
+        ("number", u64::from(keyspace.number).into()),
+        ("name", keyspace.name.clone().into()),
+        ("log_sequence", keyspace.log_sequence.into()),
+        ("log_offset", keyspace.log_offset.into()),
     ];
-    for (level, roots) in region.levels.iter().enumerate() {
-        for root in [roots.active, roots.spilling].into_iter().flatten() {
+    for (level, roots) in keyspace.levels.iter().enumerate() {
+        for root in [roots.active, roots.compacting].into_iter().flatten() {
             let text = format!(
                 "level {level}: root at byte {}, {} entries, height {}, {} nodes",
                 root.offset, root.entries, root.height, root.blocks
@@ -444,5 +450,5 @@ fn found_region(offset: u64, region: &RegionEntry) -> Found {
             fields.push(("tree", text.into()));
         }
     }
-    Found { what: "region", offset, fields }
+    Found { what: "keyspace", offset, fields }
 }

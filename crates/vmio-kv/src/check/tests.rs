@@ -1,4 +1,4 @@
-//! Volumes that are right, and volumes in which one thing after the other is not.
+//! Sound volumes, and volumes with one problem after the other.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::format::volume_header::{HEADER_OFFSETS, segment_tables};
 use crate::{Db, Durability, Error, KEY_BYTES_MAX, WriteBatch};
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(8 << 10).growth_factor(2).durability(Durability::None)
 }
 
-/// Two regions with several levels each, and a log that goes on behind them.
+/// Two keyspaces with several levels each, and a log that continues after them.
 fn volume() -> Arc<MemoryBacking> {
     let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-    let other = db.region_or_create("other").unwrap();
+    let other = db.keyspace_or_create("other").unwrap();
     for number in 0..3000_u32 {
         let mut batch = WriteBatch::new();
-        batch.put(db.default_region(), &key(number * 7 % 3000), &vec![1; number as usize % 90]).unwrap();
+        batch.put(db.default_keyspace(), &key(number * 7 % 3000), &vec![1; number as usize % 90]).unwrap();
         batch.put(&other, &key(number), b"value").unwrap();
         batch.delete(&other, &key(number / 2)).unwrap();
         db.write(&batch).unwrap();
@@ -35,7 +35,7 @@ fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => number.to_be_bytes().to_vec(),
         1 => format!("a front that many share, longer than a window {number}").into_bytes(),
-        // What separates these is longer than a node has room for. They are few: of a log of one chunk all is read back.
+        // Pivots between these are longer than a node has space for. There are few of them: a log of one chunk is read back as a whole.
         _ if number.is_multiple_of(4) => format!("{}{number}", "long".repeat(300)).into_bytes(),
         _ => format!("{number}").into_bytes(),
     }
@@ -46,19 +46,19 @@ fn report(disk: &Arc<MemoryBacking>) -> Report {
 }
 
 #[test]
-fn a_volume_that_is_right_is_found_to_be() {
+fn a_sound_volume_has_no_problems() {
     let disk = volume();
     let found = report(&disk);
     assert_eq!(found.problems, []);
     assert!(found.is_clean() && found.leaked_blocks == 0, "{found:?}");
-    assert!(found.regions == 2 && found.trees >= 4 && found.nodes > 20 && found.records > 9000, "{found:?}");
+    assert!(found.keyspaces == 2 && found.trees >= 4 && found.nodes > 20 && found.records > 9000, "{found:?}");
     Db::open_on(Arc::clone(&disk), options()).unwrap().close().unwrap();
     assert_eq!(report(&disk).problems, []);
 }
 
-/// The log is read back from a chunk that an opening found empty and gave a new generation, while one before it was given up.
+/// Recovery begins in a chunk that an opening found empty and gave a new generation, while the chunk before it was freed.
 #[test]
-fn a_volume_that_was_opened_for_nothing_is_right() {
+fn a_volume_that_was_opened_without_a_write_has_no_problems() {
     let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
     let reopened = |db: Db| {
         db.close().unwrap();
@@ -77,12 +77,12 @@ fn a_volume_that_was_opened_for_nothing_is_right() {
     reopened(db).close().unwrap();
 }
 
-/// Each block that something refers to, flipped in its middle: never unnoticed.
+/// Flips a bit in the middle of each block that something refers to: each flip is found.
 #[test]
-fn a_flipped_bit_in_anything_that_is_referred_to_is_found() {
+fn a_flipped_bit_in_any_referenced_block_is_found() {
     let disk = volume();
     let mut places = Vec::new();
-    for structure in [Structure::Tree, Structure::Log, Structure::Regions] {
+    for structure in [Structure::Tree, Structure::Log, Structure::Keyspaces] {
         run(Arc::new(Arc::clone(&disk)), &options(), Some(structure), &mut |event| {
             if let Event::Found(found) = event {
                 places.push(found.offset);
@@ -91,7 +91,7 @@ fn a_flipped_bit_in_anything_that_is_referred_to_is_found() {
         .unwrap();
     }
     assert!(places.len() > 9000, "{}", places.len());
-    // What the last commit does not vouch for may be torn.
+    // Records that the last commit does not vouch for may be torn.
     let last = *places.last().unwrap();
     for place in places.into_iter().step_by(397).filter(|place| last - 100_000 > *place || *place > last) {
         flip(&disk, place + 20);
@@ -111,14 +111,14 @@ fn flip(disk: &MemoryBacking, offset: u64) {
 }
 
 #[test]
-fn what_is_no_volume_is_an_error() {
+fn a_check_of_no_volume_is_an_error() {
     let disk = MemoryBacking::new(128 << 20).unwrap();
     assert!(matches!(check_on(disk, &options(), |_| {}), Err(crate::Error::NoVolume { .. })));
 }
 
 /// Copies that were written once, and hold zeros now.
 #[test]
-fn zeroed_copies_of_what_was_written_are_no_clean_bill() {
+fn zeroed_copies_of_written_blocks_are_reported() {
     let disk = volume();
     let group = Group::new(1, 63);
     let zeroed = |offset: u64| {
@@ -143,9 +143,9 @@ fn zeroed_copies_of_what_was_written_are_no_clean_bill() {
     assert!(report(&disk).is_clean());
 }
 
-/// The second superblock is written by the first commit: before that it is no loss.
+/// The first commit writes the second superblock: before that it is not missing.
 #[test]
-fn a_volume_that_was_just_created_has_nothing_to_note() {
+fn a_new_volume_has_no_notes() {
     let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
     let cache = vmio::Cache::builder().capacity(8 << 20).build().unwrap();
     let device = Device::open(&cache, Arc::clone(&disk) as Arc<dyn Backing>, 0).unwrap();
@@ -154,7 +154,7 @@ fn a_volume_that_was_just_created_has_nothing_to_note() {
     assert!(found.is_clean() && found.notes.is_empty(), "{found:?}");
 }
 
-/// Has both superblocks say that they have these features.
+/// Sets these features in both superblocks.
 fn set_features(disk: &MemoryBacking, features: u64) {
     for offset in Group::new(1, 63).superblocks() {
         let mut block = Box::new(Block::ZERO);
@@ -167,7 +167,7 @@ fn set_features(disk: &MemoryBacking, features: u64) {
 }
 
 #[test]
-fn a_volume_without_the_newest_features_gets_them_when_it_is_opened() {
+fn opening_a_volume_adds_the_newest_features() {
     let disk = volume();
     set_features(&disk, 0);
     assert!(report(&disk).is_clean());

@@ -1,4 +1,4 @@
-//! The trees of regions: whether nodes are where and what those above them say, and keys in order.
+//! Checks the trees of keyspaces: nodes must be where their parents say, with the contents their parents say, and keys in order.
 
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
@@ -7,7 +7,7 @@ use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::block::{Block, Kind, Sealed};
 use crate::format::branch::{Branch, Child};
-use crate::format::catalogue::{RegionEntry, Root};
+use crate::format::catalogue::{KeyspaceEntry, Root};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::Leaf;
 use crate::format::pivot::{PIECE_BYTES, Piece, Pivot};
@@ -20,21 +20,21 @@ const LEAF: &str = "a leaf";
 const BRANCH: &str = "an inner node";
 const PIECE: &str = "a piece of a long pivot";
 
-/// A tree that is being gone through.
+/// A walk through a tree.
 pub(super) struct Walk<'walk> {
-    pub(super) region: &'walk RegionEntry,
+    pub(super) keyspace: &'walk KeyspaceEntry,
     pub(super) chain: &'walk Chain,
     level: u8,
-    /// The last key that was seen, if all of it is known.
+    /// The last key, if it is known in full.
     pub(super) last: Option<Vec<u8>>,
     entries: u64,
     nodes: u64,
-    /// Entries of all trees, and how many were gone through before this one.
+    /// Entries of all trees, and how many of them come before this tree.
     of: u64,
     before: u64,
 }
 
-/// Where keys below a node lie: no less than the first, and less than the other, if there is one.
+/// The range of the keys below a node: from `start` up to, but not including, `end`, if there is one.
 #[derive(Clone, Copy)]
 struct Range<'key> {
     start: &'key [u8],
@@ -49,19 +49,19 @@ impl Range<'_> {
 
 impl Check<'_> {
     /// Checks all trees.
-    pub(super) fn trees(&mut self, state: &mut State, chain: &Chain, regions: &[RegionEntry]) {
-        let roots = |region: &RegionEntry| {
-            let levels = region.levels.into_iter().enumerate();
-            levels.flat_map(|(level, roots)| [(level, roots.active), (level, roots.spilling)]).collect::<Vec<_>>()
+    pub(super) fn trees(&mut self, state: &mut State, chain: &Chain, keyspaces: &[KeyspaceEntry]) {
+        let roots = |keyspace: &KeyspaceEntry| {
+            let levels = keyspace.levels.into_iter().enumerate();
+            levels.flat_map(|(level, roots)| [(level, roots.active), (level, roots.compacting)]).collect::<Vec<_>>()
         };
-        let all = regions.iter().flat_map(&roots);
+        let all = keyspaces.iter().flat_map(&roots);
         let of = all.filter_map(|(_, root)| root).fold(0_u64, |sum, root| sum.saturating_add(root.entries));
         let mut before = 0;
-        for region in regions {
-            for (level, root) in roots(region) {
+        for keyspace in keyspaces {
+            for (level, root) in roots(keyspace) {
                 let Some(root) = root else { continue };
                 let level = level as u8;
-                let mut walk = Walk { region, chain, level, last: None, entries: 0, nodes: 0, of, before };
+                let mut walk = Walk { keyspace, chain, level, last: None, entries: 0, nodes: 0, of, before };
                 self.tree(state, &mut walk, root);
                 before += walk.entries;
             }
@@ -78,7 +78,7 @@ impl Check<'_> {
         self.node(state, walk, Child::new(root.offset, root.epoch), root.height, Range { start: &[], end: None });
         self.report.nodes += walk.nodes;
         self.report.entries += walk.entries;
-        // Of a tree that is damaged further down the sums are not known.
+        // The totals of a tree that is damaged further down are unknown.
         let is_whole = self.report.problem_count == before;
         if is_whole && (walk.entries, walk.nodes) != (root.entries, u64::from(root.blocks)) {
             let what = format!(
@@ -89,13 +89,13 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a node and all below it.
+    /// Checks a node and everything below it.
     fn node(&mut self, state: &mut State, walk: &mut Walk<'_>, child: Child, height: u16, range: Range<'_>) {
         let offset = child.offset();
         let (structure, kind) = if height == 1 { (LEAF, Kind::Leaf) } else { (BRANCH, Kind::Branch) };
         let purpose = if height == 1 { Purpose::Leaves(walk.level) } else { Purpose::Branches(walk.level) };
-        // Who comes to a node for the second time may be in a loop.
-        let conflict = self.own(state, structure, offset, purpose, walk.region.number).err();
+        // A second visit of a node may be a loop.
+        let conflict = self.own(state, structure, offset, purpose, walk.keyspace.number).err();
         if conflict.is_some_and(|conflict| conflict.is_fatal()) {
             return;
         }
@@ -112,7 +112,7 @@ impl Check<'_> {
             what: if height == 1 { "leaf" } else { "inner node" },
             offset,
             fields: vec![
-                ("region", u64::from(walk.region.number).into()),
+                ("keyspace", u64::from(walk.keyspace.number).into()),
                 ("level", u64::from(walk.level).into()),
                 ("height", u64::from(height).into()),
                 ("epoch", sealed.epoch.into()),
@@ -142,7 +142,7 @@ impl Check<'_> {
         child: Child,
     ) -> Result<Sealed<'block>, Damage> {
         let sealed = whole(block, kind, child.offset(), state.uuid)?;
-        if sealed.region != walk.region.number {
+        if sealed.keyspace != walk.keyspace.number {
             return Err(Damage::Foreign);
         }
         if !child.is_of(sealed.epoch) || sealed.epoch > state.epoch {
@@ -164,7 +164,7 @@ impl Check<'_> {
         }
         let block = |offset| offset..offset + BLOCK_BYTES as u64;
         self.device.prefetch((0..branch.len()).map(|index| block(branch.child(index).offset())));
-        // Of a pivot that cannot be read nothing is known but that it is within the node's range.
+        // All that is known of an unreadable pivot is that it is within the node's range.
         let mut begins: Option<Vec<u8>> = Some(range.start.to_vec());
         for index in 0..branch.len() {
             let is_last = index + 1 == branch.len();
@@ -181,14 +181,14 @@ impl Check<'_> {
         }
     }
 
-    /// All of a pivot, of which the rest is checked; nothing if that is damaged.
+    /// Returns the whole pivot, and checks its rest; `None` if the rest is damaged.
     fn pivot(&mut self, state: &mut State, walk: &mut Walk<'_>, pivot: Pivot<&[u8]>) -> Option<Vec<u8>> {
         let mut bytes = pivot.front.to_vec();
         let (mut next, mut left) = pivot.rest.map_or((None, 0), |rest| (Some(rest.first), rest.bytes));
         while let Some(child) = next {
             let offset = child.offset();
             let purpose = Purpose::Branches(walk.level);
-            let conflict = self.own(state, PIECE, offset, purpose, walk.region.number).err();
+            let conflict = self.own(state, PIECE, offset, purpose, walk.keyspace.number).err();
             if conflict.is_some_and(|conflict| conflict.is_fatal()) {
                 return None;
             }
@@ -201,7 +201,7 @@ impl Check<'_> {
                 what: "piece of a pivot",
                 offset,
                 fields: vec![
-                    ("region", u64::from(walk.region.number).into()),
+                    ("keyspace", u64::from(walk.keyspace.number).into()),
                     ("level", u64::from(walk.level).into()),
                     ("bytes", (piece.bytes.len() as u64).into()),
                 ],

@@ -1,10 +1,10 @@
-//! The volume's header and its table of segments.
+//! Checks the volume's header and its table of segments.
 
 use crate::check::found::{Found, Structure};
 use crate::check::{Check, whole};
 use crate::error::{Damage, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::owner::{OwnerRecord, owner_records};
 use crate::format::volume_header::{HEADER_OFFSETS, SegmentEntry, VolumeHeader, segment_tables, segments_from_block};
 use crate::volume::{Layout, Volume};
@@ -14,9 +14,9 @@ const OWNER: &str = "an owner's record";
 const TABLE: &str = "the table of segments";
 
 impl Check<'_> {
-    /// Checks all of it.
+    /// Checks the whole volume.
     pub(super) fn volume(&mut self) -> Result<()> {
-        // What is no volume, or none for this program, is an error; what is damaged is a finding.
+        // No volume, or one that this program does not know, is an error; damage is a finding.
         let Layout { header, epoch, segments } = match Volume::read(self.device) {
             Ok(layout) => layout,
             Err(crate::Error::Damaged { structure, offset, damage, .. }) => {
@@ -25,18 +25,18 @@ impl Check<'_> {
             }
             Err(error) => return Err(error),
         };
-        // A copy of a volume that has grown, or was about to, may be torn.
-        let may_be_torn = epoch > 1 || self.device.len() > header.units * UNIT_BYTES;
+        // One copy may be torn in a volume that has grown, or was about to.
+        let may_be_torn = epoch > 1 || self.device.len() > header.units * ALLOCATION_UNIT_BYTES;
         self.headers(may_be_torn);
         self.tables(header.uuid, may_be_torn);
         self.report.segments = segments.len() as u64;
         for segment in &segments {
             self.found(Structure::Superblock, || Found {
                 what: "segment",
-                offset: segment.groups.first().map_or(0, |group| group.first_unit * UNIT_BYTES),
+                offset: segment.groups.first().map_or(0, |group| group.first_unit * ALLOCATION_UNIT_BYTES),
                 fields: vec![
                     ("number", u64::from(segment.number).into()),
-                    ("uuid", hex(segment.uuid).into()),
+                    ("uuid", segment.uuid.to_string().into()),
                     ("units", segment.groups.iter().map(|group| group.units).sum::<u64>().into()),
                 ],
             });
@@ -46,7 +46,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What those say who have taken a segment over. Of a record in force there are two; opening makes the second good.
+    /// Checks the records of owners that have taken over the segment. A record in force is stored twice; opening repairs the second copy.
     fn owners(&mut self, segment: &SegmentEntry) {
         for offset in owner_records(segment.number) {
             let Some(block) = self.copy(OWNER, offset) else { continue };
@@ -63,7 +63,7 @@ impl Check<'_> {
                         ("segment", u64::from(segment.number).into()),
                         ("owner_epoch", record.owner_epoch.into()),
                         ("is_in_force", u64::from(record.is_in_force()).into()),
-                        ("granted", record.granted.into()),
+                        ("write_fence", record.write_fence.into()),
                     ],
                 }),
                 Err(damage) => self.note(OWNER, offset, format!("{damage}: a take-over was cut short")),
@@ -71,7 +71,7 @@ impl Check<'_> {
         }
     }
 
-    /// Both copies.
+    /// Checks both copies.
     fn headers(&mut self, may_be_torn: bool) {
         for offset in HEADER_OFFSETS {
             let Some(block) = self.copy(HEADER, offset) else { continue };
@@ -81,7 +81,7 @@ impl Check<'_> {
                         what: "volume header",
                         offset,
                         fields: vec![
-                            ("uuid", hex(header.uuid).into()),
+                            ("uuid", header.uuid.to_string().into()),
                             ("version", u64::from(header.version).into()),
                             ("units", header.units.into()),
                             ("segments", u64::from(header.segments).into()),
@@ -103,7 +103,7 @@ impl Check<'_> {
         }
     }
 
-    /// Of two copies one is whole, and this is the other.
+    /// Reports a damaged copy whose other copy is whole.
     fn damaged_copy(&mut self, what: &'static str, offset: u64, block: &Block, may_be_torn: bool, damage: Damage) {
         // Both were written when the volume was created: no crash leaves zeros.
         if may_be_torn && block.0 != Block::ZERO.0 {
@@ -113,7 +113,7 @@ impl Check<'_> {
         }
     }
 
-    /// A copy of a block that lies there twice, if it can be read.
+    /// Reads a copy of a block that is stored twice.
     pub(super) fn copy(&mut self, structure: &'static str, offset: u64) -> Option<Box<Block>> {
         match self.block(offset) {
             Ok(block) => Some(block),
@@ -123,9 +123,4 @@ impl Check<'_> {
             }
         }
     }
-}
-
-/// A UUID as people write it.
-pub(super) fn hex(uuid: Uuid) -> String {
-    uuid::Uuid::from_bytes(uuid.0).to_string()
 }

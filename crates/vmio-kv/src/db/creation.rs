@@ -1,4 +1,4 @@
-//! Creating a store, whole or not at all: whatever a crash leaves counts as nothing, and of several who create it one does.
+//! Creates a store atomically: a crash leaves nothing, and only one of several concurrent creators succeeds.
 
 use std::io;
 use std::path::Path;
@@ -8,26 +8,46 @@ use vmio::backing::{Access, Backing, FileBacking, NewFile};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::options::Options;
 use crate::volume::Volume;
 use crate::volume::content::Content;
 
-/// An attempt to open or create it is in vain if somebody else creates it meanwhile: the next one opens it.
+/// How often an open-or-create is tried: if another process creates the store meanwhile, the next attempt opens it.
 const ATTEMPTS_MAX: usize = 3;
 
 impl Db {
-    /// Creates a store in a file that is not there yet, or in a file or block device that is empty or begins with zeros. Whatever else it
-    /// holds is [`Error::OtherContent`], and a store [`Error::VolumeExists`], unless [`Options::overwrite`] says that it may be lost.
+    /// Creates a store in a new file, or in a file or block device that is empty or begins with zeros.
     ///
-    /// A file that is not there yet gets its name when the store is whole and durable. What a crash leaves of one that is created
-    /// in place counts as empty. Of several who create it one does; the others are told [`Error::VolumeExists`], or
-    /// [`vmio::Error::InUse`].
+    /// A new file gets its name once the store is complete and durable. What a crash leaves of a store that is created in place counts as
+    /// empty. If several processes create a store at once, one succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherContent`] if the file or device holds something else, and [`Error::VolumeExists`] if it holds a store;
+    /// [`Options::overwrite`] allows both. [`Error::VolumeExists`] or [`vmio::Error::InUse`] if another process creates it at the same
+    /// time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("store");
+    /// use vmio_kv::{Db, Error, Options};
+    ///
+    /// Db::create(&path, Options::new())?.close()?;
+    /// assert!(matches!(Db::create(&path, Options::new()), Err(Error::VolumeExists { .. })));
+    /// let db = Db::open(&path, Options::new())?;
+    /// assert_eq!(db.recovery().records, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         crate::volume::check_length(options.new_volume_bytes())?;
-        let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
-        // Before there is a file.
+        let wanted = options.new_volume_bytes() / ALLOCATION_UNIT_BYTES * ALLOCATION_UNIT_BYTES;
+        // Before a file is made.
         options.check_creates()?;
         let cache = options.cache()?;
         loop {
@@ -42,8 +62,8 @@ impl Db {
         }
     }
 
-    /// Creates it without a name, and gives it that in the end; none if something else has the name by then. Whoever finds it there finds
-    /// it in use.
+    /// Creates the store in a file without a name, and names it at the end. `None` if another file has the name by then. Others find the
+    /// file in use.
     fn create_aside(cache: &Cache, path: &Path, wanted: u64, options: &Options) -> Result<Option<Db>> {
         let new = NewFile::create(path, wanted)?;
         let db = Self::create_in(cache, new.backing()?, options.clone().discard_unless_said(true))?;
@@ -55,7 +75,7 @@ impl Db {
 
     fn create_in_place(cache: &Cache, backing: FileBacking, wanted: u64, options: Options) -> Result<Db> {
         if !options.overwrites() {
-            // Somebody else's file is not made longer either. Who creates a store there meanwhile is seen when it is locked.
+            // Another's file must not be made longer either. If a store is created there meanwhile, the lock shows it.
             Content::of(&backing)?.check_nothing(&backing.describe())?;
         }
         if !backing.is_device() && backing.len() < wanted {
@@ -70,8 +90,12 @@ impl Db {
         Self::create_in(cache, backing, options)
     }
 
-    /// Opens the store at a path, or creates one where there is no file, an empty one, one that begins with zeros, or such a block device.
-    /// [`Options::overwrite`] makes no difference: what holds something else is [`Error::OtherContent`].
+    /// Opens the store at a path, or creates one if there is no file, an empty one, or one that begins with zeros. [`Options::overwrite`]
+    /// is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherContent`] if the file or device holds something else.
     pub fn open_or_create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         let options = options.overwrite(false);
@@ -95,7 +119,7 @@ impl Db {
         }
     }
 
-    /// Creates a store on any backing that holds none, and nothing else: see [`Self::create`].
+    /// Creates a store on a backing that is empty or begins with zeros; see [`Self::create`].
     pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
         options.check_creates()?;
         Self::create_in(&options.cache()?, backing, options)

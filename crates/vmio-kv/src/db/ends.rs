@@ -1,37 +1,40 @@
-//! A region's first key and its last one, to look at and to take.
+//! The first and the last pair of a keyspace: to read and to pop.
 
 use std::sync::Arc;
 
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
-use crate::db::{OpenRegion, RegionHandle};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
+use crate::keyspace::memtable::space_for;
+use crate::keyspace::{Admitted, View, WriteTurn};
 use crate::log::Append;
-use crate::region::memory_level::room_for;
-use crate::region::{Admitted, View, WriteTurn};
 use crate::tree::Direction;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// So often a key is looked for while others write; then they wait for it.
+/// How often a pop looks for the key while others write; after that they wait.
 const TRIES: usize = 3;
 
-impl RegionHandle {
-    /// The first key that has a value, and that.
+impl KeyspaceHandle {
+    /// The first key, with its value.
     pub fn first(&self) -> Result<Option<Pair>> {
         self.scan(..).next().transpose()
     }
 
-    /// The last key that has a value, and that.
+    /// The last key, with its value.
     pub fn last(&self) -> Result<Option<Pair>> {
         self.scan(..).next_back().transpose()
     }
 
-    /// Deletes the first key that has a value, and returns both. Of several who do so at once, each gets another one: between the look and
-    /// the deletion nobody else writes to the region.
+    /// Deletes the first key and returns it with its value. Concurrent pops get different keys: no write comes between the look-up and the
+    /// deletion.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,43 +53,44 @@ impl RegionHandle {
         self.open()?.pop(Direction::Up)
     }
 
-    /// The same of the last key.
+    /// Deletes the last key and returns it with its value.
     pub fn pop_last(&self) -> Result<Option<Pair>> {
         self.open()?.pop(Direction::Down)
     }
 }
 
-impl OpenRegion {
+impl OpenKeyspace {
     fn pop(&self, direction: Direction) -> Result<Option<Pair>> {
-        self.home.write_where_room(Claim::Delete, || self.try_pop(direction))
+        self.home.write_or_make_space(SpacePriority::Delete, || self.try_pop(direction))
     }
 
     fn try_pop(&self, direction: Direction) -> Result<Option<Pair>> {
         for _ in 0..TRIES {
-            let view = Arc::new(View::begin(&self.region));
+            let view = Arc::new(View::begin(&self.keyspace));
             let Some(found) = self.end(&view, direction)? else { return Ok(None) };
-            let admitted = self.home.admit(self.region.room_to_begin() + room_for(&found.0))?;
-            let turn = self.region.begin_write()?;
-            if view.is_newest(&self.region) {
+            let admitted = self.home.admit(self.keyspace.space_to_begin() + space_for(&found.0))?;
+            let turn = self.keyspace.begin_write()?;
+            if view.is_newest(&self.keyspace) {
                 drop(view);
                 return self.take(admitted, turn, found).map(Some);
             }
         }
-        let turn = self.region.begin_write()?;
-        let Some(found) = self.end(&Arc::new(View::begin(&self.region)), direction)? else { return Ok(None) };
-        // Who has a turn waits for nobody's room.
-        let admitted = self.home.store.level_memory.admit_anyway(self.region.room_to_begin() + room_for(&found.0));
+        let turn = self.keyspace.begin_write()?;
+        let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
+        // A writer with a turn must not wait for memory: a flush may need the turn.
+        let admitted =
+            self.home.store.memtable_budget.admit_anyway(self.keyspace.space_to_begin() + space_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 
-    /// The first pair on the way that a view shows.
+    /// The first pair of a view in a direction.
     fn end(&self, view: &Arc<View>, direction: Direction) -> Result<Option<Pair>> {
         Progress::new(self.clone(), Arc::clone(view), KeyRange::from(..)).take(direction)
     }
 
     fn take(&self, admitted: Admitted<'_>, turn: WriteTurn<'_>, found: Pair) -> Result<Pair> {
-        let record = Append { kind: RecordKind::Delete, region: self.region.number, key: &found.0, value: &[] };
-        self.append(admitted, turn, &record, Claim::Delete, self.durability())?;
+        let record = Append { kind: RecordKind::Delete, keyspace: self.keyspace.number, key: &found.0, value: &[] };
+        self.append(admitted, turn, &record, SpacePriority::Delete, self.durability())?;
         Ok(found)
     }
 }

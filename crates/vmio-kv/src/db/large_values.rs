@@ -1,52 +1,62 @@
-//! Values of any length: from a stream, and read in parts.
+//! Values of any length: put from a stream, and read in parts.
 
 use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use crate::db::open_region::OpenRegion;
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::lengths::{check_key, check_value_length};
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
 use crate::db::reading::Reading;
+use crate::db::snapshot::KeyspaceSnapshot;
 use crate::db::value_reader::Source;
-use crate::db::{Holder, OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::value_reader::ValueReader;
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
+use crate::keyspace::memtable::{space_for, space_for_large};
+use crate::keyspace::{Keyspace, Version};
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::region::memory_level::{room_for, room_for_large};
-use crate::region::{Region, Version};
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {
-    /// Writes the bytes of a large value, of which nothing is known yet; where there is no room, the volume grows, or garbage is
-    /// collected first.
+    /// Writes the bytes of a large value, which no record refers to yet. Where there is no space the volume grows, or garbage is collected.
     pub(super) fn store_value(
         &self,
-        region: &Region,
+        keyspace: &Keyspace,
         key: &[u8],
         value_bytes: u64,
         source: &mut dyn Read,
     ) -> Result<Stored> {
         self.store.check_writable()?;
         loop {
-            // Nothing has been read when it finds no room.
-            let stored = Stored::write(&self.segment, region.number, key, value_bytes, source);
+            // It finds no space before it reads anything from the source.
+            let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
-            // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
-            let units = wanted / UNIT_BYTES + 1;
-            if !self.grow_for(Claim::Put, units) && !self.make_room(Claim::Put, units)? {
+            // The rest of the last unit may be too short. Others may take what comes free, and then more may come free.
+            let units = wanted / ALLOCATION_UNIT_BYTES + 1;
+            if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });
             }
         }
     }
 }
 
-impl RegionHandle {
-    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 256 KiB are written as they
-    /// come, and flushed before the log says where they are; one MiB of memory is enough. If the source fails or ends too early,
-    /// that is [`Error::Source`], and the key keeps the value that it had.
+impl KeyspaceHandle {
+    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB.
+    ///
+    /// A value over 256 KiB is written as it is read, and made durable before the log refers to it; it takes 1 MiB of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Source`] if the source fails or ends too early. The key keeps its value then.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,7 +74,7 @@ impl RegionHandle {
         self.put_stream_with(key, value_bytes, source, self.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Sets a key's value from a stream, with a durability for this write.
     pub fn put_stream_with(
         &self,
         key: &[u8],
@@ -83,23 +93,23 @@ impl RegionHandle {
         self.put_with(key, &value, durability)
     }
 
-    /// The part of a key's value that is within a range; what is beyond its end is left out.
+    /// A part of a key's value. A range that reaches beyond the value's end is cut off there.
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         let open = self.open()?;
-        open.newest(&open.region.version()).get_range(key, range)
+        open.newest(&open.keyspace.version()).get_range(key, range)
     }
 
-    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
-    /// is not used again as long as it is read.
+    /// A reader of a key's value, like a file: it reads any part. Later writes do not change what it reads. The value's space is not used
+    /// again while the reader exists.
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let open = self.open()?;
-        let version = open.region.version();
+        let version = open.keyspace.version();
         let source = open.newest(&version).source(key, &version)?;
-        source.map(|source| ValueReader::new(self.hold(Holder::Reader, |_| source))).transpose()
+        source.map(|source| ValueReader::new(self.open_handle(HandleKind::Reader, |_| source))).transpose()
     }
 }
 
-impl OpenRegion {
+impl OpenKeyspace {
     pub(super) fn put_large(
         &self,
         key: &[u8],
@@ -107,58 +117,58 @@ impl OpenRegion {
         source: &mut dyn Read,
         durability: Durability,
     ) -> Result<()> {
-        let stored = self.home.store_value(&self.region, key, value_bytes, source)?;
-        self.home.write_where_room(Claim::Put, || self.try_put_stored(key, &stored, durability))
+        let stored = self.home.store_value(&self.keyspace, key, value_bytes, source)?;
+        self.home.write_or_make_space(SpacePriority::Put, || self.try_put_stored(key, &stored, durability))
     }
 
     fn try_put_stored(&self, key: &[u8], stored: &Stored, durability: Durability) -> Result<()> {
         let home = &self.home;
-        let bytes = self.region.room_to_begin() + room_for(key) + room_for_large(stored.record());
+        let bytes = self.keyspace.space_to_begin() + space_for(key) + space_for_large(stored.record());
         let admitted = home.admit(bytes)?;
-        let turn = self.region.begin_write()?;
-        let (kind, region, value) = (RecordKind::Extents, self.region.number, stored.record_value());
-        let at = home.log.append_one_record(&Append { kind, region, key, value }, Claim::Put)?;
+        let turn = self.keyspace.begin_write()?;
+        let (kind, keyspace, value) = (RecordKind::Extents, self.keyspace.number, stored.record_value());
+        let at = home.log.append_one_record(&Append { kind, keyspace, key, value }, SpacePriority::Put)?;
         let pointer = stored.keep(at.pointer);
         let has_many = turn.add_large(stored.record());
         let is_full = turn.put(key, at.sequence, pointer) || has_many;
         drop(turn);
         drop(admitted);
-        if is_full && self.region.freeze() {
-            home.store.spills.put(&self.region);
+        if is_full && self.keyspace.rotate_memtable() {
+            home.store.compactions.put(&self.keyspace);
         }
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)
     }
 }
 
-impl RegionSnapshot {
-    /// The part of the value that a key had; see [`RegionHandle::get_range`].
+impl KeyspaceSnapshot {
+    /// A part of the value that a key had; see [`KeyspaceHandle::get_range`].
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         self.reading()?.0.get_range(key, range)
     }
 
-    /// The value that a key had, to be read in parts; see [`RegionHandle::reader`].
+    /// A reader of the value that a key had; see [`KeyspaceHandle::reader`].
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let (reading, version) = self.reading()?;
         let source = reading.source(key, version)?;
-        source.map(|source| ValueReader::new(self.hold(Holder::Reader, source))).transpose()
+        source.map(|source| ValueReader::new(self.open_handle(HandleKind::Reader, source))).transpose()
     }
 }
 
 impl Reading<'_> {
-    /// All of the value that a record has, or that is elsewhere.
+    /// All of a value, be it in its record or in extents.
     pub(super) fn value(&self, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         if pointer.kind() == PointerKind::Extents {
             return LargeValue::open(log, pointer, key)?.read(&log.segment.device, 0..u64::MAX);
         }
         log.read(pointer, |record| record.value.to_vec())
     }
 
-    /// The same, to be read in parts.
+    /// A value, to be read in parts.
     fn source(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<Source>> {
         let Some(pointer) = self.find(key)? else { return Ok(None) };
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         Ok(Some(match pointer.kind() {
             PointerKind::Extents => Source::large(log, version, LargeValue::open(log, pointer, key)?),
             _ => Source::small(log, version, self.value(key, pointer)?),
@@ -177,7 +187,7 @@ impl Reading<'_> {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         if pointer.kind() == PointerKind::Extents {
             return LargeValue::open(log, pointer, key)?.read(&log.segment.device, start..end).map(Some);
         }

@@ -1,92 +1,102 @@
-//! A segment of a store that is open: its log, and what is done to its regions.
+//! A segment of an open store: its log, and what is done to its keyspaces.
 
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::db::Store;
 use crate::db::collector::Collector;
 use crate::db::reorganization::Reorganized;
+use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
-use crate::format::catalogue::{REGIONS, RegionEntry};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
+use crate::keyspace::memtable::{space_for, space_for_large};
+use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
-use crate::region::memory_level::{room_for, room_for_large};
-use crate::region::{Admitted, Hope, Region, WriteTurn};
 use crate::volume::commit::Changes;
-use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::SpacePriority;
 use crate::write_batch::Operation;
 
-/// A segment of a store, with what it has of its own beside what all share.
+/// A segment of a store, with what it does not share with other segments.
 pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
-    /// Whoever holds it commits a spill, and has it seen: one after the other.
+    /// Held while a compaction is committed and published: one at a time.
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
-    /// Regions that are no more, and that somebody may still read.
-    pub(super) dropped: Mutex<Vec<Weak<Region>>>,
+    /// Dropped keyspaces that may still be read.
+    pub(super) dropped: Mutex<Vec<Weak<Keyspace>>>,
 }
 
 impl OpenSegment {
-    /// Starts the thread that writes its log.
+    /// Starts the thread that writes the log.
     pub(super) fn start_writer(&self) -> Result<LogWriter> {
         LogWriter::start(&self.log).map_err(self.store.failed("starting threads"))
     }
 
-    /// Its regions.
-    pub(super) fn regions(&self) -> Vec<Arc<Region>> {
-        let of_all = self.store.regions();
-        of_all.values().filter(|region| region.segment() == self.segment.number).cloned().collect()
+    /// The segment's keyspaces.
+    pub(super) fn keyspaces(&self) -> Vec<Arc<Keyspace>> {
+        let of_all = self.store.keyspaces();
+        of_all.values().filter(|keyspace| keyspace.segment() == self.segment.number).cloned().collect()
     }
 
-    /// Creates a region, durably, whose name no other one has.
-    pub(super) fn create_region(&self, name: &str) -> Result<Arc<Region>> {
+    /// Creates a keyspace durably. No other one has its name.
+    pub(super) fn create_keyspace(&self, name: &str) -> Result<Arc<Keyspace>> {
         self.store.check_writable()?;
-        let most = REGIONS * CATALOGUE_BLOCKS_MAX;
-        if self.regions().len() == most {
-            return Err(Error::Option { option: "regions", value: most as u64 + 1, why: "a segment has 1400 at most" });
+        let most = KEYSPACES * CATALOGUE_BLOCKS_MAX;
+        if self.keyspaces().len() == most {
+            return Err(Error::Option {
+                option: "keyspaces",
+                value: most as u64 + 1,
+                why: "a segment has 1400 or fewer",
+            });
         }
         let store = &self.store;
-        store.options.check_regions(store.regions().len() + 1)?;
-        let number = self.segment.superblock().next_region;
+        store.options.check_keyspaces(store.keyspaces().len() + 1)?;
+        let number = self.segment.superblock().next_keyspace;
         let (log_offset, log_sequence) = self.log.end();
-        // Numbers of records that a crash loses are given again: those of the region have to be higher.
+        // Record numbers that a crash loses are used again: those of the keyspace must be higher.
         self.log.sync(log_sequence)?;
-        let entry = Region::empty_entry(number, name, log_offset, log_sequence);
-        let region = Region::new(&self.log, store.limits(), &store.level_memory, &entry);
-        let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
+        let entry = Keyspace::empty_entry(number, name, log_offset, log_sequence);
+        let keyspace = Keyspace::new(&self.log, store.limits(), &store.memtable_budget, &entry);
+        let changes = Changes { keyspaces: vec![entry], next_keyspace: Some(number + 1), ..Changes::default() };
         self.segment.commit(changes, &[])?;
-        let region = store.add_region(region);
-        self.keep_reserve();
-        Ok(region)
+        let keyspace = store.add_keyspace(keyspace);
+        self.update_free_reserve();
+        Ok(keyspace)
     }
 
-    /// From where the log has to be read if a crash comes once this region is as it is about to be.
-    pub(super) fn replay_from(&self, changed: &RegionEntry) -> (u64, u64) {
-        // First: whatever is written later lies behind it.
+    /// From where the log has to be read back after a crash, once this keyspace is as it is about to be.
+    pub(super) fn replay_from(&self, changed: &KeyspaceEntry) -> (u64, u64) {
+        // First of all: later writes lie behind it.
         let end = self.log.end();
-        let regions = self.regions();
-        let others = regions.iter().filter(|region| region.number != changed.number);
-        let places = others.filter_map(|region| region.oldest_in_memory());
+        let keyspaces = self.keyspaces();
+        let others = keyspaces.iter().filter(|keyspace| keyspace.number != changed.number);
+        let places = others.filter_map(|keyspace| keyspace.oldest_in_memory());
         places
             .chain([(changed.log_offset, changed.log_sequence), end])
             .min_by_key(|(_, sequence)| *sequence)
             .unwrap_or(end)
     }
 
-    /// Writes, and has garbage collected if there is no room.
-    pub(super) fn write_where_room<Done>(&self, claim: Claim, write: impl Fn() -> Result<Done>) -> Result<Done> {
+    /// Writes, and where there is no space grows the volume or collects garbage, and tries again.
+    pub(super) fn write_or_make_space<Done>(
+        &self,
+        priority: SpacePriority,
+        write: impl Fn() -> Result<Done>,
+    ) -> Result<Done> {
         self.store.check_writable()?;
         let done = loop {
             match write() {
                 Err(full @ Error::Full { wanted, .. }) => {
-                    if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
+                    if !self.grow_for(priority, wanted / ALLOCATION_UNIT_BYTES)
+                        && !self.make_space(priority, wanted / ALLOCATION_UNIT_BYTES)?
+                    {
                         return Err(full);
                     }
                 }
@@ -101,13 +111,12 @@ impl OpenSegment {
         Ok(done)
     }
 
-    /// Waits until one more level in memory of a region has been spilled than so many. A spill that has found no room is tried again: there
-    /// may be some by now.
-    pub(super) fn wait_for_spill_after(&self, region: &Region, spilled: u64) -> Result<()> {
-        match region.wait_for_spill_after(spilled) {
+    /// Waits until more memtables of a keyspace have been flushed than `flushed`. A flush that has found no space is tried again.
+    pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, flushed: u64) -> Result<()> {
+        match keyspace.wait_for_flush_after(flushed) {
             Err(Error::Full { .. }) => {
-                self.make_room(Claim::Put, 0)?;
-                region.wait_for_spill_after(spilled)
+                self.make_space(SpacePriority::Put, 0)?;
+                keyspace.wait_for_flush_after(flushed)
             }
             waited => waited,
         }
@@ -115,117 +124,116 @@ impl OpenSegment {
 
     pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
         let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
-        let claim = if are_deletions { Claim::Delete } else { Claim::Put };
+        let priority = if are_deletions { SpacePriority::Delete } else { SpacePriority::Put };
         let store_large = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
             let is_large = value.len() > LOG_VALUE_BYTES_MAX;
-            is_large.then(|| self.store_value(&operation.region, key, value.len() as u64, &mut &*value)).transpose()
+            is_large.then(|| self.store_value(&operation.keyspace, key, value.len() as u64, &mut &*value)).transpose()
         };
         let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
-        self.write_where_room(claim, || self.try_write(batch, &stored, claim, durability))
+        self.write_or_make_space(priority, || self.try_write(batch, &stored, priority, durability))
     }
 
-    /// Large values have been `stored`.
+    /// Writes a batch whose large values have been `stored`.
     fn try_write(
         &self,
         operations: &[Operation],
         stored: &[Option<Stored>],
-        claim: Claim,
+        priority: SpacePriority,
         durability: Durability,
     ) -> Result<()> {
         if operations.is_empty() {
             return Ok(());
         }
         // In order, so that no two writers wait for each other.
-        let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
-        regions.sort_unstable_by_key(|region| region.number);
-        regions.dedup_by_key(|region| region.number);
-        let admitted = self.admit(room_for_all(&regions, operations, stored))?;
-        let turns = Self::begin_writes(&regions)?;
+        let mut keyspaces: Vec<&Arc<Keyspace>> = operations.iter().map(|operation| &operation.keyspace).collect();
+        keyspaces.sort_unstable_by_key(|keyspace| keyspace.number);
+        keyspaces.dedup_by_key(|keyspace| keyspace.number);
+        let admitted = self.admit(space_for_all(&keyspaces, operations, stored))?;
+        let turns = Self::begin_writes(&keyspaces)?;
         let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
         let records: Vec<Append<'_>> = appends.collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
-        self.log.append(&records, claim, &mut appended)?;
-        // All levels at once: who begins a view sees all of it, or nothing.
-        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+        self.log.append(&records, priority, &mut appended)?;
+        // All memtables at once: a view sees all of the batch, or nothing.
+        let mut memtables: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
         let mut replaced = Vec::new();
         let mut has_many_large = vec![false; turns.len()];
         for ((record, at), stored) in records.iter().zip(&appended).zip(stored) {
-            let place = regions.binary_search_by_key(&record.region, |region| region.number);
-            let Ok(place) = place else { unreachable!("each operation's region is in the list") };
+            let place = keyspaces.binary_search_by_key(&record.keyspace, |keyspace| keyspace.number);
+            let Ok(place) = place else { unreachable!("each operation's keyspace is in the list") };
             let mut pointer = at.pointer;
             if let Some(stored) = stored {
                 pointer = stored.keep(pointer);
                 has_many_large[place] = turns[place].add_large(stored.record());
             }
-            replaced.extend(levels[place].insert(record.key, at.sequence, pointer));
+            replaced.extend(memtables[place].insert(record.key, at.sequence, pointer));
         }
-        drop(levels);
+        drop(memtables);
         replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
         let full: Vec<bool> =
             turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
         drop(turns);
         drop(admitted);
-        for (region, is_full) in regions.iter().zip(full) {
-            self.spill_if_due(region, is_full);
+        for (keyspace, is_full) in keyspaces.iter().zip(full) {
+            self.compact_if_due(keyspace, is_full);
         }
         self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
         appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
     }
 
-    /// Waits until so many bytes more may be in levels in memory. Who waits has no turn; what he is admitted to is counted until he has written,
-    /// or given up.
+    /// Waits until memtables may take that many more bytes. The caller has no turn. The bytes count as taken until the admission is dropped.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
-        self.store.level_memory.admit(bytes, || {
-            let regions: Vec<Arc<Region>> = self.store.regions().values().cloned().collect();
-            if regions.iter().any(|region| region.spills_memory()) {
-                return Ok(Hope::Spills);
+        self.store.memtable_budget.admit(bytes, || {
+            let keyspaces: Vec<Arc<Keyspace>> = self.store.keyspaces().values().cloned().collect();
+            if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
+                return Ok(Hope::Flush);
             }
-            let can_be_frozen = |region: &&Arc<Region>| !region.has_frozen() && !region.has_failed();
-            let largest = regions.iter().filter(can_be_frozen).max_by_key(|region| region.memory_bytes());
-            if let Some(largest) = largest.filter(|largest| largest.freeze()) {
-                self.store.spills.put(largest);
-                return Ok(Hope::Spills);
+            let can_be_rotated = |keyspace: &&Arc<Keyspace>| !keyspace.has_immutable() && !keyspace.has_failed();
+            let largest = keyspaces.iter().filter(can_be_rotated).max_by_key(|keyspace| keyspace.memtable_bytes());
+            if let Some(largest) = largest.filter(|largest| largest.rotate_memtable()) {
+                self.store.compactions.put(largest);
+                return Ok(Hope::Flush);
             }
-            // Whoever makes room in this segment has it spilled, and then it can be waited for. What cannot be spilled elsewhere, or any
-            // more, is beside what he may add.
-            match regions.iter().any(|region| region.segment() == self.segment.number && region.lacks_room()) {
-                true => Err(self.segment.full(UNIT_BYTES)),
+            // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed,
+            // the bytes are admitted beyond the budget.
+            match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
+                true => Err(self.segment.full(ALLOCATION_UNIT_BYTES)),
                 false => Ok(Hope::Nothing),
             }
         })
     }
 
-    /// Has a region's level in memory spilled if it is full, or the largest of all if these have come to what they may take.
-    pub(super) fn spill_if_due(&self, region: &Arc<Region>, is_full: bool) {
+    /// Requests a flush of a keyspace's memtable if it is full, or of the largest ones if all together take too much.
+    pub(super) fn compact_if_due(&self, keyspace: &Arc<Keyspace>, is_full: bool) {
         if is_full {
-            if region.freeze() {
-                self.store.spills.put(region);
+            if keyspace.rotate_memtable() {
+                self.store.compactions.put(keyspace);
             }
-        } else if self.store.level_memory.is_crowded() {
-            self.store.spills.relieve();
+        } else if self.store.memtable_budget.is_crowded() {
+            self.store.compactions.relieve();
         }
     }
 
-    /// Has a writer wait, the longer the closer the levels in memory come to what they may take, and the log to its bounds: so spills
-    /// and collections keep up with writers, and nobody waits for a whole one.
+    /// Delays a writer: the longer, the closer the memtables come to their budget and the log to its limits. So flushes and collections
+    /// keep up, and writers seldom wait for a whole one.
     pub(super) fn slow_down(&self, records: usize, bytes: u64) {
-        if let Some(delay) = self.store.level_memory.delay(records) {
+        if let Some(delay) = self.store.memtable_budget.delay(records) {
             std::thread::sleep(delay);
         }
         self.collector.pace.keep(bytes);
     }
 
-    /// Turns of all these regions. Who has to wait for a spill of one holds none meanwhile: the spill may need them.
-    fn begin_writes<'region>(regions: &[&'region Arc<Region>]) -> Result<Vec<WriteTurn<'region>>> {
+    /// Takes the turns of all keyspaces. While it waits for one keyspace's flush it holds no turn, which the flush may need.
+    fn begin_writes<'keyspace>(keyspaces: &[&'keyspace Arc<Keyspace>]) -> Result<Vec<WriteTurn<'keyspace>>> {
         loop {
-            let mut turns = Vec::with_capacity(regions.len());
+            let mut turns = Vec::with_capacity(keyspaces.len());
             let mut full = None;
-            for region in regions {
-                match region.try_begin_write()? {
+            for keyspace in keyspaces {
+                match keyspace.try_begin_write()? {
                     Some(turn) => turns.push(turn),
                     None => {
-                        full = Some(region);
+                        full = Some(keyspace);
                         break;
                     }
                 }
@@ -237,11 +245,11 @@ impl OpenSegment {
     }
 }
 
-/// What a batch adds to levels in memory at most, of which large values have been `stored`.
-fn room_for_all(regions: &[&Arc<Region>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
-    let begun: u64 = regions.iter().map(|region| region.room_to_begin()).sum();
-    let keys: u64 = operations.iter().map(|operation| room_for(operation.append().key)).sum();
-    let large: u64 = stored.iter().flatten().map(|stored| room_for_large(stored.record())).sum();
+/// The most that a batch adds to memtables. Its large values have been `stored`.
+fn space_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
+    let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.space_to_begin()).sum();
+    let keys: u64 = operations.iter().map(|operation| space_for(operation.append().key)).sum();
+    let large: u64 = stored.iter().flatten().map(|stored| space_for_large(stored.record())).sum();
     begun + keys + large
 }
 

@@ -1,54 +1,55 @@
-//! A store that is open: its segments, and the threads that work for it until it is closed.
+//! An open store: its segments, and the threads that work for it until it is closed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::db::compactor::Compactor;
 use crate::db::memory_balance::MemoryBalance;
+use crate::db::recovery::Recovery;
+use crate::db::segment_handle::SegmentHandle;
 use crate::db::segments::Segments;
-use crate::db::spiller::Spiller;
-use crate::db::{Recovery, SegmentHandle};
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
 use crate::options::Options;
 use crate::volume::Volume;
 
-/// What all clones of a store share.
+/// The state that all clones of a store share.
 pub(super) struct Opened {
     pub(super) segments: Arc<Segments>,
-    /// Nothing once it is closed. Who creates a segment holds it.
+    /// `None` once the store is closed. Held while a segment is created.
     threads: Mutex<Option<Threads>>,
 }
 
-/// In the order in which they have to end: what spills appends nothing, but syncs the logs.
+/// In the order in which they have to end: compactions append no records, but sync the logs.
 struct Threads {
-    spiller: Spiller,
-    /// Of each segment.
+    compactor: Compactor,
+    /// One for each segment.
     writers: Vec<LogWriter>,
     memory: Option<MemoryBalance>,
 }
 
 impl Opened {
-    /// Opens a volume's segments, and starts the threads, but for the one that sizes the cache.
+    /// Opens a volume's segments, and starts all threads but the one that sizes the cache.
     pub(super) fn start(volume: Volume, options: Options) -> Result<(Self, Recovery)> {
         let (segments, recovery) = Segments::recover(volume, options)?;
         let segments = Arc::new(segments);
         let failed = segments.store().failed("starting threads");
         let writers = segments.all().iter().map(|segment| segment.start_writer()).collect::<Result<_>>()?;
-        let spiller = Spiller::start(&segments).map_err(&failed)?;
+        let compactor = Compactor::start(&segments).map_err(&failed)?;
         drop(failed);
-        let threads = Mutex::new(Some(Threads { spiller, writers, memory: None }));
+        let threads = Mutex::new(Some(Threads { compactor, writers, memory: None }));
         Ok((Opened { segments, threads }, recovery))
     }
 
-    /// Has what a life before this one has left be seen to, once all regions are there.
+    /// Begins the background work that recovery has left, once all keyspaces are there.
     pub(super) fn begin_upkeep(&self) -> Result<()> {
         let store = self.segments.store();
         if !store.options.reads_only() {
             store.collector.wake();
-            // An opening may have found more than they are to hold.
-            store.spills.relieve();
+            // The recovered memtables may exceed their budget.
+            store.compactions.relieve();
         }
-        let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
+        let memory = MemoryBalance::start(&store.memtable_budget, &store.device, &store.options);
         let memory = memory.map_err(store.failed("starting threads"))?;
         if let Some(threads) = &mut *self.threads() {
             threads.memory = Some(memory);
@@ -73,13 +74,13 @@ impl Opened {
         Ok(self.segments.add(segment))
     }
 
-    /// Makes all writes durable, and ends the threads, unless that was done before.
+    /// Makes all writes durable and ends the threads, unless the store was closed before.
     pub(super) fn close(&self) -> Result<()> {
         let store = self.segments.store();
         let mut threads = self.threads();
-        let Some(Threads { spiller, writers, memory }) = threads.take() else { return Ok(()) };
+        let Some(Threads { compactor, writers, memory }) = threads.take() else { return Ok(()) };
         store.is_closed.store(true, Ordering::Relaxed);
-        drop(spiller);
+        drop(compactor);
         let synced = self.segments.sync();
         drop(writers);
         drop(memory);

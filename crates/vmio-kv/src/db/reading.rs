@@ -1,27 +1,27 @@
-//! Reading a region by keys.
+//! Reads of a keyspace by key.
 
-use crate::db::check_key;
+use crate::db::lengths::check_key;
 use crate::error::Result;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::region::{Region, Version};
+use crate::keyspace::{Keyspace, Version};
 
-/// Keys that are looked up together: what is read for them stays in memory until it is used.
+/// How many keys are looked up together: what is read for them must stay in the cache until it is used.
 const TOGETHER_MAX: usize = 64;
 /// Bytes of records that are read together.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
-/// A region at one moment, as somebody reads it.
-pub(super) struct Reading<'region> {
-    pub(super) region: &'region Region,
-    pub(super) version: &'region Version,
-    /// Records in memory from this number on are not seen.
+/// A keyspace at one moment.
+pub(super) struct Reading<'keyspace> {
+    pub(super) keyspace: &'keyspace Keyspace,
+    pub(super) version: &'keyspace Version,
+    /// Records in memtables from this number on are not seen.
     pub(super) before: u64,
 }
 
 impl Reading<'_> {
     pub(super) fn find(&self, key: &[u8]) -> Result<Option<Pointer>> {
         check_key(key)?;
-        self.region.find(self.version, self.before, key)
+        self.keyspace.find(self.version, self.before, key)
     }
 
     pub(super) fn contains(&self, key: &[u8]) -> Result<bool> {
@@ -30,9 +30,9 @@ impl Reading<'_> {
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         check_key(key)?;
-        let found = self.region.look_up(self.version, self.before, key, |record| record.value.to_vec())?;
+        let found = self.keyspace.look_up(self.version, self.before, key, |record| record.value.to_vec())?;
         match found.filter(|(pointer, _)| pointer.kind() != PointerKind::Tombstone) {
-            // It was read when it was looked for, since it took that to know its key.
+            // The look-up has read the record to compare its key.
             Some((pointer, Some(value))) if pointer.kind() != PointerKind::Extents => Ok(Some(value)),
             Some((pointer, _)) => self.value(key, pointer).map(Some),
             None => Ok(None),
@@ -44,7 +44,7 @@ impl Reading<'_> {
         if pointer.kind() == PointerKind::Extents {
             return Ok(Some(look(&self.value(key, pointer)?)));
         }
-        self.region.log.read_pinned(pointer, |record| look(record.value)).map(Some)
+        self.keyspace.log.read_pinned(pointer, |record| look(record.value)).map(Some)
     }
 
     pub(super) fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
@@ -52,13 +52,13 @@ impl Reading<'_> {
         for keys in keys.chunks(TOGETHER_MAX) {
             let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
             keys.iter().try_for_each(|key| check_key(key))?;
-            let found = self.region.find_many(self.version, self.before, &keys)?;
+            let found = self.keyspace.find_many(self.version, self.before, &keys)?;
             let mut bytes = 0;
             let together = found.iter().flatten().take_while(|record| {
                 bytes += u64::from(record.record_bytes());
                 bytes <= RECORD_BYTES_MAX
             });
-            self.region.log.fetch(together.copied());
+            self.keyspace.log.fetch(together.copied());
             for (key, pointer) in keys.iter().zip(found) {
                 values.push(pointer.map(|pointer| self.value(key, pointer)).transpose()?);
             }

@@ -1,4 +1,4 @@
-//! Opening a store: what was committed, and then what the log has beyond that.
+//! Opening a store: first what was committed, then the records of the log that came after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -6,34 +6,35 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
-use crate::db::found_records::{FoundRecords, NUMBERS_MAX};
+use crate::db::open_segment::OpenSegment;
+use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
-use crate::db::{OpenSegment, Store};
+use crate::db::store::Store;
 use crate::error::{Damage, Result};
-use crate::format::catalogue::RegionEntry;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::catalogue::KeyspaceEntry;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::format::volume_header::SegmentEntry;
+use crate::keyspace::Keyspace;
+use crate::keyspace::memtable::space_for;
 use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
-use crate::region::Region;
-use crate::region::memory_level::room_for;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::take_over::Claim;
 
-/// What opening a store has brought back.
+/// The records recovered when a store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Records of the log that no level had.
     pub records: u64,
-    /// Bytes of the log that were read for them.
+    /// Bytes of the log that were read.
     pub log_bytes: u64,
-    /// How long it took.
+    /// How long the opening took.
     pub time: Duration,
 }
 
@@ -41,9 +42,9 @@ impl Segments {
     /// Opens all segments of a volume.
     pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Segments, Recovery)> {
         let started = Instant::now();
-        // First: what is read from here on the former owner does not change any more, or has not acknowledged.
+        // First the claims: from here on the former owner changes nothing that is read, or does not acknowledge it.
         let may_open =
-            |segments, regions| options.check_segments(segments).and_then(|()| options.check_regions(regions));
+            |segments, keyspaces| options.check_segments(segments).and_then(|()| options.check_keyspaces(keyspaces));
         let mut claims = BTreeMap::new();
         if !options.reads_only() {
             match options.takes_over() {
@@ -51,8 +52,9 @@ impl Segments {
                 false => volume.note_claims()?,
             }
             volume.mend()?;
-            volume.ensure_fixed_room();
-            // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
+            volume.ensure_fixed_space();
+            // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is
+            // overwritten.
             volume.device.flush()?;
         }
         let entries = volume.segments().to_vec();
@@ -73,26 +75,26 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Opens a segment, with its regions.
+    /// Opens a segment and its keyspaces.
     pub(super) fn open(store: &Arc<Store>, entry: &SegmentEntry, claim: Option<Claim>) -> Result<(Self, Recovery)> {
         let options = &store.options;
         let device = Arc::clone(&store.device);
-        let segment = Arc::new(Segment::open(device, &store.lives, &store.looks_after_flushes, entry)?);
+        let segment = Arc::new(Segment::open(device, &store.chunk_generations, &store.looks_after_flushes, entry)?);
         let superblock = segment.superblock();
-        let entries = segment.regions();
-        options.check_regions(store.regions().len() + entries.len())?;
+        let entries = segment.keyspaces();
+        options.check_keyspaces(store.keyspaces().len() + entries.len())?;
         if superblock.log_replay_sequence.saturating_sub(superblock.log_durable) >= NUMBERS_MAX {
-            let what = "the number from which the log is read, far beyond what was durable,";
+            let what = "the number from which the log is read, far beyond the durable ones,";
             return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
         }
         check_names(store, &segment, &entries)?;
-        // Who reads alone spills nothing; nor does a new owner before the log is his from its beginning on.
-        let may_spill = claim.is_none() && !options.reads_only();
-        let mut found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, may_spill);
+        // A read-only store flushes nothing. Nor does a new owner, before the log is its own from its beginning on.
+        let may_flush = claim.is_none() && !options.reads_only();
+        let mut found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
         if found.must_take_all() {
             drop(found);
-            found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, false);
+            found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, false);
             end = replay(&segment, &superblock, |record| found.take(record))?;
         }
         found.take_extents()?;
@@ -104,8 +106,8 @@ impl OpenSegment {
             None => segment.allocator().forget_former_owners(),
         }
         segment.ready()?;
-        // The owner's epoch is in every generation of its log: it has to be durable before any is used.
-        // One that the log has seen, and no superblock has any more, is not used again either.
+        // The owner's epoch is in each generation of its log: it must be durable before any chunk has it.
+        // An epoch that only the log still has, and no superblock, is not used again either.
         let mut owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
         let left_chunk = claim.is_some().then_some(end.last_chunk);
         match claim {
@@ -116,7 +118,8 @@ impl OpenSegment {
             }
             None if options.reads_only() => {}
             None => {
-                // Of those who had taken it over, or wanted to, none may own it again; who has come since may, and we are told.
+                // None of the former owners and claimants may own the segment again. One that has come since may, and then
+                // we are fenced.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
                 segment.own(owner_epoch);
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
@@ -132,16 +135,16 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-            // Of a region that nothing was written to for long no record is near the number that was committed.
+            // A keyspace that was idle for long has no record near the number that was committed.
             let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
-            let its = RegionEntry { log_offset, log_sequence, ..entry.clone() };
-            let mut region = Region::new(&log, store.limits(), &store.level_memory, &its);
-            if let Some(level) = found.level(entry.number) {
-                region = region.with_memory(level);
+            let its = KeyspaceEntry { log_offset, log_sequence, ..entry.clone() };
+            let mut keyspace = Keyspace::new(&log, store.limits(), &store.memtable_budget, &its);
+            if let Some(memtable) = found.take_memtable(entry.number) {
+                keyspace = keyspace.with_memtable(memtable);
             }
-            let region = store.add_region(region);
+            let keyspace = store.add_keyspace(keyspace);
             if let Err(error) = log.check_goes_on() {
-                region.fail(&error.with_causes());
+                keyspace.fail(&error.with_causes());
             }
         }
         let opened = OpenSegment {
@@ -154,7 +157,7 @@ impl OpenSegment {
             dropped: Mutex::default(),
         };
         store.add_segment();
-        opened.keep_reserve();
+        opened.update_free_reserve();
         opened.allow_collection_of_old();
         if let Some(from) = left_from {
             opened.read_again(&superblock, &entries, from, log_end)?;
@@ -165,33 +168,34 @@ impl OpenSegment {
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }
 
-    /// Reads a part of the log once more, of which the levels in memory had no room for all records, and spills as it comes to that.
-    fn read_again(&self, superblock: &Superblock, entries: &[RegionEntry], from: (u64, u64), end: u64) -> Result<()> {
-        let regions: BTreeMap<u32, Arc<Region>> =
-            self.regions().into_iter().map(|region| (region.number, region)).collect();
+    /// Reads a part of the log again whose records the memtables had no space for, and flushes as it goes.
+    fn read_again(&self, superblock: &Superblock, entries: &[KeyspaceEntry], from: (u64, u64), end: u64) -> Result<()> {
+        let keyspaces: BTreeMap<u32, Arc<Keyspace>> =
+            self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
-        let mut can_spill = self.log.check_goes_on().is_ok();
-        // Where others have all of it, spills would be many and small.
-        let least = self.store.options.level_bytes() / 16;
+        let mut can_flush = self.log.check_goes_on().is_ok();
+        // Where other keyspaces have nearly all of the budget, flushes would be many and small.
+        let least = self.store.options.memtable_budget_bytes() / 16;
         self.log.set_replayed(Some(from));
         replay_again(&self.segment, superblock, from, end, |record| {
-            let is_lacking = since.get(&record.region).is_some_and(|since| record.sequence >= *since);
-            let region = regions.get(&record.region).filter(|_| is_lacking);
-            let Some(region) = region.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete)) else {
+            let is_lacking = since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since);
+            let keyspace = keyspaces.get(&record.keyspace).filter(|_| is_lacking);
+            let Some(keyspace) = keyspace.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete))
+            else {
                 return Ok(());
             };
             self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
-            if can_spill && !self.store.level_memory.has_room(room_for(record.key)) {
-                let largest = regions.values().max_by_key(|region| region.memory_bytes());
-                let taken: u64 = regions.values().map(|region| region.memory_bytes()).sum();
+            if can_flush && !self.store.memtable_budget.has_space(space_for(record.key)) {
+                let largest = keyspaces.values().max_by_key(|keyspace| keyspace.memtable_bytes());
+                let taken: u64 = keyspaces.values().map(|keyspace| keyspace.memtable_bytes()).sum();
                 if let Some(largest) = largest.filter(|_| taken >= least) {
-                    if largest.freeze() {
-                        self.spill_all(largest)?;
+                    if largest.rotate_memtable() {
+                        self.compact_all(largest)?;
                     }
-                    can_spill = !largest.lacks_room();
+                    can_flush = !largest.lacks_space();
                 }
             }
-            region.replay(record.key, record.sequence, record.pointer);
+            keyspace.replay(record.key, record.sequence, record.pointer);
             Ok(())
         })?;
         self.log.set_replayed(None);
@@ -200,30 +204,30 @@ impl OpenSegment {
 
     /// Bytes of the log's chunks that an opening would read back now.
     pub(super) fn recovery_log_bytes(&self) -> u64 {
-        self.log.bytes_since(self.segment.superblock().log_replay_sequence)
+        self.log.bytes_since(self.segment.replay_sequence())
     }
 
-    /// Has levels in memory spilled, full or not, before an opening has too much to read back: those with the oldest records, from
-    /// half of the limit on. Writers are slowed as it is approached.
+    /// Requests flushes of memtables, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
+    /// oldest records; writers are slowed as the limit is approached.
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
         let beyond = bytes.saturating_sub(most / 2);
-        // Two chunks are begun before anybody looks again.
-        let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
-        let regions = self.regions();
-        // A level that cannot be spilled is read back for as long as that is so: nobody waits for it.
-        let is_stuck = regions.iter().any(|region| region.has_failed() || region.lacks_room());
+        // Two chunks are begun before the next look.
+        let left = (most / 2).saturating_sub(2 * ALLOCATION_UNIT_BYTES).max(ALLOCATION_UNIT_BYTES);
+        let keyspaces = self.keyspaces();
+        // The log of a memtable that cannot be flushed stays long anyway: writers do not wait for it.
+        let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_space());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;
         }
-        // What the older half of that is needed for.
+        // The memtables that need the older half of that log.
         let (_, end) = self.log.end();
-        let first = self.segment.superblock().log_replay_sequence;
-        for region in regions {
-            let is_old = region.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
-            if is_old && !region.has_failed() && !region.has_frozen() && region.freeze() {
-                self.store.spills.put(&region);
+        let first = self.segment.replay_sequence();
+        for keyspace in keyspaces {
+            let is_old = keyspace.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
+            if is_old && !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable() {
+                self.store.compactions.put(&keyspace);
             }
         }
     }
@@ -233,13 +237,13 @@ impl OpenSegment {
     }
 }
 
-/// Of two regions with one name nobody could say which is meant.
-fn check_names(store: &Store, segment: &Segment, entries: &[RegionEntry]) -> Result<()> {
+/// Fails if two keyspaces have one name: the name would be ambiguous.
+fn check_names(store: &Store, segment: &Segment, entries: &[KeyspaceEntry]) -> Result<()> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
-    let regions = store.regions();
-    let second = entries.iter().find(|entry| !names.insert(&entry.name) || regions.contains_key(&entry.name));
+    let keyspaces = store.keyspaces();
+    let second = entries.iter().find(|entry| !names.insert(&entry.name) || keyspaces.contains_key(&entry.name));
     second.map_or(Ok(()), |entry| {
-        let what = "another region has the name of one whose number";
+        let what = "a keyspace with another one's name, whose number";
         Err(segment.damaged_superblock(Damage::Value { what, found: entry.number.into() }))
     })
 }

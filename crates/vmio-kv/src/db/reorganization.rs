@@ -1,8 +1,8 @@
-//! Partial reorganization (Kreon, §3.2.3): small records that scans go through again and again, and that lie apart in the log, are written
-//! anew, side by side. So the next scan reads a few blocks for them, and not one each.
+//! Partial reorganization (Kreon, §3.2.3): small records that scans read again and again, and that lie apart in the log, are written anew
+//! side by side. The next scan then reads a few blocks for them in place of one block each.
 //!
-//! A move is a put of what is there already, within its region's write turn, if the index still points to the record that the scan
-//! has read. To the log, to recovery and to the collector it is like any other put.
+//! A move is a put of the same value. It is done within the keyspace's write turn, and only if the index still points to the record that
+//! the scan has read. To the log, recovery and the collector it is a put like any other.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -10,35 +10,35 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::db::OpenSegment;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
+use crate::keyspace::memtable::space_for;
+use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
 use crate::log::Append;
-use crate::region::memory_level::room_for;
-use crate::region::{Region, RegionCursor, Version, View};
 use crate::tree::Direction;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
-/// Fewer blocks than this are not worth a write.
+/// A move of fewer records, or records of fewer blocks, is not worth a write.
 const BLOCKS_MIN: usize = 8;
-/// Records lie apart if so many times as many blocks were read for them as they fill.
+/// Records lie apart if this many times as many blocks were read for them as they fill.
 const APART: u64 = 2;
-/// So many records are gathered at most, and so many bytes of them.
+/// The most records that are gathered, and their most bytes.
 const RECORDS_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 10;
-/// To move a record costs as much as so many scans save that find it moved: it is moved when so many have gone through it.
+/// A record is moved when this many scans have read it: about as many later scans have to save a read before the move has paid.
 const SCANS: u32 = 8;
-/// One record in so many is remembered.
+/// One record in this many is remembered.
 const SAMPLED: u64 = 16;
-/// So many are remembered: 256 KiB.
+/// How many records are remembered: 256 KiB of memory.
 const SAMPLES: usize = 1 << 16;
-/// A sample has how often it was seen below its record's name.
+/// The low bits of a sample count how often its record was read; the others identify the record.
 const COUNT_BITS: u32 = 4;
 
-/// What scans have read past the cache of late: what is gone through once is not worth a write.
+/// Samples of what scans have read past the cache of late. What is read once is not worth a write.
 pub(crate) struct ScannedRecords(Box<[AtomicU32]>);
 
 impl ScannedRecords {
@@ -46,18 +46,18 @@ impl ScannedRecords {
         ScannedRecords((0..SAMPLES).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Whether records, for which so many blocks were read, lie apart and were read so often before. If they cannot be moved then, they are
-    /// asked for no sooner than after as many scans again.
+    /// Whether records lie apart, for which `blocks_read` blocks were read, and have been read often before. If they cannot be moved now,
+    /// the answer is true again only after as many scans.
     pub(super) fn are_apart_again(&self, records: impl Iterator<Item = Pointer> + Clone, blocks_read: usize) -> bool {
         let bytes: u64 = records.clone().map(|record| u64::from(record.record_bytes())).sum();
         if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {
             return false;
         }
-        // All are marked, not only up to the first that was marked.
+        // Each record is counted, not only those up to the first that was read often.
         records.filter(|record| self.mark(record.offset())).count() > 0
     }
 
-    /// Whether a record has been seen often, if it is one of those that are remembered.
+    /// Counts a read of a record that is sampled. Returns whether it has been read often.
     fn mark(&self, offset: u64) -> bool {
         let hash = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if hash >> 32 & (SAMPLED - 1) != 0 {
@@ -66,13 +66,13 @@ impl ScannedRecords {
         let (slot, name) = (&self.0[(hash >> 48) as usize % SAMPLES], hash as u32 >> COUNT_BITS);
         let before = slot.load(Ordering::Relaxed);
         let count = if before >> COUNT_BITS == name { before & ((1 << COUNT_BITS) - 1) } else { 0 };
-        // Threads that meet here lose a count.
+        // Threads that meet here may lose a count.
         slot.store((name << COUNT_BITS) | ((count + 1) % (SCANS + 1)), Ordering::Relaxed);
         count == SCANS
     }
 }
 
-/// What was moved since the store was opened.
+/// Records moved since the store was opened.
 #[derive(Default)]
 pub(crate) struct Reorganized {
     pub(crate) bytes: AtomicU64,
@@ -80,10 +80,10 @@ pub(crate) struct Reorganized {
 
 /// Neighbouring records that lie apart, as a scan has read them.
 pub(crate) struct RecordsApart {
-    pub(super) region: Arc<Region>,
-    /// Keeps what their pointers say from meaning something else.
+    pub(super) keyspace: Arc<Keyspace>,
+    /// Keeps the records' space from being used again.
     view: Arc<View>,
-    /// Where the scan was before the first of them, and which way it went.
+    /// Where the scan was before the first record, and its direction.
     from: Bound<Vec<u8>>,
     direction: Direction,
     records: BTreeMap<u64, ReadRecord>,
@@ -94,7 +94,7 @@ struct ReadRecord {
     value: Vec<u8>,
 }
 
-/// What a scan has come by that is to be reorganized: asked for when this is dropped.
+/// Gathers the records of a scan that are to be moved. The drop queues them.
 pub(super) struct Gathering {
     home: Arc<OpenSegment>,
     apart: RecordsApart,
@@ -102,13 +102,13 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    pub(super) fn new(open: &OpenRegion, view: &Arc<View>, from: Bound<Vec<u8>>, direction: Direction) -> Self {
-        let (region, view) = (Arc::clone(&open.region), Arc::clone(view));
-        let apart = RecordsApart { region, view, from, direction, records: BTreeMap::new() };
+    pub(super) fn new(open: &OpenKeyspace, view: &Arc<View>, from: Bound<Vec<u8>>, direction: Direction) -> Self {
+        let (keyspace, view) = (Arc::clone(&open.keyspace), Arc::clone(view));
+        let apart = RecordsApart { keyspace, view, from, direction, records: BTreeMap::new() };
         Gathering { home: Arc::clone(&open.home), apart, bytes: 0 }
     }
 
-    /// Takes the next record in; tells whether there is room for more.
+    /// Adds a record. Returns whether there is space for more.
     pub(super) fn take(&mut self, pointer: Pointer, key: &[u8], value: &[u8]) -> bool {
         self.bytes += key.len() + value.len();
         let record = ReadRecord { key: key.to_vec(), value: value.to_vec() };
@@ -119,23 +119,23 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        let RecordsApart { region, view, from, direction, records } = &mut self.apart;
+        let RecordsApart { keyspace, view, from, direction, records } = &mut self.apart;
         if records.len() >= BLOCKS_MIN {
-            let (region, view) = (Arc::clone(region), Arc::clone(view));
+            let (keyspace, view) = (Arc::clone(keyspace), Arc::clone(view));
             let (from, records) = (mem::replace(from, Bound::Unbounded), mem::take(records));
-            let apart = RecordsApart { region, view, from, direction: *direction, records };
-            self.home.store.spills.reorganize(apart);
+            let apart = RecordsApart { keyspace, view, from, direction: *direction, records };
+            self.home.store.compactions.reorganize(apart);
         }
     }
 }
 
 impl RecordsApart {
-    /// Those that are the newest of their keys in a view, in the order of their keys.
+    /// The records that are still the newest of their keys in a view, in the order of their keys.
     fn newest(mut self, now: &Arc<View>) -> Result<Vec<ReadRecord>> {
         let from = self.from.as_ref().map(Vec::as_slice);
-        let mut cursor = RegionCursor::seek(&self.region, now, from, self.direction)?;
+        let mut cursor = KeyspaceCursor::seek(&self.keyspace, now, from, self.direction)?;
         let mut records = Vec::with_capacity(self.records.len());
-        // Some may have come between, or deletions.
+        // Other keys may have come between them, or deletions.
         for _ in 0..2 * self.records.len() {
             if self.records.is_empty() {
                 break;
@@ -153,32 +153,32 @@ impl RecordsApart {
 }
 
 impl OpenSegment {
-    /// Writes records side by side, those of them that are still the newest of their keys. What cannot be done now is not done.
+    /// Writes those of the records side by side that are still the newest of their keys, if that can be done now.
     pub(super) fn reorganize(&self, apart: RecordsApart) -> Result<()> {
-        // Whoever has taken the segment over has nothing more written to it, by scans least of all.
+        // A segment that was taken over must not be written to, least of all by scans.
         self.segment.check_claims()?;
-        let region = Arc::clone(&apart.region);
-        let now = Arc::new(View::begin(&region));
+        let keyspace = Arc::clone(&apart.keyspace);
+        let now = Arc::new(View::begin(&keyspace));
         let records = apart.newest(&now)?;
-        self.write_side_by_side(&region, &now.version, records)
+        self.write_side_by_side(&keyspace, &now.version, records)
     }
 
-    /// The records were the newest of their keys in a version that began a moment ago.
+    /// Writes records side by side that were the newest of their keys in a version that began a moment ago.
     fn write_side_by_side(
         &self,
-        region: &Arc<Region>,
+        keyspace: &Arc<Keyspace>,
         version: &Arc<Version>,
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
-        // Writers wait for the same device and the same memory.
-        if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.level_memory.is_crowded() {
+        // Writers need the same device and the same memory.
+        if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.memtable_budget.is_crowded() {
             return Ok(());
         }
-        let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + region.room_to_begin();
-        let Some(_admitted) = self.store.level_memory.try_admit(bytes) else { return Ok(()) };
-        let Some(turn) = region.try_begin_write()? else { return Ok(()) };
-        // What was put since may be in a level by now: that is for the next scan.
-        if !Arc::ptr_eq(&region.version(), version) {
+        let bytes = records.iter().map(|record| space_for(&record.key)).sum::<u64>() + keyspace.space_to_begin();
+        let Some(_admitted) = self.store.memtable_budget.try_admit(bytes) else { return Ok(()) };
+        let Some(turn) = keyspace.try_begin_write()? else { return Ok(()) };
+        // Newer puts may have been flushed into a level by now: that is left to the next scan.
+        if !Arc::ptr_eq(&keyspace.version(), version) {
             return Ok(());
         }
         records.retain(|record| turn.in_memory(&record.key).is_none());
@@ -187,9 +187,9 @@ impl OpenSegment {
         }
         let mut is_full = false;
         for ReadRecord { key, value } in &records {
-            // Not as a batch: where one finds no room the others are none the worse.
-            let append = Append { kind: RecordKind::Put, region: region.number, key, value };
-            let at = match self.log.append_one_record(&append, Claim::Unasked) {
+            // Not as a batch: where one record finds no space, the others may still be moved.
+            let append = Append { kind: RecordKind::Put, keyspace: keyspace.number, key, value };
+            let at = match self.log.append_one_record(&append, SpacePriority::Background) {
                 Err(Error::Full { .. }) => break,
                 at => at?,
             };
@@ -197,7 +197,7 @@ impl OpenSegment {
             self.reorganized.bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
         }
         drop(turn);
-        self.spill_if_due(region, is_full);
+        self.compact_if_due(keyspace, is_full);
         if self.log.take_begun_chunk() {
             self.store.collector.wake();
         }
@@ -210,7 +210,7 @@ mod tests {
     use vmio::backing::MemoryBacking;
 
     use super::*;
-    use crate::region::memory_level::NEWEST;
+    use crate::keyspace::memtable::NEWEST;
     use crate::{Db, Durability, Options};
 
     const KEYS: u64 = 20;
@@ -220,31 +220,31 @@ mod tests {
     }
 
     fn pointer(db: &Db, number: u64) -> Pointer {
-        let region = db.default_region().region();
-        region.find(&region.version(), NEWEST, &key(number)).unwrap().expect("it is there")
+        let keyspace = db.default_keyspace().keyspace();
+        keyspace.find(&keyspace.version(), NEWEST, &key(number)).unwrap().expect("it is there")
     }
 
-    /// Records of a store that are in a level, as a scan has read them; and what becomes of them if something comes between the look
-    /// whether they are the newest, and the move.
-    fn moved_beside(direction: Direction, between: impl FnOnce(&Db)) -> Db {
+    /// Moves records of a store that are in a level, as a scan has read them. `between` runs between the look whether they are the
+    /// newest, and the move.
+    fn moved_during(direction: Direction, between: impl FnOnce(&Db)) -> Db {
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
         (0..KEYS).rev().for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
         db.flush().unwrap();
-        let OpenRegion { home, region } = db.default_region().open().unwrap();
-        let view = Arc::new(View::begin(region));
+        let OpenKeyspace { home, keyspace } = db.default_keyspace().open().unwrap();
+        let view = Arc::new(View::begin(keyspace));
         let read = |number: u64| {
             let record = ReadRecord { key: key(number), value: number.to_le_bytes().to_vec() };
             (pointer(&db, number).offset(), record)
         };
         let records = (0..KEYS).map(read).collect();
         let from = Bound::Unbounded;
-        let apart = RecordsApart { region: Arc::clone(region), view, from, direction, records };
-        let now = Arc::new(View::begin(region));
+        let apart = RecordsApart { keyspace: Arc::clone(keyspace), view, from, direction, records };
+        let now = Arc::new(View::begin(keyspace));
         let records = apart.newest(&now).unwrap();
         assert_eq!(records.len() as u64, KEYS);
         between(&db);
-        home.write_side_by_side(region, &now.version, records).unwrap();
+        home.write_side_by_side(keyspace, &now.version, records).unwrap();
         db
     }
 
@@ -254,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn records_come_to_lie_in_the_order_of_their_keys() {
+    fn moved_records_lie_in_the_order_of_their_keys() {
         for direction in [Direction::Up, Direction::Down] {
-            let db = moved_beside(direction, |_| ());
+            let db = moved_during(direction, |_| ());
             assert!(values(&db).into_iter().eq((0..KEYS).map(Some)));
             assert!(db.stats().unwrap().reorganized_bytes > 0);
             db.flush().unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_or_deleted_between_stays_so() {
+    fn a_put_or_a_deletion_before_the_move_wins() {
         let mut expected: Vec<_> = (0..KEYS).map(Some).collect();
         (expected[3], expected[7]) = (Some(100), None);
         let change = |db: &Db| {
@@ -277,13 +277,13 @@ mod tests {
             change(db);
             db.flush().unwrap();
         };
-        let freeze = |db: &Db| {
+        let rotate = |db: &Db| {
             change(db);
-            assert!(db.default_region().region().freeze());
+            assert!(db.default_keyspace().keyspace().rotate_memtable());
         };
-        let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &freeze];
+        let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &rotate];
         for between in betweens {
-            let db = moved_beside(Direction::Up, between);
+            let db = moved_during(Direction::Up, between);
             assert_eq!(values(&db), expected);
             db.flush().unwrap();
             assert_eq!(values(&db), expected);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_apart_and_is_read_often_is_worth_a_move() {
+    fn only_records_that_lie_apart_and_are_read_often_are_worth_a_move() {
         let scanned = ScannedRecords::new();
         let records =
             |step: u64| (0..64).map(move |place| Pointer::new(PointerKind::Value, (2 << 20) + place * step, 128));
@@ -299,7 +299,7 @@ mod tests {
         let often =
             |step: u64, blocks: usize| (0..20).filter(|_| scanned.are_apart_again(records(step), blocks)).count();
         assert_eq!(often(128, 4), 0);
-        // So few are not worth it, though half of them would do.
+        // Too few blocks are not worth it, though half of them would do.
         assert_eq!(often(4096, BLOCKS_MIN - 1), 0);
         // The ninth and the eighteenth time.
         assert_eq!(often(4096, 64), 20 / (SCANS as usize + 1));

@@ -1,4 +1,4 @@
-//! Going through a region, from both ends.
+//! Scans of a keyspace, from both ends.
 
 mod end;
 
@@ -8,22 +8,28 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::db::held::Held;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
 use crate::db::scan::end::{Ahead, End};
 use crate::db::value_reader::Source;
-use crate::db::{Holder, ValueReader};
+use crate::db::value_reader::ValueReader;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::key_range::{KeyRange, is_beyond};
-use crate::region::{RegionCursor, View};
+use crate::keyspace::{KeyspaceCursor, View};
 use crate::tree::Direction;
 
-/// Keys and values of a range in order, as they were when the scan began; backwards by `rev` or `next_back`. It ends with the
-/// first error. Records of the next keys are read ahead, the more the longer it goes on.
+/// An iterator over the keys and values of a range, in order, as they were when the scan began. `rev` and `next_back` go backwards.
+///
+/// It ends with the first error. It reads ahead, the more the longer it goes on.
+///
+/// A scan may outlive the handle that began it. The space of what it shows is not used again while it exists.
+///
+/// # Examples
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,54 +46,52 @@ use crate::tree::Direction;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the room of that is not used again.
 pub struct Scan {
-    held: Held<Progress>,
+    handle: OpenHandle<Progress>,
     is_over: bool,
 }
 
-/// The same, but for the values, which are not read; see [`Scan::keys`].
+/// A scan that reads keys alone; see [`Scan::keys`].
 pub struct Keys(Scan);
 
-/// The same, but for large values, which are not read yet; see [`Scan::readers`].
+/// A scan that returns values as readers; see [`Scan::readers`].
 pub struct Readers(Scan);
 
-/// How far a scan has come.
+/// The state of a scan.
 pub(super) struct Progress {
-    open: OpenRegion,
+    open: OpenKeyspace,
     view: Arc<View>,
     range: KeyRange,
-    /// Where the two ends have not been yet.
+    /// The part of the range that neither end has reached yet.
     left: KeyRange,
     front: Option<End>,
     back: Option<End>,
     wants_values: bool,
-    /// Large values are not read, but left here.
+    /// Whether large values are left in `large`, unread.
     leaves_large: bool,
     large: Option<LargeValue>,
-    /// The region was no more when it began.
+    /// The keyspace had been dropped when the scan began.
     is_of_dropped: bool,
 }
 
 impl Scan {
-    pub(super) fn new(held: Held<Progress>) -> Self {
-        Scan { held, is_over: false }
+    pub(super) fn new(handle: OpenHandle<Progress>) -> Self {
+        Scan { handle, is_over: false }
     }
 
-    /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
+    /// Returns values as readers, so that a long value need not be in memory as a whole.
     pub fn readers(mut self) -> Readers {
         self.change(|progress| progress.leaves_large = true);
         Readers(self)
     }
 
-    /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
+    /// Returns keys alone. Records are read for long keys only, since nothing else has all of their bytes.
     pub fn keys(mut self) -> Keys {
         self.change(|progress| progress.wants_values = false);
         Keys(self)
     }
 
-    /// Has `next` go on with the first key of the range that is not less than this one, be that ahead or behind.
+    /// Moves the front to the first key of the range that is not less than `key`, ahead or behind.
     pub fn seek(&mut self, key: &[u8]) {
         self.change(|Progress { range, left, .. }| {
             let is_before = is_beyond(&range.lower, Ordering::Less, |lower| Some(key.cmp(lower)));
@@ -96,7 +100,7 @@ impl Scan {
         self.begin_anew();
     }
 
-    /// Has `next_back` go on with the last key of the range that is not greater than this one, be that ahead or behind.
+    /// Moves the back to the last key of the range that is not greater than `key`, ahead or behind.
     pub fn seek_back(&mut self, key: &[u8]) {
         self.change(|Progress { range, left, .. }| {
             let is_behind = is_beyond(&range.upper, Ordering::Greater, |upper| Some(key.cmp(upper)));
@@ -105,15 +109,15 @@ impl Scan {
         self.begin_anew();
     }
 
-    /// A forked child is told by `next`.
+    /// Changes the scan; in a forked child it does nothing, and `next` returns the error.
     fn change(&mut self, change: impl FnOnce(&mut Progress)) {
-        if let Ok(progress) = self.held.get_mut() {
+        if let Ok(progress) = self.handle.get_mut() {
             change(progress);
         }
     }
 
     fn begin_anew(&mut self) {
-        // The other end has perhaps found nothing more where there is something now.
+        // The other end may have stopped where there is more to show now.
         self.change(|progress| (progress.front, progress.back) = (None, None));
         self.is_over = false;
     }
@@ -122,21 +126,21 @@ impl Scan {
         if self.is_over {
             return None;
         }
-        let next = self.held.get_mut().and_then(|progress| progress.take(direction));
+        let next = self.handle.get_mut().and_then(|progress| progress.take(direction));
         self.is_over = !matches!(next, Ok(Some(_)));
         next.transpose()
     }
 }
 
 impl Progress {
-    /// What a region has now.
-    pub(super) fn now(open: &OpenRegion, range: KeyRange) -> Self {
-        let view = Arc::new(View::begin(&open.region));
-        // Behind the view: what that shows was there then.
-        Progress { is_of_dropped: open.region.is_dropped(), ..Self::new(open.clone(), view, range) }
+    /// A scan of what a keyspace has now.
+    pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
+        let view = Arc::new(View::begin(&open.keyspace));
+        // After the view: what it shows was there then.
+        Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 
-    pub(super) fn new(open: OpenRegion, view: Arc<View>, range: KeyRange) -> Self {
+    pub(super) fn new(open: OpenKeyspace, view: Arc<View>, range: KeyRange) -> Self {
         Progress {
             open,
             view,
@@ -153,7 +157,7 @@ impl Progress {
 
     pub(super) fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         if self.is_of_dropped {
-            return Err(self.open.region.gone());
+            return Err(self.open.keyspace.gone());
         }
         let KeyRange { lower, upper } = &mut self.left;
         let (end, begins, ends, beyond) = match direction {
@@ -164,19 +168,22 @@ impl Progress {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(&self.open, RegionCursor::seek(&self.open.region, &self.view, bound, direction)?))
+                end.insert(End::new(
+                    &self.open,
+                    KeyspaceCursor::seek(&self.open.keyspace, &self.view, bound, direction)?,
+                ))
             }
         };
-        let (open, log) = (&self.open, &*self.open.region.log);
+        let (open, log) = (&self.open, &*self.open.keyspace.log);
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
         let Some(next) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let Ahead { known: KnownKey { bytes, complete, pointer, .. }, value, .. } = next;
         let is_large = pointer.kind() == PointerKind::Extents;
-        // Its record is its head.
+        // The record of a large value is its head.
         let wants_value = self.wants_values && !is_large && value.is_none();
         let key = RefCell::new(bytes);
         let value = if wants_value || !complete {
-            log.read_passed(&end.passed, pointer, |record| {
+            log.read_from_bypass(&end.bypassed, pointer, |record| {
                 if !complete {
                     let mut key = key.borrow_mut();
                     key.clear();
@@ -263,12 +270,12 @@ impl Readers {
     fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
         let found = self.0.step(direction)?;
         Some(found.and_then(|(key, value)| {
-            let Progress { open, view, large, .. } = self.0.held.get_mut()?;
+            let Progress { open, view, large, .. } = self.0.handle.get_mut()?;
             let source = match large.take() {
-                Some(large) => Source::large(&open.region.log, &view.version, large),
-                None => Source::small(&open.region.log, &view.version, value),
+                Some(large) => Source::large(&open.keyspace.log, &view.version, large),
+                None => Source::small(&open.keyspace.log, &view.version, value),
             };
-            Ok((key, ValueReader::new(self.0.held.map(Holder::Reader, |_| source))?))
+            Ok((key, ValueReader::new(self.0.handle.map(HandleKind::Reader, |_| source))?))
         }))
     }
 }
@@ -296,29 +303,29 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::device::failing_backing::FailingBacking;
-    use crate::format::geometry::{UNIT_BYTES, unit_of};
+    use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
     use crate::{Db, Durability, Options};
 
     fn key(number: u32) -> Vec<u8> {
-        // Leaves know too little of them to tell them apart.
+        // A leaf has too few bytes of these keys to tell them apart.
         format!("{} a middle that many keys share {number:04}", if number < 50 { 'a' } else { 'b' }).into_bytes()
     }
 
-    /// While a leaf is searched, which takes reading a record, it is evicted, and cannot be read again.
-    fn beside_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
+    /// Evicts a leaf while it is searched, which reads a record, and fails when it is read again.
+    fn during_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
-        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("room"));
-        db.flush().expect("spilled");
+        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("space"));
+        db.flush().expect("compacted");
         db.close().expect("closed");
         let db = Db::open_on(Arc::clone(&backing), options).expect("a store");
-        let version = db.default_region().region().version();
+        let version = db.default_keyspace().keyspace().version();
         let root = version.roots().next().expect("a tree");
         let leaf = unit_of(root.offset);
-        let first = db.default_region().region().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
-        let device = &db.default_region().region().log.segment.device;
-        (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+        let first = db.default_keyspace().keyspace().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
+        let device = &db.default_keyspace().keyspace().log.segment.device;
+        (0..backing.len() / ALLOCATION_UNIT_BYTES).for_each(|unit| device.evict(unit));
         backing.hold_next(unit_of(first.offset()));
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| read(&db));
@@ -331,14 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_cannot_be_read_again_is_an_error_and_no_wrong_answer() {
+    fn a_leaf_that_cannot_be_read_again_is_an_error_not_a_wrong_answer() {
         let mut errors = 0;
         for number in [0, 20, 49, 50, 99_u32] {
             let expected = Some((key(number), number.to_le_bytes().to_vec()));
             let get = |db: &Db| Ok(db.get(&key(number))?.map(|value| (key(number), value)));
             let up = |db: &Db| db.scan(key(number)..).next().transpose();
             let down = |db: &Db| db.scan(..=key(number)).next_back().transpose();
-            for found in [beside_a_failure(get), beside_a_failure(up), beside_a_failure(down)] {
+            for found in [during_a_failure(get), during_a_failure(up), during_a_failure(down)] {
                 match found {
                     Err(Error::Io(vmio::Error::Read { .. })) => errors += 1,
                     found => assert_eq!(found.expect("no other error"), expected),

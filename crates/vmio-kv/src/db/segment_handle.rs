@@ -1,25 +1,28 @@
-//! A segment of a store, as users hold it.
+//! The handle of a segment.
 
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
-use crate::db::{Holder, OpenSegment, RegionHandle, SegmentStats};
+use crate::db::stats::SegmentStats;
 use crate::error::Result;
 
-/// A segment of a store: some regions, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
+/// A handle of a segment: some keyspaces with a log and space of their own. See [`crate::Db::create_segment`].
 ///
-/// Regions of different segments share no log: writes to them are never in one batch, and what is durable of one says nothing of the
-/// other; after a crash one may have what was written later, and the other not what was written before, unless that had been acknowledged as
-/// durable. A [`crate::Snapshot`] shows the regions of all segments at one moment all the same. Garbage is collected, and a full segment
-/// is full, each for itself.
+/// Keyspaces of different segments share no log. A batch cannot write to both, and a crash may lose the earlier write of one segment and
+/// keep the later write of another, unless the earlier one was durable. A [`crate::Snapshot`] still shows all segments at one moment.
+///
+/// Each segment collects its own garbage, and can be full by itself.
 #[derive(Clone)]
 pub struct SegmentHandle {
     number: u32,
-    held: Held<OpenedSegment>,
+    handle: OpenHandle<OpenedSegment>,
 }
 
-/// A segment, and all others.
+/// A segment, with the store's list of segments.
 #[derive(Clone)]
 struct OpenedSegment {
     segments: Arc<Segments>,
@@ -29,36 +32,41 @@ struct OpenedSegment {
 impl SegmentHandle {
     pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
         let number = segment.segment.number;
-        let held = segments.store().hold(Holder::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
-        SegmentHandle { number, held }
+        let handle = segments
+            .store()
+            .open_handle(HandleKind::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
+        SegmentHandle { number, handle }
     }
 
-    /// Its number: 0 for the one that is there from the start, and counted on from there. It stays.
+    /// The segment's number, which never changes. The first one has 0.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// A region by its name; it is created here, durably, if no segment has it. If another one has, that is
-    /// [`crate::Error::RegionElsewhere`].
-    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        let OpenedSegment { segments, segment } = self.held.get()?;
-        segments.region_or_create(name, Some(segment))
+    /// The keyspace of a name. If there is none in any segment, it is created durably in this one.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::KeyspaceElsewhere`] if another segment has it.
+    pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
+        let OpenedSegment { segments, segment } = self.handle.get()?;
+        segments.keyspace_or_create(name, Some(segment))
     }
 
-    /// The names of its regions.
-    pub fn region_names(&self) -> Result<Vec<String>> {
-        Ok(self.held.get()?.segment.regions().iter().map(|region| region.name.clone()).collect())
+    /// The names of the segment's keyspaces.
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        Ok(self.handle.get()?.segment.keyspaces().iter().map(|keyspace| keyspace.name.clone()).collect())
     }
 
-    /// How much there is of what in it.
+    /// The segment's sizes and counts.
     pub fn stats(&self) -> Result<SegmentStats> {
-        Ok(self.held.get()?.segment.stats())
+        Ok(self.handle.get()?.segment.stats())
     }
 }
 
 impl std::fmt::Debug for SegmentHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "segment {}", self.number)?;
-        self.held.get().map_or(Ok(()), |open| write!(out, " of {}", open.segment.store.device.name()))
+        self.handle.get().map_or(Ok(()), |open| write!(out, " of {}", open.segment.store.device.name()))
     }
 }

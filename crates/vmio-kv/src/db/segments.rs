@@ -2,12 +2,18 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::db::{Holder, OpenRegion, OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
+use crate::db::segment_handle::SegmentHandle;
+use crate::db::stats::Stats;
+use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
-use crate::region::Region;
+use crate::keyspace::Keyspace;
 
-/// A store's segments, one at least.
+/// A store's segments, at least one.
 pub(crate) struct Segments {
     store: Arc<Store>,
     /// In the order of their numbers.
@@ -27,69 +33,71 @@ impl Segments {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one that a region is in.
-    pub(super) fn of(&self, region: &Region) -> Arc<OpenSegment> {
+    /// The segment of a keyspace.
+    pub(super) fn of(&self, keyspace: &Keyspace) -> Arc<OpenSegment> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        let found = all.iter().find(|segment| segment.segment.number == region.segment());
-        let Some(found) = found else { unreachable!("a region is created in a segment that is there") };
+        let found = all.iter().find(|segment| segment.segment.number == keyspace.segment());
+        let Some(found) = found else { unreachable!("a keyspace's segment is open") };
         Arc::clone(found)
     }
 
-    pub(super) fn open_region(&self, region: &Arc<Region>) -> OpenRegion {
-        OpenRegion { home: self.of(region), region: Arc::clone(region) }
+    pub(super) fn open_keyspace(&self, keyspace: &Arc<Keyspace>) -> OpenKeyspace {
+        OpenKeyspace { home: self.of(keyspace), keyspace: Arc::clone(keyspace) }
     }
 
-    fn handle(&self, region: &Arc<Region>) -> Result<RegionHandle> {
-        RegionHandle::new(self.store.hold(Holder::Region, || self.open_region(region)))
+    fn handle(&self, keyspace: &Arc<Keyspace>) -> Result<KeyspaceHandle> {
+        KeyspaceHandle::new(self.store.open_handle(HandleKind::Keyspace, || self.open_keyspace(keyspace)))
     }
 
     pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {
         self.all().into_iter().map(|segment| SegmentHandle::new(self, segment)).collect()
     }
 
-    pub(super) fn region(&self, name: &str) -> Result<Option<RegionHandle>> {
-        let region = self.store.regions().get(name).cloned();
-        region.map(|region| self.handle(&region)).transpose()
+    pub(super) fn keyspace(&self, name: &str) -> Result<Option<KeyspaceHandle>> {
+        let keyspace = self.store.keyspaces().get(name).cloned();
+        keyspace.map(|keyspace| self.handle(&keyspace)).transpose()
     }
 
-    /// A region by its name; it is created if it is not there. It is to be in a segment, if one is said.
-    pub(super) fn region_or_create(&self, name: &str, wanted: Option<&Arc<OpenSegment>>) -> Result<RegionHandle> {
+    /// The keyspace of a name. It is created if there is none; in the `wanted` segment, if one is given.
+    pub(super) fn keyspace_or_create(&self, name: &str, wanted: Option<&Arc<OpenSegment>>) -> Result<KeyspaceHandle> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
+            return Err(Error::KeyspaceName { name: name.to_owned(), most: NAME_BYTES_MAX });
         }
         let mut in_doubt = self.store.in_doubt();
-        if let Some(handle) = self.region(name)? {
+        if let Some(handle) = self.keyspace(name)? {
             return match wanted.map(|wanted| wanted.segment.number).filter(|wanted| *wanted != handle.segment()) {
-                Some(wanted) => Err(Error::RegionElsewhere { name: name.to_owned(), found: handle.segment(), wanted }),
+                Some(wanted) => {
+                    Err(Error::KeyspaceElsewhere { name: name.to_owned(), found: handle.segment(), wanted })
+                }
                 None => Ok(handle),
             };
         }
         let home = wanted.map_or_else(|| Arc::clone(&self.all()[0]), Arc::clone);
         let number = home.segment.number;
         if let Some(other) = in_doubt.get(name).filter(|other| **other != number) {
-            let why = format!("creating the region {name} in segment {other} has failed, and it may be there");
+            let why = format!("creating the keyspace {name} in segment {other} has failed, and it may exist there");
             return Err(Error::Stopped { volume: self.store.device.name().to_owned(), why });
         }
-        let created = home.create_region(name);
-        let region = created.inspect_err(|error| {
+        let created = home.create_keyspace(name);
+        let keyspace = created.inspect_err(|error| {
             if !matches!(error, Error::Option { .. }) {
                 in_doubt.insert(name.to_owned(), number);
             }
         })?;
-        self.handle(&region)
+        self.handle(&keyspace)
     }
 
-    /// Creates a segment, which is no part of the store before [`Self::add`].
+    /// Creates a segment. It becomes part of the store with [`Self::add`].
     pub(super) fn create(&self) -> Result<Arc<OpenSegment>> {
         let store = &self.store;
         let (first, units) = (Arc::clone(&self.all()[0]), OpenSegment::units_of_new(store));
         let mut volume = store.volume();
-        // Those too whose creation has failed behind its last write: an opening has them.
+        // Segments count whose creation has failed after its last write: an opening finds them.
         store.options.check_segments(volume.segments().len() + 1)?;
         let entry = volume.create_segment(&first.segment, units)?;
         drop(volume);
         let (segment, _) = OpenSegment::open(store, &entry, None)?;
-        segment.keep_reserve();
+        segment.update_free_reserve();
         tracing::info!(volume = store.device.name(), number = entry.number, "a segment was created");
         Ok(Arc::new(segment))
     }
@@ -99,7 +107,7 @@ impl Segments {
         SegmentHandle::new(self, segment)
     }
 
-    /// Returns once all writes that have returned are durable. If one segment fails, the others are made durable all the same.
+    /// Makes all writes durable that have returned. If one segment fails, the others are made durable all the same.
     pub(super) fn sync(&self) -> Result<()> {
         self.all().iter().map(|segment| segment.log.sync_all()).fold(Ok(()), Result::and)
     }

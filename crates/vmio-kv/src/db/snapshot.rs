@@ -1,121 +1,147 @@
-//! Points in time, to be read as long as they are held.
+//! Snapshots: views of one moment.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::db::held::Held;
-use crate::db::open_region::OpenRegion;
+use crate::db::keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::scan::Progress;
+use crate::db::scan::Scan;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_REGION, Holder, RegionHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
-use crate::region::{Region, Version, View};
+use crate::keyspace::{Keyspace, Version, View};
 
-/// All regions of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
-/// nothing.
+/// A view of all keyspaces of a store at one moment. It does not show later writes, and shows each batch whole or not at all.
 ///
-/// It holds up neither writers nor spills. As long as it is there, the room of what it shows is not used again, be that
-/// overwritten or deleted: a nearly full store may become full by it, and a level in memory that was spilled stays in memory.
+/// A `Snapshot` derefs to the snapshot of the default keyspace.
+///
+/// It delays neither writers nor compactions. The space of what it shows is not used again while it exists, so a nearly full store may
+/// become full. A memtable that was flushed stays in memory as long as a snapshot shows it.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// db.put(b"state", b"old")?;
+/// let snapshot = db.snapshot();
+/// db.put(b"state", b"new")?;
+/// assert_eq!(snapshot.get(b"state")?.as_deref(), Some(&b"old"[..]));
+/// assert_eq!(snapshot.keyspace("default")?.scan(..).count(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
-    default: RegionSnapshot,
-    held: Held<Regions>,
+    default: KeyspaceSnapshot,
+    handle: OpenHandle<Keyspaces>,
 }
 
-/// What a snapshot shows.
+/// The keyspaces that a snapshot shows.
 #[derive(Clone)]
-pub(super) struct Regions {
-    by_name: BTreeMap<String, RegionSnapshot>,
+pub(super) struct Keyspaces {
+    by_name: BTreeMap<String, KeyspaceSnapshot>,
     volume: String,
 }
 
 impl Snapshot {
-    /// Of a store whose first region this is.
-    pub(super) fn new(held: Held<Regions>, default: &RegionHandle) -> Snapshot {
-        let of_default = held.get().ok().and_then(|regions| regions.by_name.get(DEFAULT_REGION).cloned());
-        Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), held }
+    /// A snapshot of a store with that default keyspace.
+    pub(super) fn new(handle: OpenHandle<Keyspaces>, default: &KeyspaceHandle) -> Snapshot {
+        let of_default = handle.get().ok().and_then(|keyspaces| keyspaces.by_name.get(DEFAULT_KEYSPACE).cloned());
+        Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), handle }
     }
 
-    /// A region by its name, if it was there.
-    pub fn region(&self, name: &str) -> Result<&RegionSnapshot> {
-        let Regions { by_name, volume } = self.held.get()?;
-        let no_region = || Error::NoRegion { volume: volume.clone(), name: name.to_owned() };
-        by_name.get(name).ok_or_else(no_region)
+    /// The snapshot of a keyspace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoKeyspace`] if there was none of that name.
+    pub fn keyspace(&self, name: &str) -> Result<&KeyspaceSnapshot> {
+        let Keyspaces { by_name, volume } = self.handle.get()?;
+        let no_keyspace = || Error::NoKeyspace { volume: volume.clone(), name: name.to_owned() };
+        by_name.get(name).ok_or_else(no_keyspace)
     }
 
-    /// The names of all regions that were there.
-    pub fn region_names(&self) -> Result<impl Iterator<Item = &str>> {
-        Ok(self.held.get()?.by_name.keys().map(String::as_str))
+    /// The names of all keyspaces that there were.
+    pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
+        Ok(self.handle.get()?.by_name.keys().map(String::as_str))
     }
 }
 
-impl Regions {
-    pub(super) fn now(segments: &Segments) -> Regions {
-        // No region is created meanwhile: a batch that writes to it as well would be seen in part.
-        let named = segments.store().regions();
-        let mut regions: Vec<&Arc<Region>> = named.values().collect();
-        regions.sort_unstable_by_key(|region| (region.segment(), region.number));
-        let views = View::begin_all(regions.iter().map(|region| &***region));
-        let of_region = |(region, view): (&Arc<Region>, View)| {
-            let shown = || Shown { open: segments.open_region(region), view: Arc::new(view) };
-            let snapshot = RegionSnapshot {
-                name: region.name.as_str().into(),
-                held: segments.store().hold(Holder::Snapshot, shown),
+impl Keyspaces {
+    pub(super) fn now(segments: &Segments) -> Keyspaces {
+        // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
+        let named = segments.store().keyspaces();
+        let mut keyspaces: Vec<&Arc<Keyspace>> = named.values().collect();
+        keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
+        let views = View::begin_all(keyspaces.iter().map(|keyspace| &***keyspace));
+        let of_keyspace = |(keyspace, view): (&Arc<Keyspace>, View)| {
+            let shown = || Shown { open: segments.open_keyspace(keyspace), view: Arc::new(view) };
+            let snapshot = KeyspaceSnapshot {
+                name: keyspace.name.as_str().into(),
+                handle: segments.store().open_handle(HandleKind::Snapshot, shown),
             };
-            (region.name.clone(), snapshot)
+            (keyspace.name.clone(), snapshot)
         };
-        let by_name = regions.into_iter().zip(views).map(of_region).collect();
-        Regions { by_name, volume: segments.store().device.name().to_owned() }
+        let by_name = keyspaces.into_iter().zip(views).map(of_keyspace).collect();
+        Keyspaces { by_name, volume: segments.store().device.name().to_owned() }
     }
 }
 
 impl Deref for Snapshot {
-    type Target = RegionSnapshot;
+    type Target = KeyspaceSnapshot;
 
-    /// The region that is there from the start: so `snapshot.get` looks there.
-    fn deref(&self) -> &RegionSnapshot {
+    /// The snapshot of the default keyspace, so that `snapshot.get` reads from it.
+    fn deref(&self) -> &KeyspaceSnapshot {
         &self.default
     }
 }
 
-/// A region as it was at one moment; see [`Snapshot`].
+/// A view of a keyspace at one moment; see [`Snapshot`] and [`KeyspaceHandle::snapshot`].
 #[derive(Clone)]
-pub struct RegionSnapshot {
+pub struct KeyspaceSnapshot {
     name: Arc<str>,
-    held: Held<Shown>,
+    handle: OpenHandle<Shown>,
 }
 
-/// A region, and the moment that is shown.
+/// A keyspace and the moment that is shown.
 #[derive(Clone)]
 struct Shown {
-    open: OpenRegion,
+    open: OpenKeyspace,
     view: Arc<View>,
 }
 
-impl RegionSnapshot {
-    pub(super) fn of(handle: &RegionHandle) -> Self {
-        let held = handle
-            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.region)) });
-        RegionSnapshot { name: handle.name().into(), held }
+impl KeyspaceSnapshot {
+    pub(super) fn of(keyspace: &KeyspaceHandle) -> Self {
+        let handle = keyspace.open_handle(HandleKind::Snapshot, |open| Shown {
+            open: open.clone(),
+            view: Arc::new(View::begin(&open.keyspace)),
+        });
+        KeyspaceSnapshot { name: keyspace.name().into(), handle }
     }
 
-    /// The region's name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How it is read, and the version that it reads.
+    /// The reads of the moment, and its version.
     pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
-        let Shown { open, view } = self.held.get()?;
-        Ok((Reading { region: &open.region, version: &view.version, before: view.before }, &view.version))
+        let Shown { open, view } = self.handle.get()?;
+        Ok((Reading { keyspace: &open.keyspace, version: &view.version, before: view.before }, &view.version))
     }
 
-    /// Something else that is held of the same store.
-    pub(super) fn hold<U>(&self, holder: Holder, value: U) -> Held<U> {
-        self.held.map(holder, |_| value)
+    /// Makes another handle of the same store.
+    pub(super) fn open_handle<U>(&self, kind: HandleKind, value: U) -> OpenHandle<U> {
+        self.handle.map(kind, |_| value)
     }
 
     /// The value that a key had.
@@ -123,12 +149,12 @@ impl RegionSnapshot {
         self.reading()?.0.get(key)
     }
 
-    /// Has `look` see the value that a key had; see [`RegionHandle::get_ref`].
+    /// Calls `look` with the value that a key had; see [`KeyspaceHandle::get_ref`].
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         self.reading()?.0.get_ref(key, look)
     }
 
-    /// The values that several keys had; see [`RegionHandle::multi_get`].
+    /// The values that several keys had; see [`KeyspaceHandle::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.reading()?.0.multi_get(keys)
     }
@@ -138,15 +164,16 @@ impl RegionSnapshot {
         self.reading()?.0.contains(key)
     }
 
-    /// Keys and values of a range in order.
+    /// Iterates over the keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(
-            self.held
-                .map(Holder::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
+            self.handle.map(HandleKind::Scan, |Shown { open, view }| {
+                Progress::new(open.clone(), Arc::clone(view), range.into())
+            }),
         )
     }
 
-    /// The same of the keys that begin with a prefix.
+    /// Iterates over the keys and values whose keys begin with a prefix.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
     }
@@ -155,12 +182,12 @@ impl RegionSnapshot {
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "snapshot of the store")?;
-        self.held.get().map_or(Ok(()), |regions| write!(out, " in {}", regions.volume))
+        self.handle.get().map_or(Ok(()), |keyspaces| write!(out, " in {}", keyspaces.volume))
     }
 }
 
-impl std::fmt::Debug for RegionSnapshot {
+impl std::fmt::Debug for KeyspaceSnapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "snapshot of region {:?}", self.name)
+        write!(out, "snapshot of keyspace {:?}", self.name)
     }
 }

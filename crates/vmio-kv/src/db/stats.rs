@@ -1,51 +1,69 @@
-//! What a store says of itself.
+//! Sizes and counts of a store.
 
 use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
-use crate::db::{OpenSegment, Store};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::db::open_segment::OpenSegment;
+use crate::db::store::Store;
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
-/// How much there is of what, in one segment.
+/// Sizes and counts of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentStats {
-    /// Bytes of its units, taken or free.
+    /// Bytes of its allocation units, taken or free.
     pub segment_bytes: u64,
-    /// Bytes of units that are taken.
+    /// Bytes of the allocation units that are taken.
     pub space_bytes: u64,
     /// Bytes of the log's chunks.
     pub log_bytes: u64,
-    /// Bytes of it that are known to be garbage: records that nothing points to any longer, each an eighth too long at most, and
-    /// what chunks lack that ended early. Of what was overwritten a part is known only when the levels that have it meet.
+    /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused
+    /// ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
     pub garbage_bytes: u64,
-    /// The rest of it; chunks that are written to, and the one that comes next, count as live.
+    /// The rest of the log. Chunks that are written to, and the next one, count as live.
     pub live_bytes: u64,
-    /// Bytes of the blocks that values over 256 KiB have taken, also those that were overwritten where levels have not met yet.
+    /// Bytes of the blocks of values over 256 KiB. Overwritten ones count until their levels are merged.
     pub extents_bytes: u64,
-    /// Chunks of the log whose garbage was collected since the store was opened.
+    /// Chunks of the log that were collected since the store was opened.
     pub collected_chunks: u64,
-    /// Bytes of records that were moved for that.
+    /// Bytes of records that the collector has moved.
     pub moved_bytes: u64,
-    /// Bytes of records that were written anew side by side, since scans went through them again and again.
+    /// Bytes of records that were written anew side by side, because scans had read them again and again.
     pub reorganized_bytes: u64,
     /// Bytes of the log's chunks that an opening would read back now.
     pub recovery_log_bytes: u64,
-    /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
+    /// Entries of the levels on the device, over all keyspaces. A key counts once for each level that has it.
     pub level_entries: u64,
-    /// Bytes of the levels in memory, about.
-    pub memory_level_bytes: u64,
+    /// Approximate bytes of the memtables.
+    pub memtable_bytes: u64,
 }
 
-/// How much there is of what: of the volume, and over all segments, whose sums can be read as if they were fields of it.
+/// Sizes and counts of a store. It derefs to the sums over all segments.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// db.put(b"key", b"value")?;
+/// let before = db.stats()?;
+/// assert!(before.memtable_bytes > 0);
+/// db.flush()?;
+/// assert_eq!(db.stats()?.level_entries, 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// How long the volume is.
+    /// The volume's length.
     pub volume_bytes: u64,
-    /// Bytes that cached pages of nodes and records may take at present.
+    /// Bytes that cached pages of nodes and records may take now.
     pub cache_bytes: u64,
-    /// Of all segments together.
+    /// The sums over all segments.
     pub segments: SegmentStats,
 }
 
@@ -72,17 +90,17 @@ impl Add for SegmentStats {
             moved_bytes: self.moved_bytes + other.moved_bytes,
             reorganized_bytes: self.reorganized_bytes + other.reorganized_bytes,
             recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
-            // What a damaged catalogue says may be anything.
+            // A damaged catalogue may have any number.
             level_entries: self.level_entries.saturating_add(other.level_entries),
-            memory_level_bytes: self.memory_level_bytes + other.memory_level_bytes,
+            memtable_bytes: self.memtable_bytes + other.memtable_bytes,
         }
     }
 }
 
 impl Stats {
-    /// Of a store whose segments have so much together.
+    /// The statistics of a store with these sums over its segments.
     pub(super) fn new(store: &Store, segments: SegmentStats) -> Self {
-        let volume_bytes = store.volume().units() * UNIT_BYTES;
+        let volume_bytes = store.volume().units() * ALLOCATION_UNIT_BYTES;
         Stats { volume_bytes, cache_bytes: store.device.cache_bytes(), segments }
     }
 }
@@ -91,15 +109,16 @@ impl OpenSegment {
     pub(super) fn stats(&self) -> SegmentStats {
         let allocator = self.segment.allocator();
         let units = allocator.taken_units();
-        let segment_bytes = allocator.units_in_all() * UNIT_BYTES;
+        let segment_bytes = allocator.units_in_all() * ALLOCATION_UNIT_BYTES;
         let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
         drop(allocator);
         let log = self.segment.allocator().log_chunks.space();
-        let versions: Vec<_> = self.regions().iter().map(|region| region.version()).collect();
-        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
+        let versions: Vec<_> = self.keyspaces().iter().map(|keyspace| keyspace.version()).collect();
+        let memtables =
+            versions.iter().flat_map(|version| std::iter::once(&version.memtable).chain(&version.immutable));
         SegmentStats {
             segment_bytes,
-            space_bytes: units * UNIT_BYTES,
+            space_bytes: units * ALLOCATION_UNIT_BYTES,
             log_bytes: log.bytes,
             garbage_bytes: log.garbage_bytes,
             live_bytes: log.bytes - log.garbage_bytes,
@@ -112,7 +131,7 @@ impl OpenSegment {
                 .iter()
                 .flat_map(|version| version.roots())
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
-            memory_level_bytes: memory.map(|level| level.bytes()).sum(),
+            memtable_bytes: memtables.map(|memtable| memtable.bytes()).sum(),
         }
     }
 }

@@ -1,35 +1,55 @@
-//! A value as a file: read in parts, from anywhere.
+//! A reader of a value, like a file.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::extents::PIECE_BYTES;
+use crate::keyspace::Version;
 use crate::log::Log;
-use crate::region::Version;
 
-/// How far a reader that goes on is read ahead.
+/// How far ahead a sequential reader prefetches.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// A key's value as it was when somebody asked for it; see [`crate::RegionHandle::reader`] and [`crate::Scan::readers`].
+/// A reader of a key's value, as it was when the reader was made; see [`crate::KeyspaceHandle::reader`] and [`crate::Scan::readers`].
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use std::io::{Read, Seek, SeekFrom};
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// db.put(b"film", b"beginning, middle, end")?;
+/// let mut reader = db.reader(b"film")?.expect("it was put");
+/// assert_eq!(reader.len(), 22);
+/// reader.seek(SeekFrom::End(-3))?;
+/// let mut end = String::new();
+/// reader.read_to_string(&mut end)?;
+/// assert_eq!(end, "end");
+/// # Ok(())
+/// # }
+/// ```
 pub struct ValueReader {
     bytes: u64,
     at: u64,
-    held: Held<Source>,
+    handle: OpenHandle<Source>,
 }
 
-/// Where a value is read from.
+/// The source of a value.
 pub(super) struct Source {
     log: Arc<Log>,
-    /// Keeps its room from being used again.
+    /// Keeps the value's space from being used again.
     _version: Arc<Version>,
     value: Value,
-    /// The piece that it is in, and its number, if it was read.
+    /// The piece that was read last, and its number.
     piece: Vec<u8>,
     piece_index: usize,
-    /// So far it is read ahead.
+    /// Up to where the value is prefetched.
     ahead: u64,
 }
 
@@ -39,11 +59,11 @@ enum Value {
 }
 
 impl ValueReader {
-    pub(super) fn new(held: Held<Source>) -> Result<Self> {
-        Ok(ValueReader { bytes: held.get()?.bytes(), at: 0, held })
+    pub(super) fn new(handle: OpenHandle<Source>) -> Result<Self> {
+        Ok(ValueReader { bytes: handle.get()?.bytes(), at: 0, handle })
     }
 
-    /// How many bytes the value has.
+    /// The value's length in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.bytes
@@ -71,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Reads what there is from a place on, as far as it is at hand.
+    /// Reads from a place on, up to the end of a piece or of the buffer.
     fn read_some(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         let left = self.bytes().saturating_sub(at);
         let wanted = left.min(buffer.len() as u64) as usize;
@@ -114,10 +134,10 @@ impl Source {
 }
 
 impl Read for ValueReader {
-    /// What is damaged, or cannot be read, is an error that has the [`crate::Error`] in it.
+    /// An error has the [`crate::Error`] in it.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let at = self.at;
-        let read = self.held.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;
+        let read = self.handle.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;
         self.at += read as u64;
         Ok(read)
     }

@@ -1,55 +1,55 @@
-//! Which pages of the log are worth a place in the cache.
+//! Decides which pages of the log are worth a place in the cache.
 //!
-//! Most of what look-ups read of a log that is far larger than the cache is wanted once, or not again for long: to put its page
-//! where a mapping has it, and to take it away again, costs more than to copy it. So a page is read past the cache the first
-//! time, and comes into it when it is wanted a second time within so many misses as make a quarter of the cache.
+//! Most of what look-ups read of a log much larger than the cache is wanted once, or not again for long. To map such a page and to evict it
+//! costs more than to copy it. So the first read of a page bypasses the cache. A second read brings the page in, if it comes within as many
+//! misses as a quarter of the cache has pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// The window of misses is one in so many of the cache's pages; there is a slot for each page of the cache, so that few of the
-/// window meet in one.
+/// The window of misses is the cache's pages divided by this. There is a slot for each page of the cache, so few pages of the window share a
+/// slot.
 const WINDOW_SHARE: u64 = 4;
-/// A slot has a page's number above, and below the number of the miss.
+/// A slot has a page's number in the upper bits and the number of the miss in the lower ones.
 const MISS_BITS: u32 = 28;
 const MISS_MASK: u64 = (1 << MISS_BITS) - 1;
-/// How often somebody looks whether the cache has room, in misses.
+/// Misses between two looks whether the cache has space.
 const LOOKS_APART: u64 = 64;
 
-/// The pages that were missed of late.
+/// The pages that were missed lately.
 pub(super) struct Admission {
     slots: Box<[AtomicU64]>,
-    /// Counted by all threads: on a line of its own, so that what they only read stays with them.
+    /// Counted by all threads: on a line of its own, so that the other fields stay in the threads' own caches.
     misses: CachePadded<AtomicU64>,
-    has_room: AtomicBool,
+    has_space: AtomicBool,
 }
 
 impl Admission {
-    /// For a cache of so many pages.
+    /// For a cache of `cache_pages` pages.
     pub(super) fn new(cache_pages: u64) -> Self {
         let slots = (0..cache_pages.clamp(WINDOW_SHARE, 1 << (MISS_BITS - 1))).map(|_| AtomicU64::new(0)).collect();
-        Admission { slots, misses: CachePadded::new(AtomicU64::new(0)), has_room: AtomicBool::new(true) }
+        Admission { slots, misses: CachePadded::new(AtomicU64::new(0)), has_space: AtomicBool::new(true) }
     }
 
-    /// Whether a page that is missed is to come into the cache: if that has room, or the page was missed of late.
-    pub(super) fn admits(&self, page: u64, cache_has_room: impl Fn() -> bool) -> bool {
+    /// Whether a missed page is to come into the cache: the cache has space, or the page was missed lately.
+    pub(super) fn admits(&self, page: u64, cache_has_space: impl Fn() -> bool) -> bool {
         let miss = self.misses.fetch_add(1, Ordering::Relaxed);
         if miss.is_multiple_of(LOOKS_APART) {
-            self.has_room.store(cache_has_room(), Ordering::Relaxed);
+            self.has_space.store(cache_has_space(), Ordering::Relaxed);
         }
         let before = self.slot(page).swap(Self::entry(page, miss), Ordering::Relaxed);
         let ago = miss.wrapping_sub(before) & MISS_MASK;
         let is_back = before >> MISS_BITS == Self::name(page) && ago <= self.slots.len() as u64 / WINDOW_SHARE;
-        is_back || self.has_room.load(Ordering::Relaxed)
+        is_back || self.has_space.load(Ordering::Relaxed)
     }
 
-    /// Says that a page is on its way into the cache: who wants it next waits for it there.
+    /// Says that a page is on its way into the cache: the next reader waits for it there.
     pub(super) fn expect(&self, page: u64) {
         self.slot(page).store(Self::entry(page, self.misses.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
-    /// No page's is 0, which an empty slot has.
+    /// Never 0, which stands for an empty slot.
     fn name(page: u64) -> u64 {
         (page + 1) & (u64::MAX >> MISS_BITS)
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_has_room_takes_all() {
+    fn a_cache_that_has_space_admits_every_page() {
         let admission = Admission::new(4096);
         (0..1000).for_each(|page| assert!(admission.admits(page, || true)));
         let refused = (1000..1200).filter(|page| !admission.admits(*page, || false)).count();

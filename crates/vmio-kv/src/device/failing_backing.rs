@@ -1,4 +1,4 @@
-//! A backing for tests, that is told which reads fail and which wait, how many writes to let through, and to fail a flush.
+//! A backing for tests: it fails and delays reads, limits writes and flushes, and fails a flush, as told.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use vmio::backing::{Access, Backing, MemoryBacking};
 
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
 const NO_UNIT: u64 = u64::MAX;
-/// A write is long that has so many bytes, as the log's pieces have. Those of large values have more.
+/// Lengths of a long write, as the log's pieces are. Those of large values are longer.
 const LONG_BYTES: RangeInclusive<usize> = (128 << 10) + 1..=256 << 10;
 
-/// Memory, of which reads of one unit fail, and the next read of another waits.
+/// Memory of which reads of one unit fail, and the next read of another unit waits.
 pub(crate) struct FailingBacking {
     memory: MemoryBacking,
     failing: AtomicU64,
     held: AtomicU64,
     hold: AtomicU8,
     flush_fails: AtomicBool,
-    /// How many more long writes are let through.
+    /// How many more long writes may pass.
     writes_left: AtomicU64,
     /// Milliseconds that a long write takes.
     write_ms: AtomicU64,
     flushes: AtomicU64,
-    /// How many more flushes are let through.
+    /// How many more flushes may pass.
     flushes_left: AtomicU64,
 }
 
@@ -48,12 +48,12 @@ impl FailingBacking {
         }
     }
 
-    /// Has reads of a unit fail, or of none.
+    /// Makes reads of a unit fail, or of none.
     pub(crate) fn fail(&self, unit: Option<u64>) {
         self.failing.store(unit.unwrap_or(NO_UNIT), Ordering::SeqCst);
     }
 
-    /// Has the next read of a unit wait for [`Self::go_on`].
+    /// Makes the next read of a unit wait for [`Self::go_on`].
     pub(crate) fn hold_next(&self, unit: u64) {
         self.held.store(unit, Ordering::SeqCst);
         self.hold.store(ARMED, Ordering::SeqCst);
@@ -70,12 +70,12 @@ impl FailingBacking {
         true
     }
 
-    /// Has the next flush fail, and no other: as the system tells of a lost write.
+    /// Makes the next flush fail, and only that one: so the system reports a lost write.
     pub(crate) fn fail_next_flush(&self) {
         self.flush_fails.store(true, Ordering::SeqCst);
     }
 
-    /// Has long writes wait but for so many, until this is said again.
+    /// Lets `writes` more long writes pass; later ones wait until the next call.
     pub(crate) fn let_through(&self, writes: u64) {
         self.writes_left.store(writes, Ordering::SeqCst);
     }
@@ -85,7 +85,7 @@ impl FailingBacking {
         self.flushes_left.store(flushes, Ordering::SeqCst);
     }
 
-    /// Has long writes take so long.
+    /// Makes each long write take this long.
     pub(crate) fn slow_down(&self, milliseconds: u64) {
         self.write_ms.store(milliseconds, Ordering::SeqCst);
     }
@@ -110,7 +110,7 @@ impl Backing for FailingBacking {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let unit = offset / UNIT_BYTES;
+        let unit = offset / ALLOCATION_UNIT_BYTES;
         if unit == self.held.load(Ordering::SeqCst)
             && self.hold.compare_exchange(ARMED, HOLDS, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         {

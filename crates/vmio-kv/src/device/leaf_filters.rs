@@ -1,5 +1,5 @@
-//! What look-ups have learnt of leaves in which they found nothing: which keys these do not have, so that the next one need not
-//! look. A Bloom filter for each leaf, in memory alone: who opens the store anew learns anew.
+//! Bloom filters of leaves in which look-ups found nothing: the next look-up of an absent key need not read the leaf.
+//! There is one for each leaf, in memory only: a store that is opened again learns them again.
 
 use std::sync::OnceLock;
 
@@ -12,14 +12,14 @@ const WORDS: usize = 23;
 /// Bits that a key sets.
 const PROBES: u64 = 6;
 
-/// What the keys of a leaf are not.
+/// Which keys a leaf does not have.
 #[derive(Clone, Copy)]
 pub(crate) struct LeafFilter {
     bits: [u64; WORDS],
 }
 
 impl LeafFilter {
-    /// Of a leaf whose keys have these hashes.
+    /// The filter of a leaf whose keys have these hashes.
     pub(crate) fn new(hashes: impl Iterator<Item = u32>) -> Self {
         let mut bits = [0; WORDS];
         hashes.flat_map(places).for_each(|(word, bit)| bits[word] |= bit);
@@ -41,7 +41,7 @@ fn places(hash: u32) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// A filter, and whose it is: 192 bytes.
+/// A filter and its leaf: 192 bytes.
 #[derive(Clone, Copy)]
 struct Learnt {
     /// Where the leaf is, in bytes; no leaf is at 0.
@@ -49,15 +49,15 @@ struct Learnt {
     filter: LeafFilter,
 }
 
-/// The filters that there is memory for: each leaf has one place for its own, which others have as well.
+/// As many filters as there is memory for. A leaf's filter has one possible place, which it shares with other leaves.
 pub(crate) struct LeafFilters {
     places: usize,
-    /// Taken when the first is learnt.
+    /// Allocated when the first filter is learnt.
     learnt: OnceLock<Box<[AtomicCell<Learnt>]>>,
 }
 
 impl LeafFilters {
-    /// As many as so many bytes hold.
+    /// As many filters as fit into `bytes` bytes.
     pub(super) fn new(bytes: u64) -> Self {
         LeafFilters { places: bytes as usize / size_of::<AtomicCell<Learnt>>(), learnt: OnceLock::new() }
     }
@@ -72,14 +72,14 @@ impl LeafFilters {
         ((u128::from(mixed) * self.places as u128) >> 64) as usize
     }
 
-    /// Whether a leaf, published and not given up, is known not to have a key of that hash.
+    /// Whether a published leaf is known not to have a key of that hash.
     pub(crate) fn exclude(&self, leaf: u64, hash: u32) -> bool {
         let Some(learnt) = self.learnt.get() else { return false };
         let there = learnt[self.place(leaf)].load();
         there.leaf == leaf && !there.filter.may_have(hash)
     }
 
-    /// Keeps a leaf's filter. Whoever calls holds the version that refers to the leaf.
+    /// Keeps a leaf's filter. The caller holds the version that refers to the leaf.
     pub(crate) fn learn(&self, leaf: u64, filter: LeafFilter) {
         if !self.are_kept() {
             return;
@@ -89,7 +89,7 @@ impl LeafFilters {
         learnt[self.place(leaf)].store(Learnt { leaf, filter });
     }
 
-    /// Forgets what was known of a block that gets other contents. Nobody looks at it, or learns of it, until they are published.
+    /// Forgets the filter of a block that gets other contents. The block is not read, and no filter learnt, until the contents are published.
     pub(super) fn forget(&self, block: u64) {
         let Some(learnt) = self.learnt.get() else { return };
         let place = &learnt[self.place(block)];
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_excludes_most_keys_that_are_not_there_and_none_that_is() {
+    fn a_filter_excludes_most_absent_keys_and_no_present_one() {
         let filters = LeafFilters::new(1 << 20);
         assert!(!filters.exclude(LEAF, hash(0)), "nothing is known yet");
         filters.learn(LEAF, LeafFilter::new((0..168).map(hash)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_gets_other_contents_is_not_taken_for_what_it_was() {
+    fn a_block_with_new_contents_loses_its_filter() {
         let filters = LeafFilters::new(192);
         filters.learn(LEAF, LeafFilter::new(std::iter::empty()));
         assert!(filters.exclude(LEAF, 1));

@@ -1,13 +1,13 @@
-//! The bytes of a volume: what is published is read by loads through a mapping; what is new is stored there, or written past it.
+//! The bytes of a volume. Published bytes are read by loads through a mapping; new bytes are stored there, or written past it.
 
 mod admission;
-mod beside;
+mod bypass_batch;
+mod bypass_look;
 #[cfg(test)]
 pub(crate) mod failing_backing;
 pub(crate) mod leaf_filters;
 mod page_observer;
-mod passed;
-mod passing;
+mod takeover;
 mod verifier;
 
 use std::io;
@@ -19,20 +19,20 @@ use vmio::{Advice, Cache, Mapping, MappingOptions, OfProcess, OnReadError, Pin};
 
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::volume::content::Content;
 use admission::Admission;
-pub(crate) use beside::Beside;
+pub(crate) use bypass_batch::BypassBatch;
 use leaf_filters::LeafFilters;
 pub(crate) use page_observer::PageObserver;
-pub(crate) use passed::Passed;
+pub(crate) use takeover::TakeoverBacking;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
 
-/// What a page holds that could not be read: no block begins so.
+/// Contents of a page that could not be read: no block begins like this.
 const POISON: [u8; 8] = *b"!vmiokv!";
 
-/// What a node is called in messages.
+/// A node's name in messages.
 pub(crate) fn structure_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Leaf => "a leaf",
@@ -41,11 +41,11 @@ pub(crate) fn structure_of(kind: Kind) -> &'static str {
     }
 }
 
-/// The copy that counts, of a block that lies there twice.
+/// The valid copy of a block that is stored twice.
 pub(crate) struct Newest {
     pub(crate) copy: usize,
     pub(crate) block: Box<Block>,
-    /// The other one is of a commit that never came: it has to be written over before that epoch comes again.
+    /// The other copy belongs to a commit that never completed: it has to be overwritten before that epoch comes again.
     pub(crate) other_is_newer: bool,
 }
 
@@ -61,19 +61,19 @@ pub(crate) struct Device {
     leaf_filters: LeafFilters,
     batches: BatchReader,
     observer: Option<PageObserver>,
-    /// Why something may be lost that was written: the system tells that to one caller alone.
+    /// Why written bytes may be lost: the system reports that to one caller only.
     lost: OnceLock<String>,
     name: String,
-    /// Nothing reaches the device from a forked child, one of somebody's who was within a call least of all.
+    /// No write from a forked child may reach the device, least of all if it was forked during a call.
     process: OfProcess<()>,
 }
 
 impl Device {
-    /// Maps a backing, which may grow to so many bytes.
+    /// Maps a backing, which may grow to `bytes_max` bytes.
     pub(crate) fn open(cache: &Cache, backing: Arc<dyn Backing>, bytes_max: u64) -> Result<Self> {
         let name = backing.describe();
         let bytes_max = bytes_max.max(backing.len());
-        let node_units = Arc::new(NodeUnits::new(bytes_max / UNIT_BYTES));
+        let node_units = Arc::new(NodeUnits::new(bytes_max / ALLOCATION_UNIT_BYTES));
         let options = MappingOptions::new()
             .access(backing.access())
             .reserve(bytes_max)
@@ -103,17 +103,17 @@ impl Device {
         })
     }
 
-    /// Who is told of each page that is looked at or stored to.
+    /// With an observer that is told of each page that is looked at or stored to.
     pub(crate) fn observed_by(self, observer: Option<PageObserver>) -> Self {
         Device { observer, ..self }
     }
 
-    /// With so many bytes for filters of leaves.
+    /// With `bytes` bytes for filters of leaves.
     pub(crate) fn with_filters(self, bytes: u64) -> Self {
         Device { leaf_filters: LeafFilters::new(bytes), ..self }
     }
 
-    /// What is known of leaves without a look at them.
+    /// The filters of leaves.
     pub(crate) fn leaf_filters(&self) -> &LeafFilters {
         &self.leaf_filters
     }
@@ -124,17 +124,17 @@ impl Device {
         }
     }
 
-    /// Which file or device it is, if anybody else could open it.
+    /// Identifies the file or device, if others could open it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.backing.identity()
     }
 
-    /// How many units it may have.
+    /// Allocation units that the volume may have.
     pub(crate) fn units_max(&self) -> u64 {
-        self.bytes_max / UNIT_BYTES
+        self.bytes_max / ALLOCATION_UNIT_BYTES
     }
 
-    /// Has at least so many bytes, durably. What is new is zeros.
+    /// Grows to at least `bytes` bytes, durably. New bytes are zero.
     pub(crate) fn grow(&self, bytes: u64) -> Result<()> {
         let old = self.len();
         if bytes > old {
@@ -144,17 +144,17 @@ impl Device {
         self.flush()
     }
 
-    /// What it is, for messages.
+    /// The volume's name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Has the cache take so many bytes at most; returns when it does.
+    /// Limits the cache to `bytes` bytes; returns once it takes no more.
     pub(crate) fn resize_cache(&self, bytes: u64) -> Result<()> {
         Ok(self.cache.resize(bytes)?)
     }
 
-    /// How many it may take.
+    /// The cache's limit, in bytes.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.cache.capacity_bytes()
     }
@@ -164,7 +164,7 @@ impl Device {
         self.mapping.len()
     }
 
-    /// Fails in a forked child of the process that has opened it.
+    /// Fails in a forked child of the process that opened the volume.
     pub(crate) fn check_not_forked(&self) -> Result<()> {
         self.process.get().copied().ok_or(Error::Forked)
     }
@@ -173,17 +173,17 @@ impl Device {
         Error::Device { volume: self.name.clone(), action, offset, source }
     }
 
-    /// An error that names a damaged thing.
+    /// An error that names a damaged structure.
     pub(crate) fn damaged(&self, structure: &'static str, offset: u64, damage: Damage) -> Error {
         Error::Damaged { volume: self.name.clone(), structure, offset, damage }
     }
 
-    /// What there is before a volume is created.
+    /// What the backing holds before a volume is created.
     pub(crate) fn content(&self) -> Result<Content> {
         Content::of(&*self.backing)
     }
 
-    /// Reads past the mapping: what is read once, on opening.
+    /// Reads past the mapping, for what is read once, on opening.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check_not_forked()?;
         let read = self.backing.read_at(offset, buffer).map_err(|source| self.failed("reading", offset, source))?;
@@ -200,12 +200,13 @@ impl Device {
         Ok(block)
     }
 
-    /// Of a block's two copies the newest that is whole and not newer than `epoch_max`.
+    /// Returns the newest of a block's two copies that is whole and not newer than `epoch_max`.
     pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<Newest>> {
         self.read_best(kind, offsets, epoch_max, |_| Some(0))
     }
 
-    /// The same; of copies of the same epoch the one with the higher rank, and none that has none. Two owners may have written them.
+    /// The same. Of copies of the same epoch, which two owners may have written, it returns the one with the higher rank; a copy without a
+    /// rank does not count.
     pub(crate) fn read_best(
         &self,
         kind: Kind,
@@ -227,13 +228,13 @@ impl Device {
         Ok(newest.map(|(_, copy, block)| Newest { copy, block, other_is_newer }))
     }
 
-    /// Writes past the mapping, where nothing is or will be read through it before the unit is given to another purpose.
+    /// Writes past the mapping, where nothing is read through it before the unit gets another purpose.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_not_forked()?;
         self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
     }
 
-    /// Returns once all that was written past the mapping is durable; fails for ever once that was not so.
+    /// Returns once all writes past the mapping are durable. Fails for ever once that has failed.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_not_forked()?;
         if let Some(why) = self.lost.get() {
@@ -243,7 +244,7 @@ impl Device {
         flushed.map_err(|source| self.lose(self.failed("flushing", 0, source)))
     }
 
-    /// Returns once all that was stored through the mapping is durable.
+    /// Returns once all stores through the mapping are durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.mapping.sync().map_err(|error| self.lose(error.into()))
     }
@@ -253,70 +254,70 @@ impl Device {
         error
     }
 
-    /// Says whether a unit holds nodes, which are verified as they arrive. What it held before is not read again.
+    /// Says whether a unit holds nodes, which are verified on arrival. Its former contents are not read again.
     pub(crate) fn begin_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         self.node_units.set(unit, holds_nodes);
         if holds_nodes {
             self.forget(range.clone())?;
         } else {
-            // Nodes that nobody refers to may be in memory, or on their way to the device, and some pages fresh: what is written
-            // past the mapping from now on counts.
+            // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh: from now on the writes
+            // past the mapping count.
             self.mapping.advise(range.clone(), Advice::Invalidate)?;
         }
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 
-    /// The same for a unit whose contents stay, on opening.
+    /// The same on opening, for a unit whose contents stay.
     pub(crate) fn know_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
         self.node_units.set(unit, holds_nodes);
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 
-    /// Has what some units hold forgotten, in memory and on the device, which takes their room back: nobody refers to them.
+    /// Forgets the contents of units that nothing refers to, in memory and on the device, which takes the space back.
     pub(crate) fn discard(&self, units: Range<u64>) -> Result<()> {
-        let range = units.start * UNIT_BYTES..units.end * UNIT_BYTES;
-        // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
+        let range = units.start * ALLOCATION_UNIT_BYTES..units.end * ALLOCATION_UNIT_BYTES;
+        // Nodes that were never committed may be in memory only: they must not be written into the hole.
         self.mapping.advise(range.clone(), Advice::Invalidate)?;
         let start = range.start;
-        self.backing.discard(range).map_err(|source| self.failed("giving room back", start, source))
+        self.backing.discard(range).map_err(|source| self.failed("giving space back", start, source))
     }
 
-    /// Has a unit have room on the device, so that no write to it finds none.
+    /// Allocates a unit's space on the device, so that no write to it finds the device full.
     pub(crate) fn allocate(&self, unit: u64) -> Result<()> {
-        let start = unit * UNIT_BYTES;
-        self.backing.allocate(start..start + UNIT_BYTES).map_err(|source| match source.kind() {
+        let start = unit * ALLOCATION_UNIT_BYTES;
+        self.backing.allocate(start..start + ALLOCATION_UNIT_BYTES).map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::Full { volume: self.name.clone(), wanted: UNIT_BYTES, place: FullPlace::FileSystem }
+                Error::Full { volume: self.name.clone(), wanted: ALLOCATION_UNIT_BYTES, place: FullPlace::FileSystem }
             }
             _ => self.failed("allocating", start, source),
         })
     }
 
-    /// Has what is in memory of a range read again by whoever wants it next.
+    /// Drops the pages of a range from memory: the next reader reads them again.
     pub(crate) fn drop_pages(&self, offset: u64, bytes: u64) -> Result<()> {
         Ok(self.mapping.advise(offset..offset + bytes, Advice::DontNeed)?)
     }
 
-    /// Has the blocks' contents forgotten: nobody refers to them, or will before they are stored anew.
+    /// Forgets the contents of blocks: nothing refers to them, or will before they are stored again.
     pub(crate) fn forget_blocks(&self, offset: u64, blocks: u64) -> Result<()> {
         self.forget(offset..offset + blocks * BLOCK_BYTES as u64)
     }
 
     fn forget(&self, range: Range<u64>) -> Result<()> {
         match self.mapping.advise(range, Advice::Free) {
-            // Somebody holds a page, as a child does that was forked beside a look-up. Nodes are stored through the mapping alone, which
-            // has the newest page.
+            // A page is held, as by a child that was forked during a look-up. Nodes are stored through the mapping only, which has the
+            // newest page.
             Err(vmio::Error::System { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => Ok(()),
             done => Ok(done?),
         }
     }
 
-    /// Stores nodes that nobody refers to yet, one behind the other.
+    /// Stores nodes that nothing refers to yet, one after the other.
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
-        // What the device has there is no node, and would not verify. That the unit was begun anew does not say so for ever:
-        // the cache forgets it of a unit whose pages have all left memory.
+        // The device's bytes there are no node, and would not verify. Beginning the unit does not say so for ever: the cache forgets it for
+        // a unit whose pages have all left memory.
         let end = offset + size_of_val(blocks) as u64;
         self.mapping.advise(offset..end, Advice::Fresh)?;
         self.touched(offset..end, true);
@@ -327,26 +328,26 @@ impl Device {
             let Some(target) = pin.as_mut_ptr() else {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
             };
-            // SAFETY: the page is pinned for writing, and no reference to it exists: whoever allocated the block has not
-            // published it, and its former life's readers have gone (`volume::era`).
+            // SAFETY: the page is pinned for writing, and no reference to it exists: the thread that allocated the block has not published
+            // it, and the readers of its previous generation have gone (`volume::epoch`).
             unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
         }
         Ok(())
     }
 
-    /// Pins a page to be stored to in full.
+    /// Pins a page that will be overwritten in full.
     fn pin_anew(&self, page: Range<u64>) -> Result<Pin> {
         loop {
             match self.mapping.pin(page.clone(), Access::ReadWrite) {
-                // Filled with zeros, and written so and evicted before it was pinned: where memory is short, that happens.
+                // The page was filled with zeros, written, and evicted before it was pinned: that happens when memory is short.
                 Err(vmio::Error::Corrupt { .. }) => self.mapping.advise(page.clone(), Advice::Fresh)?,
                 pinned => return Ok(pinned?),
             }
         }
     }
 
-    /// Has `look` see published bytes, which stay as they are as long as the caller holds the version that refers to them. What
-    /// it answers counts, unless a page could not be read meanwhile: it may have seen poison then, and looks at a copy.
+    /// Shows `look` published bytes, which stay as they are while the caller holds the version that refers to them. The answer of `look`
+    /// counts unless a page could not be read meanwhile: then `look` may have seen poison, and looks at a copy.
     pub(crate) fn look<Answer>(
         &self,
         offset: u64,
@@ -360,9 +361,9 @@ impl Device {
         self.touched(offset..end, false);
         let failed_reads = self.mapping.failed_reads();
         self.mapping.ensure(offset..end)?;
-        // SAFETY: the range is mapped as long as self, and what is published is not stored to before the versions that refer to
-        // it are gone. A page that is evicted meanwhile and cannot be read again holds poison, whole: it is bytes as well,
-        // `look` believes none of them twice, and what it made of them is dropped.
+        // SAFETY: the range is mapped as long as self, and published bytes are not stored to before the versions that refer to them are
+        // gone. A page that is evicted meanwhile and cannot be read again holds poison as a whole: that is bytes as well, `look` relies on
+        // no two reads being the same, and its answer is dropped.
         let answer = look(unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(offset as usize), bytes) });
         if self.mapping.failed_reads() == failed_reads {
             return answer;
@@ -370,19 +371,19 @@ impl Device {
         look(&self.copy(offset, bytes)?)
     }
 
-    /// A copy of bytes, through the mapping.
+    /// Copies bytes through the mapping.
     pub(crate) fn copy(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0; bytes];
         self.copy_to(offset, &mut copy)?;
         Ok(copy)
     }
 
-    /// The same, to where somebody wants it.
+    /// The same, into a buffer of the caller.
     pub(crate) fn copy_to(&self, offset: u64, place: &mut [u8]) -> Result<()> {
         Ok(self.mapping.read_at(offset, place)?)
     }
 
-    /// Has `look` see a published node; see [`Self::look`].
+    /// Shows `look` a published node; see [`Self::look`].
     pub(crate) fn look_at_node<Answer>(
         &self,
         kind: Kind,
@@ -397,15 +398,15 @@ impl Device {
         })
     }
 
-    /// Gives up the pages of a unit, as an evictor would.
+    /// Evicts the pages of a unit.
     #[cfg(test)]
     pub(crate) fn evict(&self, unit: u64) {
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         self.mapping.flush(range.clone()).expect("written");
         self.mapping.advise(range, Advice::DontNeed).expect("given up");
     }
 
-    /// Has `look` see published bytes once, in pages that stay in memory meanwhile.
+    /// Shows `look` published bytes once, in pages that stay in memory meanwhile.
     pub(crate) fn look_pinned<Answer>(
         &self,
         offset: u64,
@@ -415,29 +416,29 @@ impl Device {
         let range = offset..offset.saturating_add(bytes as u64);
         self.touched(range.clone(), false);
         match self.mapping.pin(range, Access::ReadOnly) {
-            // SAFETY: the pages are pinned, and hold no poison. What is published is not stored to before the versions that refer
-            // to it are gone, of which the caller holds one.
+            // SAFETY: the pages are pinned, and hold no poison. Published bytes are not stored to before the versions that refer to them
+            // are gone, and the caller holds one.
             Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
             Err(vmio::Error::TooManyPins { .. }) => look(&self.copy(offset, bytes)?),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Begins to read ranges, all at once, that somebody is about to look at: he waits for them, and is told of errors.
+    /// Begins to read ranges, all at once, that the caller is about to look at: the look waits for them and reports errors.
     pub(crate) fn fetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
         drop(self.mapping.fetch(self.expected(ranges)));
     }
 
-    /// Those that there are: who looks at them in passing waits until they have come.
+    /// The ranges within the volume, announced to the admission: a bypass look waits until they have arrived.
     fn expected(&self, ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = Range<u64>> {
         let there = ranges.filter(|range| range.end <= self.len());
         there.inspect(|range| self.admission.expect(range.start / BLOCK_BYTES as u64))
     }
 
-    /// Has ranges read in the background that will be wanted soon.
+    /// Reads ranges in the background that will be wanted soon.
     pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
         if let Err(error) = self.mapping.prefetch(self.expected(ranges)) {
-            tracing::debug!(%error, "a prefetch failed; who touches the pages reads them");
+            tracing::debug!(%error, "a prefetch failed; the pages are read when they are used");
         }
     }
 }
@@ -451,11 +452,11 @@ mod tests {
     use super::failing_backing::FailingBacking;
     use super::*;
 
-    /// Who flushes next may have written what was lost, and is not told by the system.
+    /// The next flush may have written what was lost, and the system does not report it again.
     #[test]
-    fn a_flush_that_failed_fails_for_all_that_come_after() {
+    fn once_a_flush_has_failed_all_later_ones_fail() {
         for by_mapping in [false, true] {
-            let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
+            let backing = Arc::new(FailingBacking::new(4 * ALLOCATION_UNIT_BYTES));
             let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
             let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
             device.flush().expect("nothing has failed yet");
@@ -469,17 +470,17 @@ mod tests {
         }
     }
 
-    /// What is looked at is evicted meanwhile, and cannot be read again at first.
+    /// The page under a look is evicted meanwhile, and cannot be read again at first.
     #[test]
-    fn what_a_look_has_seen_of_poison_does_not_count() {
-        let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
-        backing.write_at(UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
+    fn the_answer_of_a_look_at_poison_does_not_count() {
+        let backing = Arc::new(FailingBacking::new(4 * ALLOCATION_UNIT_BYTES));
+        backing.write_at(ALLOCATION_UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
         let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
         let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
         let looks = Cell::new(0);
         let saw_poison = Cell::new(false);
         let looked = || {
-            device.look(UNIT_BYTES, BLOCK_BYTES, |bytes| {
+            device.look(ALLOCATION_UNIT_BYTES, BLOCK_BYTES, |bytes| {
                 let first = bytes[0];
                 if looks.replace(looks.get() + 1) == 0 {
                     device.evict(1);
@@ -499,20 +500,20 @@ mod tests {
     #[test]
     fn a_unit_takes_nodes_long_after_it_was_begun() -> Result<()> {
         let cache = Cache::builder().capacity(8 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 64];
         let unit = 4;
         device.begin_unit(unit, true, 200)?;
-        device.store(unit * UNIT_BYTES, &nodes)?;
-        // They leave memory, and the cache forgets which pages of the unit were ever touched.
+        device.store(unit * ALLOCATION_UNIT_BYTES, &nodes)?;
+        // They leave memory, and the cache forgets which pages of the unit were ever used.
         for other in 8..48 {
             device.begin_unit(other, true, 2)?;
             for run in 0..8 {
-                device.store(other * UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
+                device.store(other * ALLOCATION_UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
             }
         }
-        // What the device has behind them is no node.
-        device.store(unit * UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
+        // The device's bytes after them are no node.
+        device.store(unit * ALLOCATION_UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
     }
 
     #[test]
@@ -520,12 +521,13 @@ mod tests {
         const WRITERS: u64 = 4;
         const UNITS: u64 = 24;
         let cache = Cache::builder().capacity(6 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?), 0)?;
+        let device =
+            Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * ALLOCATION_UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 512];
         std::thread::scope(|scope| {
             let write = |unit: u64| {
                 device.begin_unit(unit, true, 2)?;
-                device.store(unit * UNIT_BYTES, &nodes)
+                device.store(unit * ALLOCATION_UNIT_BYTES, &nodes)
             };
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| scope.spawn(move || (0..UNITS).try_for_each(|unit| write(1 + writer * UNITS + unit))))

@@ -1,4 +1,4 @@
-//! Who wants to know which pages of the volume a store touches.
+//! Tells a callback which pages of the volume a store uses.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ impl PageObserver {
         PageObserver(Arc::new(observe))
     }
 
-    /// Tells of the pages of a range of bytes.
+    /// Reports the pages of a range of bytes.
     #[cold]
     pub(super) fn tell(&self, bytes: Range<u64>, is_store: bool) {
         let page = BLOCK_BYTES as u64;

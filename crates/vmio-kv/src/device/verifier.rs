@@ -1,4 +1,4 @@
-//! Nodes are verified as they arrive from the device; records of the log are when they are read.
+//! Verifies nodes as they arrive from the device; records of the log are verified when they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use vmio::PageVerifier;
 
 use crate::format::block::is_whole;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::sparse_words::SparseWords;
 
 /// Which units hold nodes, a bit each.
@@ -32,12 +32,12 @@ impl NodeUnits {
     }
 }
 
-/// What the mapping asks of each page.
+/// Verifies each page for the mapping.
 pub(super) struct NodeVerifier(pub(super) Arc<NodeUnits>);
 
 impl PageVerifier for NodeVerifier {
     fn verify(&self, offset: u64, page: &[u8]) -> bool {
-        !self.0.contains(offset / UNIT_BYTES)
+        !self.0.contains(offset / ALLOCATION_UNIT_BYTES)
             || page.first_chunk::<BLOCK_BYTES>().is_some_and(|block| is_whole(block, offset))
     }
 

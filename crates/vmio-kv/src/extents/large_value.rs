@@ -1,4 +1,4 @@
-//! Reading a large value, or a part of it.
+//! Reads of a large value, or of a part of it.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use crate::format::pointer::Pointer;
 use crate::format::record::RecordKind;
 use crate::log::Log;
 
-/// What is read ahead of somebody who reads on: a few pieces.
+/// How far ahead a value is prefetched: a few pieces.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// A value of which the head was read. Who reads it holds the version that refers to it.
+/// A large value whose head was read. Its reader holds the version that refers to it.
 pub(crate) struct LargeValue {
     head: Head,
-    /// For each extent the byte of the value with which it begins.
+    /// The byte of the value that each extent begins with.
     starts: Vec<u64>,
 }
 
 impl LargeValue {
-    /// Reads the head that a pointer names, which is that of `key`.
+    /// Reads the head that a pointer refers to, which is that of `key`.
     pub(crate) fn open(log: &Log, pointer: Pointer, key: &[u8]) -> Result<Self> {
         let head = head_of(log, pointer, Some(key))?;
         let mut end = 0;
@@ -34,18 +34,18 @@ impl LargeValue {
         Ok(LargeValue { head, starts })
     }
 
-    /// How many bytes it has.
+    /// The value's length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.head.list.value_bytes
     }
 
-    /// How many bytes a piece has.
+    /// A piece's length in bytes.
     pub(crate) fn piece_bytes(&self, index: usize) -> usize {
         let start = index as u64 * PIECE_BYTES as u64;
         self.len().saturating_sub(start).min(PIECE_BYTES as u64) as usize
     }
 
-    /// The part of it that is within a range.
+    /// The part of the value within a range.
     pub(crate) fn read(&self, device: &Device, range: Range<u64>) -> Result<Vec<u8>> {
         let range = range.start.min(self.len())..range.end.min(self.len());
         let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
@@ -53,7 +53,7 @@ impl LargeValue {
         Ok(bytes)
     }
 
-    /// Fills a buffer with what is from a byte on; there is as much.
+    /// Fills a buffer from a byte on. The value is that long.
     pub(crate) fn read_at(&self, device: &Device, at: u64, buffer: &mut [u8]) -> Result<()> {
         let (mut at, mut rest) = (at, buffer);
         let mut piece = Vec::new();
@@ -91,14 +91,14 @@ impl LargeValue {
         Ok(())
     }
 
-    /// Where a byte of the value is in the volume, and how many follow it in its extent.
+    /// The place of a byte in the volume, and how many bytes of its extent follow.
     fn place(&self, at: u64) -> (u64, u64) {
         let index = self.starts.partition_point(|start| *start <= at) - 1;
         let (extent, within) = (self.head.list.extents[index], at - self.starts[index]);
         (extent.offset + within, extent.bytes() - within)
     }
 
-    /// Has a part read in the background.
+    /// Prefetches a part of the value.
     pub(crate) fn prefetch(&self, device: &Device, range: Range<u64>) {
         let mut at = range.start;
         let ranges = std::iter::from_fn(|| {
@@ -111,8 +111,8 @@ impl LargeValue {
     }
 }
 
-/// All that a value of a tree has taken, its head included, which nobody wants any more: nothing if its head is damaged, since then
-/// nobody knows. One that cannot be read at present may be read later: that is an error.
+/// All extents of a value that a tree has outdated, its head included. Nothing if its head is damaged: then they are not known. A head that
+/// cannot be read now may be read later, and is an error.
 pub(crate) fn extents_of_dead(log: &Log, pointer: Pointer) -> Result<Vec<Extent>> {
     let read = || {
         let head = head_of(log, pointer, None)?;
@@ -121,7 +121,7 @@ pub(crate) fn extents_of_dead(log: &Log, pointer: Pointer) -> Result<Vec<Extent>
     };
     match read() {
         Err(error @ Error::Damaged { .. }) => {
-            tracing::error!(%error, "what a large value has taken stays taken");
+            tracing::error!(%error, "the space of a large value stays taken");
             Ok(Vec::new())
         }
         found => found,
@@ -130,7 +130,7 @@ pub(crate) fn extents_of_dead(log: &Log, pointer: Pointer) -> Result<Vec<Extent>
 
 fn head_of(log: &Log, pointer: Pointer, key: Option<&[u8]>) -> Result<Head> {
     let head = log.read(pointer, |record| {
-        // Of an older one at its place the checksum begins with another number, or the key is another.
+        // An older head in its place has another seed, or another key.
         if record.kind != RecordKind::Extents || key.is_some_and(|key| record.key != key) {
             return Err(Damage::Foreign);
         }

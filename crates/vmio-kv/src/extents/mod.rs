@@ -1,4 +1,4 @@
-//! Large values: written to extents past the mapping before the log refers to them, and read through it, each piece checked.
+//! Large values: written to extents, past the mapping, before the log refers to them, and read through the mapping with each piece checked.
 
 mod large_value;
 mod writer;

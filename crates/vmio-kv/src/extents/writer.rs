@@ -1,4 +1,4 @@
-//! Writing a large value.
+//! Writes of large values.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::format::record::{Record, RecordKind, Seed};
 use crate::volume::extents::TakenExtents;
 use crate::volume::segment::Segment;
 
-/// Blocks that are written at a time: 1 MiB.
+/// How many blocks are written at a time: 1 MiB.
 const BUFFER_BLOCKS: u64 = 16 * PIECE_BLOCKS;
 
-/// A value that is on the device, perhaps not durably, and that nothing refers to yet. Its room is free again if it is dropped.
+/// A value that is on the device, perhaps not durably, and that nothing refers to yet. Its space is freed on drop.
 pub(crate) struct Stored {
     segment: Arc<Segment>,
     taken: TakenExtents,
@@ -26,16 +26,17 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Takes room for a value, and writes as many bytes of `source`.
+    /// Takes space for a value, and writes `value_bytes` bytes of `source`.
     pub(crate) fn write(
         segment: &Arc<Segment>,
-        region: u32,
+        keyspace: u32,
         key: &[u8],
         value_bytes: u64,
         source: &mut dyn Read,
     ) -> Result<Self> {
         let blocks = value_bytes.div_ceil(BLOCK_BYTES as u64);
-        let taken = TakenExtents::new(segment, region, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
+        let taken =
+            TakenExtents::new(segment, keyspace, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
         let list = ExtentList { value_bytes, extents: taken.extents.clone() };
         let mut input = Input { source, left: value_bytes, of: value_bytes };
         let mut checksums = Vec::with_capacity(pieces(value_bytes));
@@ -46,8 +47,8 @@ impl Stored {
         let head = Head { list, checksums };
         let head_number = segment.next_head_number();
         let seed = Seed::of_head(segment.uuid, taken.head.offset, head_number);
-        let head_bytes = write_head(segment, region, key, taken.head, seed, &head.to_bytes())?;
-        // Pages of a former life may have come in since the room was taken.
+        let head_bytes = write_head(segment, keyspace, key, taken.head, seed, &head.to_bytes())?;
+        // Pages of a previous generation may have come in since the space was taken.
         for extent in taken.all() {
             segment.device.drop_pages(extent.offset, extent.bytes())?;
         }
@@ -56,17 +57,18 @@ impl Stored {
         Ok(Stored { segment: Arc::clone(segment), taken, record, bytes })
     }
 
-    /// What the log's record of it has as its value.
+    /// The value of the log's record.
     pub(crate) fn record_value(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What levels in memory have to know of it.
+    /// What memtables need to know of the value.
     pub(crate) fn record(&self) -> &LargeRecord {
         &self.record
     }
 
-    /// The log has that record of it, and keeps its room. Gives what levels point to, in place of the record, which opening alone needs.
+    /// Keeps the value's space: the log has that record of it. Returns what levels point to in place of the record, which only an opening
+    /// needs.
     pub(crate) fn keep(&self, record: Pointer) -> Pointer {
         self.taken.keep();
         self.segment.count_garbage(record);
@@ -74,7 +76,7 @@ impl Stored {
     }
 }
 
-/// Where the bytes come from.
+/// The source of a value's bytes.
 struct Input<'source> {
     source: &'source mut dyn Read,
     left: u64,
@@ -82,7 +84,7 @@ struct Input<'source> {
 }
 
 impl Input<'_> {
-    /// Fills a buffer, or as much of it as there is left, and the rest with zeros.
+    /// Fills a buffer from the source. Beyond the value's end it is filled with zeros.
     fn fill<'buffer>(&mut self, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
         let bytes = self.left.min(buffer.len() as u64) as usize;
         let (wanted, behind) = buffer.split_at_mut(bytes);
@@ -116,10 +118,10 @@ fn write_extent(
     Ok(())
 }
 
-/// Writes a head; returns how long it is.
-fn write_head(segment: &Segment, region: u32, key: &[u8], place: Extent, seed: Seed, value: &[u8]) -> Result<u32> {
+/// Writes a head. Returns its length.
+fn write_head(segment: &Segment, keyspace: u32, key: &[u8], place: Extent, seed: Seed, value: &[u8]) -> Result<u32> {
     let sequence = segment.next_epoch();
-    let record = Record { kind: RecordKind::Extents, continues: false, region, sequence, key, value };
+    let record = Record { kind: RecordKind::Extents, continues: false, keyspace, sequence, key, value };
     let mut blocks = vec![Block::ZERO; place.blocks as usize];
     record.write(seed, blocks.as_mut_slice().as_mut_bytes());
     segment.device.write(place.offset, blocks.as_slice().as_bytes())?;

@@ -1,13 +1,14 @@
-//! What all blocks of metadata begin with: nodes of trees, and the blocks that lie there twice.
+//! The common header of metadata blocks: nodes of trees, and the blocks that are stored twice.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::geometry::BLOCK_BYTES;
+pub(crate) use uuid::Uuid;
 
 const MAGIC: [u8; 4] = *b"vmkv";
-/// What is in front of the bytes that the checksum covers: the magic number and the checksum itself.
+/// Bytes before those that the checksum covers: the magic number and the checksum itself.
 const UNCHECKED: usize = 8;
 
 /// A block in memory, where direct I/O can read it.
@@ -38,7 +39,7 @@ pub(crate) enum Kind {
     Creation = 12,
 }
 
-/// The front of a block.
+/// The header of a block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct BlockHeader {
@@ -47,7 +48,7 @@ pub(crate) struct BlockHeader {
     kind: u8,
     reserved: u8,
     count: U16,
-    region: U32,
+    keyspace: U32,
     offset: U64,
     epoch: U64,
     uuid: [u8; 16],
@@ -59,28 +60,23 @@ pub(crate) const HEADER_BYTES: usize = size_of::<BlockHeader>();
 const _: () = assert!(HEADER_BYTES == 48);
 const _: () = assert!(size_of::<Block>() == BLOCK_BYTES && align_of::<Block>() == BLOCK_BYTES);
 
-/// Identifies a volume or a segment; part of every checksum, so that no block of another passes for one of this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uuid(pub(crate) [u8; 16]);
-
-impl Uuid {
-    /// A random one (version 4).
-    pub(crate) fn random() -> std::io::Result<Self> {
-        let mut bytes = [0; 16];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Uuid(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()))
-    }
+/// Makes a random identifier (version 4) of a volume or a segment. It is part of every checksum, so a block of another volume or segment
+/// never passes for one of this.
+pub(crate) fn random_uuid() -> std::io::Result<Uuid> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
-/// What a block says of itself, and what the one who reads it expects.
+/// A block's own statement of its identity, and what its reader expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,
-    /// The region it belongs to; 0 for none.
-    pub(crate) region: u32,
-    /// Its own place in the volume, in bytes.
+    /// The keyspace it belongs to; 0 for none.
+    pub(crate) keyspace: u32,
+    /// The block's place in the volume, in bytes.
     pub(crate) offset: u64,
-    /// The epoch that it is part of.
+    /// The epoch that the block belongs to.
     pub(crate) epoch: u64,
 }
 
@@ -92,21 +88,21 @@ pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES], uuid: Uuid, label: Label, coun
         kind: label.kind as u8,
         reserved: 0,
         count: U16::new(count),
-        region: U32::new(label.region),
+        keyspace: U32::new(label.keyspace),
         offset: U64::new(label.offset),
         epoch: U64::new(label.epoch),
-        uuid: uuid.0,
+        uuid: uuid.into_bytes(),
     };
     block[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     let checksum = crc32c::crc32c(&block[UNCHECKED..]);
     block[4..UNCHECKED].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// A block that is whole, and what it says of itself.
+/// A block that is whole, with the fields of its header.
 pub(crate) struct Sealed<'block> {
     pub(crate) bytes: &'block [u8; BLOCK_BYTES],
     pub(crate) epoch: u64,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) count: usize,
     pub(crate) uuid: Uuid,
 }
@@ -118,7 +114,7 @@ fn header(block: &[u8; BLOCK_BYTES]) -> &BlockHeader {
     header
 }
 
-/// Whether a block of the volume is whole and stands where it says, of whatever kind it is: what a mapping's verifier asks.
+/// Whether a block of the volume, of any kind, is whole and where its header says: the check of a mapping's verifier.
 pub(crate) fn is_whole(block: &[u8; BLOCK_BYTES], offset: u64) -> bool {
     let header = header(block);
     header.magic == MAGIC
@@ -126,7 +122,7 @@ pub(crate) fn is_whole(block: &[u8; BLOCK_BYTES], offset: u64) -> bool {
         && header.checksum.get() == crc32c::crc32c(&block[UNCHECKED..])
 }
 
-/// Checks all that a block says of itself but its epoch and region, and its checksum.
+/// Checks a block's checksum and its header, except the epoch and the keyspace.
 pub(crate) fn unseal(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
     let sealed = unseal_checked(block, kind, offset)?;
     if header(block).checksum.get() != crc32c::crc32c(&block[UNCHECKED..]) {
@@ -135,7 +131,7 @@ pub(crate) fn unseal(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Resu
     Ok(sealed)
 }
 
-/// The same of a block that has been verified as it was read.
+/// The same for a block that was verified when it was read.
 pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
     let header = header(block);
     if header.magic != MAGIC {
@@ -150,9 +146,9 @@ pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64)
     Ok(Sealed {
         bytes: block,
         epoch: header.epoch.get(),
-        region: header.region.get(),
+        keyspace: header.keyspace.get(),
         count: usize::from(header.count.get()),
-        uuid: Uuid(header.uuid),
+        uuid: Uuid::from_bytes(header.uuid),
     })
 }
 
@@ -160,25 +156,25 @@ pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64)
 mod tests {
     use super::*;
 
-    const LABEL: Label = Label { kind: Kind::Leaf, region: 3, offset: 8192, epoch: 7 };
+    const LABEL: Label = Label { kind: Kind::Leaf, keyspace: 3, offset: 8192, epoch: 7 };
 
     fn sealed() -> Block {
         let mut block = Block::ZERO;
         block.0[100] = 1;
-        seal(&mut block.0, Uuid([9; 16]), LABEL, 5);
+        seal(&mut block.0, Uuid::from_bytes([9; 16]), LABEL, 5);
         block
     }
 
     #[test]
-    fn a_sealed_block_says_what_it_is() {
+    fn a_sealed_block_names_its_kind_keyspace_and_epoch() {
         let block = sealed();
         let read = unseal(&block.0, Kind::Leaf, 8192).expect("it is whole");
-        assert_eq!((read.epoch, read.region, read.count, read.uuid), (7, 3, 5, Uuid([9; 16])));
+        assert_eq!((read.epoch, read.keyspace, read.count, read.uuid), (7, 3, 5, Uuid::from_bytes([9; 16])));
         assert!(is_whole(&block.0, 8192));
     }
 
     #[test]
-    fn each_flipped_bit_is_noticed() {
+    fn each_flipped_bit_is_detected() {
         for bit in 0..BLOCK_BYTES * 8 {
             let mut block = sealed();
             block.0[bit / 8] ^= 1 << (bit % 8);
@@ -187,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_another_place_or_kind_is_noticed() {
+    fn a_block_of_another_place_or_kind_is_detected() {
         let block = sealed();
         assert!(matches!(unseal(&block.0, Kind::Leaf, 4096), Err(Damage::Misplaced { says: 8192 })));
         assert!(matches!(unseal(&block.0, Kind::Branch, 8192), Err(Damage::Kind { found: 8, wanted: 9 })));

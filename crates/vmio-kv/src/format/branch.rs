@@ -1,4 +1,4 @@
-//! An inner node: its children, and between each two of them a pivot.
+//! An inner node: its children, with a pivot between each two of them.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pivot::{FRONT_BYTES, OwnedPivot, Pivot, Rest, SHORT_BYTES_MAX};
 use crate::format::record::KEY_BYTES_MAX;
 
-/// What stands for the length of a pivot that is longer than the node has room for.
+/// Stands for the length of a pivot that does not fit into the node.
 const LONG: u16 = u16::MAX;
 const BLOCK_NUMBER_BITS: u32 = 40;
 
@@ -23,24 +23,24 @@ struct ChildRow {
     pivot_bytes: U16,
 }
 
-/// What the node has of a long pivot: this, and its front behind it.
+/// A long pivot in the node: this row, followed by the pivot's front.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct LongRow {
     first: U64,
-    /// Of the whole pivot.
+    /// Length of the whole pivot.
     bytes: U32,
     reserved: U32,
 }
 
-/// What a long pivot takes in its node.
+/// Bytes of a long pivot in its node.
 const LONG_BYTES: usize = size_of::<LongRow>() + FRONT_BYTES;
 
 const _: () = assert!(size_of::<ChildRow>() == 12 && size_of::<LongRow>() == 16);
 const _: () = assert!(SHORT_BYTES_MAX == (BLOCK_BYTES - HEADER_BYTES) / 4 - size_of::<ChildRow>());
 const _: () = assert!((BLOCK_BYTES - HEADER_BYTES) / (size_of::<ChildRow>() + LONG_BYTES) == 31);
 
-/// A child: where it is, and the last 24 bits of its epoch.
+/// A child's place, and the last 24 bits of its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child(u64);
 
@@ -61,12 +61,12 @@ impl Child {
         (self.0 & ((1 << BLOCK_NUMBER_BITS) - 1)) * BLOCK_BYTES as u64
     }
 
-    /// What it knows of its epoch.
+    /// The stored bits of the child's epoch.
     pub(crate) fn epoch_bits(self) -> u64 {
         self.0 >> BLOCK_NUMBER_BITS
     }
 
-    /// Whether a node of that epoch is the one that was meant: a lost write leaves an older one.
+    /// Whether a node of that epoch is the intended one: a lost write leaves an older node.
     pub(crate) fn is_of(self, epoch: u64) -> bool {
         self.0 >> BLOCK_NUMBER_BITS == epoch & ((1 << (64 - BLOCK_NUMBER_BITS)) - 1)
     }
@@ -80,14 +80,14 @@ pub(crate) struct Branch<'block> {
 }
 
 impl<'block> Branch<'block> {
-    /// Looks at a block; nothing behind its bounds is believed.
+    /// Reads a block and checks that all pivots are within bounds.
     pub(crate) fn from_block(sealed: &Sealed<'block>) -> Result<Self, Damage> {
         let branch = Self::to_search(sealed)?;
         (0..branch.len()).try_for_each(|index| branch.checked_pivot(index).map(drop))?;
         Ok(branch)
     }
 
-    /// The same without a look at its pivots: for [`Self::find`], which needs a few of them.
+    /// The same without a look at the pivots: for [`Self::find`], which needs only a few.
     pub(crate) fn to_search(sealed: &Sealed<'block>) -> Result<Self, Damage> {
         let most = (BLOCK_BYTES - HEADER_BYTES) / size_of::<ChildRow>();
         if sealed.count == 0 || sealed.count > most {
@@ -98,7 +98,7 @@ impl<'block> Branch<'block> {
         Ok(Branch { bytes: sealed.bytes, children })
     }
 
-    /// How many children it has.
+    /// Number of children.
     pub(crate) fn len(&self) -> usize {
         self.children.len()
     }
@@ -107,13 +107,13 @@ impl<'block> Branch<'block> {
         Child(self.children[index].child.get())
     }
 
-    /// No key of the child is less, and all of the children before it are. The first child's is empty.
+    /// The pivot of a child: no key of the child is less, and all keys of earlier children are. The first child's pivot is empty.
     pub(crate) fn pivot(&self, index: usize) -> Pivot<&'block [u8]> {
-        // It was in its place when the node was looked at first; the page may have become another.
+        // The pivot was within bounds at the first look; the page may have changed since.
         self.checked_pivot(index).unwrap_or_default()
     }
 
-    /// A pivot that is in the node as a whole.
+    /// A pivot that the node holds as a whole.
     fn short_pivot(&self, index: usize) -> Option<&'block [u8]> {
         let row = &self.children[index];
         let (at, length) = (usize::from(row.pivot_at.get()), usize::from(row.pivot_bytes.get()));
@@ -142,7 +142,7 @@ impl<'block> Branch<'block> {
         Ok(Pivot { front, rest: Some(rest) })
     }
 
-    /// The child in whose range a key lies. `compare` knows how the rest of a long pivot compares to that of the key.
+    /// The child whose range contains a key. `compare` compares the rest of a long pivot with the rest of the key.
     pub(crate) fn find<Failure>(
         &self,
         key: &[u8],
@@ -162,7 +162,7 @@ impl<'block> Branch<'block> {
     }
 }
 
-/// What a pivot takes in its node.
+/// Bytes of a pivot in its node.
 fn bytes_in_node<Bytes: AsRef<[u8]>>(pivot: &Pivot<Bytes>) -> usize {
     if pivot.rest.is_some() { LONG_BYTES } else { pivot.front.as_ref().len() }
 }
@@ -175,20 +175,20 @@ pub(crate) struct BranchBuilder {
 }
 
 impl BranchBuilder {
-    /// Whether it has room for another child.
-    pub(crate) fn has_room(&self, pivot: &OwnedPivot) -> bool {
+    /// Whether another child fits.
+    pub(crate) fn has_space(&self, pivot: &OwnedPivot) -> bool {
         HEADER_BYTES + self.bytes + self.bytes_of(pivot) <= BLOCK_BYTES
     }
 
-    /// What another child would take.
+    /// Bytes that another child would take.
     fn bytes_of(&self, pivot: &OwnedPivot) -> usize {
         size_of::<ChildRow>() + if self.children.is_empty() { 0 } else { bytes_in_node(pivot) }
     }
 
-    /// Appends a child. The first one's pivot is not kept here: it becomes the node's own.
+    /// Appends a child. The first child's pivot is not stored in the block: it becomes the node's own.
     pub(crate) fn push(&mut self, pivot: OwnedPivot, child: Child) {
         let most = if pivot.rest.is_some() { FRONT_BYTES } else { SHORT_BYTES_MAX };
-        assert!(self.has_room(&pivot) && pivot.front.len() <= most, "{} bytes of a pivot", pivot.front.len());
+        assert!(self.has_space(&pivot) && pivot.front.len() <= most, "{} bytes of a pivot", pivot.front.len());
         self.bytes += self.bytes_of(&pivot);
         self.children.push((pivot, child));
     }
@@ -197,7 +197,7 @@ impl BranchBuilder {
         self.children.is_empty()
     }
 
-    /// How many it has.
+    /// Number of children.
     pub(crate) fn len(&self) -> usize {
         self.children.len()
     }
@@ -207,8 +207,8 @@ impl BranchBuilder {
         self.children
     }
 
-    /// The node's own pivot and its block. The builder is empty then.
-    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
+    /// Returns the node's own pivot and its block, and empties the builder.
+    pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
         let mut children = std::mem::take(&mut self.children);
         self.bytes = 0;
         let own = children.first_mut().map(|(pivot, _)| std::mem::take(pivot)).unwrap_or_default();
@@ -229,7 +229,7 @@ impl BranchBuilder {
             let at = HEADER_BYTES + index * size_of::<ChildRow>();
             block.0[at..at + size_of::<ChildRow>()].copy_from_slice(row.as_bytes());
         }
-        seal(&mut block.0, segment, Label { kind: Kind::Branch, region, offset, epoch }, children.len() as u16);
+        seal(&mut block.0, segment, Label { kind: Kind::Branch, keyspace, offset, epoch }, children.len() as u16);
         (own, block)
     }
 }
@@ -245,7 +245,7 @@ mod tests {
 
     type Rests = BTreeMap<u64, Vec<u8>>;
 
-    /// Pivots as they stand in a node, and the rests of the long ones, by their first blocks.
+    /// Pivots in the form that a node stores, and the rests of the long ones by their first blocks.
     fn with_rests(pivots: &BTreeSet<Vec<u8>>) -> (Vec<OwnedPivot>, Rests) {
         let mut rests = Rests::new();
         let pivot = |pivot: &Vec<u8>| {
@@ -272,19 +272,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_goes_to_the_child_whose_range_it_is_in(
+        fn a_key_goes_to_the_child_whose_range_contains_it(
             pivots in proptest::collection::btree_set(a_pivot(), 1..60),
             probe in a_pivot(),
         ) {
             let mut builder = BranchBuilder::default();
             let (in_node, rests) = with_rests(&pivots);
             for (index, pivot) in in_node.iter().enumerate() {
-                if !builder.has_room(pivot) {
+                if !builder.has_space(pivot) {
                     break;
                 }
                 builder.push(pivot.clone(), Child::new(index as u64 * 4096, 1 << 30 | 77));
             }
-            let (own, block) = builder.finish(Uuid([1; 16]), 2, 8192, 5);
+            let (own, block) = builder.finish(Uuid::from_bytes([1; 16]), 2, 8192, 5);
             prop_assert_eq!(&own, &in_node[0]);
             let sealed = unseal(&block.0, Kind::Branch, 8192).expect("whole");
             let branch = Branch::from_block(&sealed).expect("whole");
@@ -300,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_sealed_node_says_is_no_panic(
+        fn no_contents_of_a_sealed_node_cause_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 4048),
             count: u16,
             long in proptest::collection::vec(0_usize..30, 0..10),
@@ -311,7 +311,7 @@ mod tests {
                 let at = HEADER_BYTES + index * size_of::<ChildRow>();
                 block.0[at + 10..at + 12].copy_from_slice(&LONG.to_le_bytes());
             }
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Branch, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Branch, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Branch, 4096).expect("whole");
             if let Ok(branch) = Branch::from_block(&sealed)
                 && let Ok(found) = branch.find(&bytes[..20], |damage| damage, |_, _| Ok(Ordering::Less))
@@ -324,7 +324,7 @@ mod tests {
     fn children_with(pivot: &OwnedPivot) -> usize {
         let mut builder = BranchBuilder::default();
         let mut children = 0;
-        while builder.has_room(pivot) {
+        while builder.has_space(pivot) {
             builder.push(pivot.clone(), Child::new(4096, 1));
             children += 1;
         }

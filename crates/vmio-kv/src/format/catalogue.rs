@@ -1,4 +1,4 @@
-//! A block of the catalogue: seven regions, with the roots of their levels.
+//! A block of the catalogue: seven keyspaces, with the roots of their levels.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,14 +7,14 @@ use crate::error::Damage;
 use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, number};
 
-/// Regions of a block.
-pub(crate) const REGIONS: usize = 7;
-/// Levels of a region, the one in memory included: the row of level 0 has checkpoints of it.
+/// Keyspaces in a block.
+pub(crate) const KEYSPACES: usize = 7;
+/// Levels of a keyspace, including the one in memory: the row of level 0 is for checkpoints of it.
 pub(crate) const LEVELS: usize = 7;
-/// The longest name of a region, in bytes.
+/// The longest name of a keyspace, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-const START: usize = BLOCK_BYTES - REGIONS * size_of::<RegionRow>();
+const START: usize = BLOCK_BYTES - KEYSPACES * size_of::<KeyspaceRow>();
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -29,7 +29,7 @@ struct RootRow {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RegionRow {
+struct KeyspaceRow {
     number: U32,
     flags: U32,
     log_sequence: U64,
@@ -40,36 +40,36 @@ struct RegionRow {
     roots: [[RootRow; 2]; LEVELS],
 }
 
-const _: () = assert!(size_of::<RootRow>() == 32 && size_of::<RegionRow>() == 576 && START == 64);
+const _: () = assert!(size_of::<RootRow>() == 32 && size_of::<KeyspaceRow>() == 576 && START == 64);
 
 /// The root of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
-    /// Entries of its leaves.
+    /// Entries in the leaves.
     pub(crate) entries: u64,
     /// Nodes on the way from the root to a leaf, both included.
     pub(crate) height: u16,
-    /// Its nodes.
+    /// Nodes of the tree.
     pub(crate) blocks: u32,
 }
 
-/// A level's two trees: one that takes what the level above spills, and one that spills into the level below.
+/// A level's two trees: one that receives compactions of the level above, and one that is being compacted into the level below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LevelRoots {
     pub(crate) active: Option<Root>,
-    pub(crate) spilling: Option<Root>,
+    pub(crate) compacting: Option<Root>,
 }
 
-/// A region of a segment.
+/// A keyspace of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RegionEntry {
+pub(crate) struct KeyspaceEntry {
     pub(crate) number: u32,
     pub(crate) name: String,
-    /// Records of the region from this number on are in no level but the one in memory.
+    /// Records of the keyspace from this sequence number on are only in the memtable.
     pub(crate) log_sequence: u64,
-    /// Where the first of them is, or would be.
+    /// Place of the first of them, or where it would be.
     pub(crate) log_offset: u64,
     pub(crate) levels: [LevelRoots; LEVELS],
 }
@@ -97,58 +97,58 @@ fn root(row: &RootRow) -> Option<Root> {
     (root.offset != 0).then_some(root)
 }
 
-/// A block of the catalogue.
-pub(crate) fn to_block(segment: Uuid, regions: &[RegionEntry], offset: u64, epoch: u64) -> Block {
-    assert!(regions.len() <= REGIONS, "{} regions in a block", regions.len());
-    let row = |region: &RegionEntry| {
+/// Builds a block of the catalogue.
+pub(crate) fn to_block(segment: Uuid, keyspaces: &[KeyspaceEntry], offset: u64, epoch: u64) -> Block {
+    assert!(keyspaces.len() <= KEYSPACES, "{} keyspaces in a block", keyspaces.len());
+    let row = |keyspace: &KeyspaceEntry| {
         let mut name = [0; NAME_BYTES_MAX];
-        name[..region.name.len()].copy_from_slice(region.name.as_bytes());
-        RegionRow {
-            number: U32::new(region.number),
+        name[..keyspace.name.len()].copy_from_slice(keyspace.name.as_bytes());
+        KeyspaceRow {
+            number: U32::new(keyspace.number),
             flags: U32::ZERO,
-            log_sequence: U64::new(region.log_sequence),
-            log_offset: U64::new(region.log_offset),
-            name_bytes: region.name.len() as u8,
+            log_sequence: U64::new(keyspace.log_sequence),
+            log_offset: U64::new(keyspace.log_offset),
+            name_bytes: keyspace.name.len() as u8,
             reserved: [0; 39],
             name,
-            roots: region.levels.map(|level| [root_row(level.active), root_row(level.spilling)]),
+            roots: keyspace.levels.map(|level| [root_row(level.active), root_row(level.compacting)]),
         }
     };
-    let rows: Vec<RegionRow> = regions.iter().map(row).collect();
+    let rows: Vec<KeyspaceRow> = keyspaces.iter().map(row).collect();
     let bytes = rows.as_slice().as_bytes();
     let mut block = Block::ZERO;
     block.0[START..START + bytes.len()].copy_from_slice(bytes);
-    seal(&mut block.0, segment, Label { kind: Kind::Catalogue, region: 0, offset, epoch }, regions.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::Catalogue, keyspace: 0, offset, epoch }, keyspaces.len() as u16);
     block
 }
 
-/// What it says.
-pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<RegionEntry>, Damage> {
-    if sealed.count > REGIONS {
-        return Err(Damage::Count { found: sealed.count, most: REGIONS });
+/// Reads a block of the catalogue.
+pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<KeyspaceEntry>, Damage> {
+    if sealed.count > KEYSPACES {
+        return Err(Damage::Count { found: sealed.count, most: KEYSPACES });
     }
-    let bytes = &sealed.bytes[START..START + sealed.count * size_of::<RegionRow>()];
-    let rows = <[RegionRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
-    let region = |row: &RegionRow| {
-        let wrong = Damage::Value { what: "a region's name", found: u64::from(row.name_bytes) };
+    let bytes = &sealed.bytes[START..START + sealed.count * size_of::<KeyspaceRow>()];
+    let rows = <[KeyspaceRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
+    let keyspace = |row: &KeyspaceRow| {
+        let wrong = Damage::Value { what: "a keyspace's name", found: u64::from(row.name_bytes) };
         let name = row.name.get(..usize::from(row.name_bytes)).ok_or(wrong)?;
         let name = std::str::from_utf8(name).map_err(|_| wrong)?;
         let log_sequence = number("the number of a record", row.log_sequence.get())?;
         for root in row.roots.as_flattened() {
             number("a tree's entries", root.entries.get())?;
         }
-        Ok(RegionEntry {
+        Ok(KeyspaceEntry {
             number: row.number.get(),
             name: name.to_owned(),
             log_sequence,
             log_offset: row.log_offset.get(),
             levels: std::array::from_fn(|level| LevelRoots {
                 active: root(&row.roots[level][0]),
-                spilling: root(&row.roots[level][1]),
+                compacting: root(&row.roots[level][1]),
             }),
         })
     };
-    rows.iter().map(region).collect()
+    rows.iter().map(keyspace).collect()
 }
 
 #[cfg(test)]
@@ -157,21 +157,21 @@ mod tests {
     use crate::format::block::unseal;
 
     #[test]
-    fn regions_come_back() {
+    fn keyspaces_come_back() {
         let tree = Root { offset: 4096, epoch: 2, entries: 3, height: 4, blocks: 5 };
-        let region = |number: u32| RegionEntry {
+        let keyspace = |number: u32| KeyspaceEntry {
             number,
             name: "x".repeat(number as usize * 9),
             log_sequence: 6,
             log_offset: 7,
             levels: std::array::from_fn(|level| LevelRoots {
                 active: (level % 2 == 0).then_some(tree),
-                spilling: (level % 3 == 0).then_some(tree),
+                compacting: (level % 3 == 0).then_some(tree),
             }),
         };
-        let regions: Vec<RegionEntry> = (1..=7).map(region).collect();
-        let block = to_block(Uuid([1; 16]), &regions, 8192, 4);
+        let keyspaces: Vec<KeyspaceEntry> = (1..=7).map(keyspace).collect();
+        let block = to_block(Uuid::from_bytes([1; 16]), &keyspaces, 8192, 4);
         let sealed = unseal(&block.0, Kind::Catalogue, 8192).expect("whole");
-        assert_eq!(from_block(&sealed).expect("whole"), regions);
+        assert_eq!(from_block(&sealed).expect("whole"), keyspaces);
     }
 }

@@ -1,18 +1,18 @@
-//! The front of a chunk of the log: which one it is, and which comes before and after it.
+//! The header of a log chunk: its identity, and the chunks before and after it.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::Uuid;
-use crate::format::geometry::{UNIT_BYTES, number};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, number};
 
 const MAGIC: [u8; 4] = *b"vmkl";
 const UNCHECKED: usize = 8;
 
-/// Length of a chunk: a unit.
-pub(crate) const CHUNK_BYTES: usize = UNIT_BYTES as usize;
-/// Where the first record of a chunk is.
+/// Length of a chunk: an allocation unit.
+pub(crate) const CHUNK_BYTES: usize = ALLOCATION_UNIT_BYTES as usize;
+/// Place of the first record in a chunk.
 pub(crate) const RECORDS_AT: usize = size_of::<ChunkRow>();
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -36,19 +36,19 @@ const _: () = assert!(RECORDS_AT == 128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
     pub(crate) segment: Uuid,
-    /// Its own byte of the volume.
+    /// The chunk's place in the volume, in bytes.
     pub(crate) offset: u64,
-    /// The owner's epoch, which rises with each opening, in the upper half, and below it a number that rises from chunk to
-    /// chunk. So none is used twice: the records' checksums begin with it, since a chunk that was in use before, even
-    /// in a life that a power cut has undone, holds whole records of then.
+    /// The upper half is the owner's epoch, which rises with each opening; the lower half rises from chunk to chunk. So no generation is
+    /// used twice. The records' checksums begin with the generation. A reused chunk still holds whole records of its former use, even of an
+    /// opening that a power cut has undone.
     pub(crate) generation: u64,
-    /// The number of its first record.
+    /// Sequence number of the first record.
     pub(crate) first_sequence: u64,
-    /// The chunk before it; 0 if it is the oldest.
+    /// The chunk before this one; 0 for the oldest chunk.
     pub(crate) previous: u64,
-    /// The chunk that will come after it, taken beforehand.
+    /// The chunk after this one, which is reserved beforehand.
     pub(crate) next: u64,
-    /// Whether it is the first that was written after an opening: what the chunk before it began is not gone on with.
+    /// Whether this is the first chunk written after an opening: then a batch that the chunk before left unfinished does not continue here.
     pub(crate) begins_anew: bool,
 }
 
@@ -57,7 +57,7 @@ impl ChunkHeader {
         let mut row = ChunkRow {
             magic: MAGIC,
             checksum: U32::ZERO,
-            segment: self.segment.0,
+            segment: self.segment.into_bytes(),
             offset: U64::new(self.offset),
             generation: U64::new(self.generation),
             first_sequence: U64::new(self.first_sequence),
@@ -79,7 +79,7 @@ impl ChunkHeader {
             return Err(Damage::Checksum);
         }
         Ok(ChunkHeader {
-            segment: Uuid(row.segment),
+            segment: Uuid::from_bytes(row.segment),
             offset: row.offset.get(),
             generation: number("a chunk's generation", row.generation.get())?,
             first_sequence: number("the number of a record", row.first_sequence.get())?,
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_back_and_each_flipped_bit_is_noticed() {
+    fn a_header_is_read_back_and_each_flipped_bit_is_detected() {
         let header = ChunkHeader {
-            segment: Uuid([5; 16]),
+            segment: Uuid::from_bytes([5; 16]),
             offset: 1 << 21,
             generation: 3,
             first_sequence: 4,

@@ -1,31 +1,31 @@
-//! A large value: extents that hold its bytes, a head that says where they are and what is in them, and the log's record of both.
+//! A large value: extents with its bytes, a head with their places and checksums, and a log record that names both.
 //!
-//! The head is a record as those of the log are, of the same kind; leaves point to it. The record in the log says where the head and
-//! the extents are, so that opening knows what is taken without reading them; nobody needs it once the head is in a tree.
+//! The head has the format and kind of a log record; leaves point to it. The log record names the places of the head and the extents, so that
+//! opening knows the taken blocks without reading them. Once the head is in a tree, the log record is no longer needed.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX, record_bytes};
 
 /// The longest value.
 pub(crate) const LARGE_BYTES_MAX: u64 = 1 << 30;
-/// What has a checksum of its own: so much of a value, from a multiple of it on.
+/// Bytes of a value with a checksum of their own; pieces begin at multiples of this.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// All extents of a value but the last have a multiple of this: no piece is in two of them.
+/// All extents of a value but the last have a multiple of this: no piece lies in two extents.
 pub(crate) const PIECE_BLOCKS: u64 = (PIECE_BYTES / BLOCK_BYTES) as u64;
 
 const BLOCK_NUMBER_BITS: u32 = 40;
 
-/// Blocks in a row, within a unit.
+/// A run of blocks within a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
-    /// The byte at which they begin.
+    /// The extent's place in the volume, in bytes.
     pub(crate) offset: u64,
-    /// How many they are.
+    /// Number of blocks.
     pub(crate) blocks: u64,
 }
 
@@ -35,10 +35,10 @@ impl Extent {
     }
 
     fn check(self) -> Result<Self, Damage> {
-        let first = self.offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        let is_within = self.offset.is_multiple_of(BLOCK_BYTES as u64) && first + self.blocks <= UNIT_BLOCKS;
-        // Unit 0 is the volume's own.
-        if self.offset < UNIT_BYTES || self.blocks == 0 || !is_within {
+        let first = self.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+        let is_within = self.offset.is_multiple_of(BLOCK_BYTES as u64) && first + self.blocks <= ALLOCATION_UNIT_BLOCKS;
+        // Unit 0 belongs to the volume.
+        if self.offset < ALLOCATION_UNIT_BYTES || self.blocks == 0 || !is_within {
             return Err(Damage::Value { what: "an extent's place", found: self.offset });
         }
         Ok(self)
@@ -61,10 +61,10 @@ struct HeadRow {
     number: U32,
 }
 
-/// Of an extent the number of its first block, and above that how many there are.
+/// An extent: the number of its first block, and above that the number of blocks.
 type ExtentRow = U64;
 
-/// Extents of the longest value, should no two of its pieces lie together.
+/// Extents of the longest value if no two of its pieces are adjacent.
 const EXTENTS_MAX: usize = (LARGE_BYTES_MAX / PIECE_BYTES as u64) as usize;
 /// The longest head's list and checksums.
 const HEAD_VALUE_BYTES_MAX: usize =
@@ -72,25 +72,25 @@ const HEAD_VALUE_BYTES_MAX: usize =
 
 const _: () = assert!(size_of::<ListRow>() == 16 && size_of::<HeadRow>() == 16 && size_of::<ExtentRow>() == 8);
 const _: () = assert!(HEAD_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
-const _: () = assert!(record_bytes(KEY_BYTES_MAX, HEAD_VALUE_BYTES_MAX) as u64 <= UNIT_BYTES);
-const _: () = assert!(PIECE_BLOCKS == 16 && UNIT_BLOCKS.is_multiple_of(PIECE_BLOCKS));
+const _: () = assert!(record_bytes(KEY_BYTES_MAX, HEAD_VALUE_BYTES_MAX) as u64 <= ALLOCATION_UNIT_BYTES);
+const _: () = assert!(PIECE_BLOCKS == 16 && ALLOCATION_UNIT_BLOCKS.is_multiple_of(PIECE_BLOCKS));
 
-/// Numbers of heads are less: they fit where the places of heads, which begin with a block, are zeros.
+/// Heads' numbers are less than this: they fit into the bits of a head's place that are zero, because heads begin at a block.
 pub(crate) const HEAD_NUMBERS: u32 = BLOCK_BYTES as u32;
 
-/// How many pieces a value has.
+/// Number of pieces of a value.
 pub(crate) fn pieces(value_bytes: u64) -> usize {
     value_bytes.div_ceil(PIECE_BYTES as u64) as usize
 }
 
-/// Blocks of the head of a value, the key of which is so long and which has so many extents.
+/// Blocks of a value's head, for a key of `key_bytes` bytes and `extents` extents.
 pub(crate) fn head_blocks(key_bytes: usize, value_bytes: u64, extents: usize) -> u64 {
     let list = size_of::<ListRow>() + extents * size_of::<ExtentRow>();
     let bytes = record_bytes(key_bytes, list + pieces(value_bytes) * size_of::<U32>());
     bytes.div_ceil(BLOCK_BYTES) as u64
 }
 
-/// Where the bytes of a value are, in their order.
+/// Places of a value's bytes, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentList {
     pub(crate) value_bytes: u64,
@@ -111,7 +111,7 @@ impl ExtentList {
         }
     }
 
-    /// Reads the list at the front of `bytes`, and gives what is behind it.
+    /// Reads the list at the front of `bytes`, and returns the rest.
     fn read(bytes: &[u8]) -> Result<(Self, &[u8]), Damage> {
         let (row, rest) = ListRow::ref_from_prefix(bytes).map_err(|_| Damage::Length)?;
         let (value_bytes, count) = (row.value_bytes.get(), row.extents.get() as usize);
@@ -136,14 +136,14 @@ impl ExtentList {
     }
 }
 
-/// What a record of the log says of a large value.
+/// The value of a log record that announces a large value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LargeRecord {
-    /// Where the head is.
+    /// Place of the head.
     pub(crate) head_offset: u64,
-    /// Its number, less than [`HEAD_NUMBERS`].
+    /// The head's number, less than [`HEAD_NUMBERS`].
     pub(crate) head_number: u32,
-    /// How long it is.
+    /// Length of the head.
     pub(crate) head_bytes: u32,
     pub(crate) list: ExtentList,
 }
@@ -175,17 +175,17 @@ impl LargeRecord {
         large.head().check().map(|_| large)
     }
 
-    /// The head's own blocks.
+    /// The blocks of the head.
     pub(crate) fn head(&self) -> Extent {
         head_extent(self.head_offset, self.head_bytes)
     }
 
-    /// All that the value has taken.
+    /// All extents of the value, and the head.
     pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
         self.list.extents.iter().copied().chain([self.head()])
     }
 
-    /// What entries have in place of a record of the log.
+    /// The pointer of an entry, which refers to the head and not to the log record.
     pub(crate) fn pointer(&self) -> Pointer {
         Pointer::of_head(self.head_offset, self.head_number, self.head_bytes)
     }
@@ -196,7 +196,7 @@ pub(crate) fn head_extent(offset: u64, bytes: u32) -> Extent {
     Extent { offset, blocks: u64::from(bytes).div_ceil(BLOCK_BYTES as u64) }
 }
 
-/// What a head says.
+/// The value of a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) list: ExtentList,
@@ -232,7 +232,8 @@ mod tests {
     use super::*;
 
     fn list() -> ExtentList {
-        let extent = |unit: u64, block: u64, blocks| Extent { offset: unit * UNIT_BYTES + block * 4096, blocks };
+        let extent =
+            |unit: u64, block: u64, blocks| Extent { offset: unit * ALLOCATION_UNIT_BYTES + block * 4096, blocks };
         ExtentList {
             value_bytes: (512 + 32 + 7) * 4096 - 5,
             extents: vec![extent(5, 0, 512), extent(9, 480, 32), extent(3, 1, 7)],
@@ -240,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_back() {
-        let head_offset = 3 * UNIT_BYTES + 9 * 4096;
+    fn records_and_heads_are_read_back() {
+        let head_offset = 3 * ALLOCATION_UNIT_BYTES + 9 * 4096;
         let large = LargeRecord { head_offset, head_number: 4095, head_bytes: 5000, list: list() };
         assert_eq!(LargeRecord::from_bytes(&large.to_bytes()), Ok(large.clone()));
         assert_eq!(large.extents().map(|extent| extent.blocks).collect::<Vec<_>>(), [512, 32, 7, 2]);
@@ -253,13 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_pointer_has_room_for_is_damage() {
-        let large = LargeRecord { head_offset: 3 * UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
+    fn a_number_too_large_for_a_pointer_is_damage() {
+        let large =
+            LargeRecord { head_offset: 3 * ALLOCATION_UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
         assert!(matches!(LargeRecord::from_bytes(&large.to_bytes()), Err(Damage::Value { found: 4096, .. })));
     }
 
     #[test]
-    fn extents_that_cannot_be_are_damage() {
+    fn impossible_extents_are_damage() {
         let change = |change: fn(&mut ExtentList)| {
             let mut list = list();
             change(&mut list);
@@ -273,12 +275,12 @@ mod tests {
         assert!(change(|list| list.extents.swap(1, 2)), "pieces would be in two extents");
         assert!(change(|list| list.extents[1].offset += 4096), "one goes beyond its unit");
         assert!(change(|list| list.extents[2].offset = 4096), "the volume's own unit");
-        assert!(change(|list| list.extents.insert(0, Extent { offset: UNIT_BYTES, blocks: 0 })));
+        assert!(change(|list| list.extents.insert(0, Extent { offset: ALLOCATION_UNIT_BYTES, blocks: 0 })));
     }
 
     proptest! {
         #[test]
-        fn whatever_bytes_are_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (LargeRecord::from_bytes(&bytes), Head::from_bytes(&bytes));
         }
     }

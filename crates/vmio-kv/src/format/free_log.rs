@@ -1,4 +1,4 @@
-//! A block of the free log: blocks that a commit has taken out of use, to be given back once it is durable.
+//! A block of the free log: blocks that a commit has taken out of use, which become free once the commit is durable.
 
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,7 +7,7 @@ use crate::error::Damage;
 use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Rows of a block.
+/// Rows in a block.
 pub(crate) const ROWS: usize = (BLOCK_BYTES - START) / size_of::<FreeRow>();
 const START: usize = 64;
 
@@ -20,16 +20,16 @@ struct FreeRow {
 
 const _: () = assert!(size_of::<FreeRow>() == 16 && ROWS == 252);
 
-/// Blocks in a row.
+/// A run of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Freed {
-    /// The byte at which they begin.
+    /// The run's place in the volume, in bytes.
     pub(crate) offset: u64,
-    /// How many they are.
+    /// Number of blocks.
     pub(crate) blocks: u64,
 }
 
-/// A block of the free log; `next` is the one behind it, 0 if it is the last.
+/// Builds a block of the free log; `next` is the block after it, 0 for none.
 pub(crate) fn to_block(segment: Uuid, freed: &[Freed], next: u64, offset: u64, epoch: u64) -> Block {
     assert!(freed.len() <= ROWS, "{} rows in a block of the free log", freed.len());
     let mut block = Block::ZERO;
@@ -38,11 +38,11 @@ pub(crate) fn to_block(segment: Uuid, freed: &[Freed], next: u64, offset: u64, e
     let bytes = rows.as_slice().as_bytes();
     block.0[START..START + bytes.len()].copy_from_slice(bytes);
     block.0[START - 8..START].copy_from_slice(&next.to_le_bytes());
-    seal(&mut block.0, segment, Label { kind: Kind::FreeLog, region: 0, offset, epoch }, freed.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::FreeLog, keyspace: 0, offset, epoch }, freed.len() as u16);
     block
 }
 
-/// What it says, and the block behind it.
+/// Returns the rows of a block, and the block after it.
 pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<(Vec<Freed>, u64), Damage> {
     if sealed.count > ROWS {
         return Err(Damage::Count { found: sealed.count, most: ROWS });
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn rows_come_back() {
         let freed: Vec<Freed> = (0..252).map(|row| Freed { offset: row * 4096, blocks: row + 1 }).collect();
-        let block = to_block(Uuid([1; 16]), &freed, 40960, 8192, 4);
+        let block = to_block(Uuid::from_bytes([1; 16]), &freed, 40960, 8192, 4);
         let sealed = unseal(&block.0, Kind::FreeLog, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), (freed, 40960));
     }

@@ -1,18 +1,18 @@
-//! Where things lie: blocks, units, groups.
+//! The geometry of a volume: blocks, allocation units, groups.
 //!
-//! A volume is an array of blocks of 4 KiB; 512 of them make a unit. Unit 0 is the volume's own. The others belong to
-//! segments, in groups: a group's first unit holds what is known of all its units.
+//! A volume is an array of blocks of 4 KiB. 512 blocks make an allocation unit, here also called a unit. Unit 0 belongs to the volume. The
+//! others belong to segments, in groups: a group's first unit holds the metadata of all its units.
 
 use std::ops::Range;
 
 use crate::error::Damage;
 
-/// The unit of allocation within a unit, and of reading.
+/// The smallest amount of space, and of reading.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// What a region takes from the allocator at a time, for one use: 2 MiB.
-pub(crate) const UNIT_BYTES: u64 = 2 << 20;
-/// Blocks of a unit.
-pub(crate) const UNIT_BLOCKS: u64 = UNIT_BYTES / BLOCK_BYTES as u64;
+/// Space that a keyspace takes from the allocator at a time, for one purpose: 2 MiB.
+pub(crate) const ALLOCATION_UNIT_BYTES: u64 = 2 << 20;
+/// Blocks in an allocation unit.
+pub(crate) const ALLOCATION_UNIT_BLOCKS: u64 = ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
 
 /// Units whose blocks one bitmap block covers.
 pub(crate) const BITMAP_UNITS: u64 = 63;
@@ -20,9 +20,9 @@ pub(crate) const BITMAP_UNITS: u64 = 63;
 pub(crate) const UNIT_TABLE_UNITS: u64 = 252;
 /// Units of the largest group, its first one included: 25 GiB.
 pub(crate) const GROUP_UNITS_MAX: u64 = 12_852;
-/// Bitmap blocks of a group; each lies there twice.
+/// Bitmap blocks of a group; each is stored twice.
 pub(crate) const GROUP_BITMAPS: u64 = GROUP_UNITS_MAX / BITMAP_UNITS;
-/// Unit table blocks of a group; each lies there twice.
+/// Unit table blocks of a group; each is stored twice.
 pub(crate) const GROUP_UNIT_TABLES: u64 = GROUP_UNITS_MAX / UNIT_TABLE_UNITS;
 
 /// Blocks of a group's first unit: the superblock's two copies, then the bitmap's, then the unit table's.
@@ -32,108 +32,108 @@ const UNIT_TABLES_AT: u64 = BITMAPS_AT + 2 * GROUP_BITMAPS;
 
 const _: () = assert!(GROUP_BITMAPS * BITMAP_UNITS == GROUP_UNITS_MAX);
 const _: () = assert!(GROUP_UNIT_TABLES * UNIT_TABLE_UNITS == GROUP_UNITS_MAX);
-const _: () = assert!(UNIT_TABLES_AT + 2 * GROUP_UNIT_TABLES == UNIT_BLOCKS);
+const _: () = assert!(UNIT_TABLES_AT + 2 * GROUP_UNIT_TABLES == ALLOCATION_UNIT_BLOCKS);
 
 /// The smallest volume: its own unit, a group's first, and some to work with.
 pub(crate) const VOLUME_UNITS_MIN: u64 = 16;
 /// Byte offsets have 48 bits.
 pub(crate) const VOLUME_BYTES_MAX: u64 = 1 << 48;
 
-/// Epochs, generations and numbers of records are less. No volume lives that long: a greater one is damage, and may not be counted on
-/// from.
+/// Epochs, generations and sequence numbers are less than this. No volume lives that long: a greater number is damage, and must not be
+/// counted on from.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// A number that is counted on from.
+/// Checks a number that is counted on from.
 pub(crate) fn number(what: &'static str, found: u64) -> Result<u64, Damage> {
     if found < NUMBER_MAX { Ok(found) } else { Err(Damage::Value { what, found }) }
 }
 
-/// Some units in a row that belong to a segment; the first holds the bitmaps and the unit table of all.
+/// Adjacent units of a segment; the first unit holds the bitmaps and the unit table of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The unit of the volume with which it begins.
+    /// The first unit, as a number in the volume.
     pub(crate) first_unit: u64,
-    /// How many there are, the first included.
+    /// Number of units, including the first.
     pub(crate) units: u64,
-    /// The unit with what is known of them: the first, unless a new owner has moved it.
+    /// The unit with the group's metadata: the first, unless a new owner has moved it.
     pub(crate) own_unit: u64,
 }
 
 impl Group {
-    /// One whose first unit is its own.
+    /// A group whose metadata is in its first unit.
     pub(crate) fn new(first_unit: u64, units: u64) -> Self {
         Group { first_unit, units, own_unit: first_unit }
     }
 
-    /// The unit behind its last one.
+    /// The unit after the last one.
     pub(crate) fn end(self) -> u64 {
         self.first_unit + self.units
     }
 
-    /// Whether a unit is one of its.
+    /// Whether a unit belongs to the group.
     pub(crate) fn contains(self, unit: u64) -> bool {
         (self.first_unit..self.end()).contains(&unit)
     }
 
     fn block_offset(self, block: u64) -> u64 {
-        self.own_unit * UNIT_BYTES + block * BLOCK_BYTES as u64
+        self.own_unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64
     }
 
-    /// Where the two copies of the superblock are, if the group is its segment's first.
+    /// Places of the superblock's two copies, if the group is its segment's first.
     pub(crate) fn superblocks(self) -> [u64; 2] {
         [self.block_offset(SUPERBLOCK_AT), self.block_offset(SUPERBLOCK_AT + 1)]
     }
 
-    /// Where the two copies of a bitmap block are.
+    /// Places of a bitmap block's two copies.
     pub(crate) fn bitmaps(self, index: u64) -> [u64; 2] {
         assert!(index < GROUP_BITMAPS, "bitmap block {index} of a group");
         [self.block_offset(BITMAPS_AT + 2 * index), self.block_offset(BITMAPS_AT + 2 * index + 1)]
     }
 
-    /// Where the two copies of a block of the unit table are.
+    /// Places of a unit table block's two copies.
     pub(crate) fn unit_tables(self, index: u64) -> [u64; 2] {
         assert!(index < GROUP_UNIT_TABLES, "unit table block {index} of a group");
         [self.block_offset(UNIT_TABLES_AT + 2 * index), self.block_offset(UNIT_TABLES_AT + 2 * index + 1)]
     }
 
-    /// Bitmap blocks that cover units it has.
+    /// Bitmap blocks that cover units of the group.
     pub(crate) fn bitmaps_in_use(self) -> u64 {
         self.units.div_ceil(BITMAP_UNITS)
     }
 
-    /// Bitmap blocks that have to be read if units from one on were never granted: those of others, and the first, which has the group's
-    /// own unit. The others are as when the group was laid out.
-    pub(crate) fn bitmaps_granted(self, granted: u64) -> u64 {
-        self.granted_units(granted).div_ceil(BITMAP_UNITS).max(1)
+    /// Bitmap blocks to read if no unit from `write_fence` on was ever written to: those of units below, and the first, which covers the
+    /// group's own unit. The others are as they were when the group was laid out.
+    pub(crate) fn bitmaps_below(self, write_fence: u64) -> u64 {
+        self.units_below(write_fence).div_ceil(BITMAP_UNITS).max(1)
     }
 
-    /// The same of the unit table's.
-    pub(crate) fn unit_tables_granted(self, granted: u64) -> u64 {
-        self.granted_units(granted).div_ceil(UNIT_TABLE_UNITS).max(1)
+    /// The same for blocks of the unit table.
+    pub(crate) fn unit_tables_below(self, write_fence: u64) -> u64 {
+        self.units_below(write_fence).div_ceil(UNIT_TABLE_UNITS).max(1)
     }
 
-    /// How many of its units lie before one of the volume.
-    pub(crate) fn granted_units(self, granted: u64) -> u64 {
-        granted.saturating_sub(self.first_unit).min(self.units)
+    /// Units of the group below a unit of the volume.
+    pub(crate) fn units_below(self, write_fence: u64) -> u64 {
+        write_fence.saturating_sub(self.first_unit).min(self.units)
     }
 
-    /// Unit table blocks that describe units it has.
+    /// Unit table blocks that describe units of the group.
     pub(crate) fn unit_tables_in_use(self) -> u64 {
         self.units.div_ceil(UNIT_TABLE_UNITS)
     }
 }
 
-/// Groups for these units of the volume.
+/// Groups for the units `first_unit..end` of the volume.
 pub(crate) fn groups(first_unit: u64, end: u64) -> Vec<Group> {
     (first_unit..end)
         .step_by(GROUP_UNITS_MAX as usize)
         .map(|first_unit| Group::new(first_unit, GROUP_UNITS_MAX.min(end - first_unit)))
-        // A group's first unit is its own: one alone would be of no use.
+        // A group's first unit holds metadata: a group of one unit would be of no use.
         .filter(|group| group.units > 1)
         .collect()
 }
 
-/// The groups of a segment that gets some units of the volume beside those that it has: the last one becomes longer if it ends where
+/// The groups of a segment that gets the units `new` of the volume in addition to its own: the last group becomes longer if it ends where
 /// they begin.
 pub(crate) fn grown(groups: &[Group], new: Range<u64>) -> Vec<Group> {
     let mut grown = groups.to_vec();
@@ -146,12 +146,12 @@ pub(crate) fn grown(groups: &[Group], new: Range<u64>) -> Vec<Group> {
     grown
 }
 
-/// How many units some groups have from one of the volume on.
+/// Units of the groups from the volume's unit `unit` on.
 pub(crate) fn units_from(groups: &[Group], unit: u64) -> u64 {
     groups.iter().map(|group| group.end().saturating_sub(unit.max(group.first_unit))).sum()
 }
 
-/// The unit behind so many of some groups from one of the volume on. Nothing if they have fewer.
+/// The unit after the first `units` units of the groups from `unit` on; `None` if there are fewer.
 pub(crate) fn unit_behind(groups: &[Group], unit: u64, mut units: u64) -> Option<u64> {
     for group in groups {
         let first = unit.max(group.first_unit);
@@ -164,12 +164,12 @@ pub(crate) fn unit_behind(groups: &[Group], unit: u64, mut units: u64) -> Option
     None
 }
 
-/// How many units some groups have.
+/// Units of the groups.
 pub(crate) fn units_of(groups: &[Group]) -> u64 {
     groups.iter().map(|group| group.units).sum()
 }
 
-/// Of some groups so much as has that many units, or all for 0. Nothing if they have fewer.
+/// The first `units` units of the groups, or all for 0; `None` if there are fewer.
 pub(crate) fn first_units(groups: &[Group], units: u64) -> Option<Vec<Group>> {
     let all = units_of(groups);
     let mut left = if units == 0 { all } else { units };
@@ -185,9 +185,9 @@ pub(crate) fn first_units(groups: &[Group], units: u64) -> Option<Vec<Group>> {
     Some(first)
 }
 
-/// The unit of the volume in which a byte lies.
+/// The unit of the volume that contains a byte.
 pub(crate) fn unit_of(offset: u64) -> u64 {
-    offset / UNIT_BYTES
+    offset / ALLOCATION_UNIT_BYTES
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
         let large = grown(&small, 20..2 * GROUP_UNITS_MAX + 9);
         assert_eq!(large, groups(1, 2 * GROUP_UNITS_MAX + 9));
         assert_eq!(large.iter().map(|group| group.units).collect::<Vec<_>>(), [GROUP_UNITS_MAX, GROUP_UNITS_MAX, 8]);
-        // A unit alone is no group, until there is another.
+        // A single unit is no group until there is another.
         let alone = grown(&small, 20..GROUP_UNITS_MAX + 2);
         assert_eq!(alone, [Group::new(1, GROUP_UNITS_MAX)]);
         assert_eq!(grown(&alone, GROUP_UNITS_MAX + 1..2 * GROUP_UNITS_MAX + 9), large);
@@ -212,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_others_stand_behind_are_followed_by_new_ones() {
+    fn groups_that_cannot_grow_are_followed_by_new_ones() {
         let small = groups(1, 20);
         let two = grown(&small, 50..60);
         assert_eq!(two, [Group::new(1, 19), Group::new(50, 10)]);
         assert_eq!(grown(&two, 60..61), [Group::new(1, 19), Group::new(50, 11)]);
-        assert_eq!(grown(&two, 61..62), two, "a unit alone is no group");
+        assert_eq!(grown(&two, 61..62), two, "a single unit is no group");
         assert_eq!([0, 5, 20, 40, 55, 70].map(|unit| units_from(&two, unit)), [29, 25, 10, 10, 5, 0]);
         let behind = |unit, units| unit_behind(&two, unit, units);
         assert_eq!([behind(5, 15), behind(5, 16), behind(5, 25), behind(5, 26)], [Some(20), Some(51), Some(60), None]);
@@ -230,7 +230,8 @@ mod tests {
         let mut all: Vec<u64> = group.superblocks().to_vec();
         all.extend((0..group.bitmaps_in_use()).flat_map(|index| group.bitmaps(index)));
         all.extend((0..group.unit_tables_in_use()).flat_map(|index| group.unit_tables(index)));
-        let whole: Vec<u64> = (0..UNIT_BLOCKS).map(|block| UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
+        let whole: Vec<u64> =
+            (0..ALLOCATION_UNIT_BLOCKS).map(|block| ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
         all.sort_unstable();
         assert_eq!(all, whole);
     }

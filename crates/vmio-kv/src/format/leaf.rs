@@ -1,4 +1,4 @@
-//! A leaf: the common prefix of its keys once, and an entry of 24 bytes for each.
+//! A leaf: the common prefix of its keys, stored once, and an entry of 24 bytes for each key.
 
 use std::cmp::Ordering;
 
@@ -22,7 +22,7 @@ struct LeafRow {
     prefix_bytes: U16,
     window_bytes: u8,
     reserved: u8,
-    /// How often it was written since its records were last brought together: for scans.
+    /// Writes of the leaf since its records were last brought together: for scans.
     writes: U32,
 }
 
@@ -36,36 +36,36 @@ struct EntryRow {
 
 const _: () = assert!(size_of::<LeafRow>() == 8 && size_of::<EntryRow>() == 24 && ENTRIES_MAX == 168);
 
-/// The hash of a key that entries hold: it tells keys apart of which not all bytes are known.
+/// The hash of a key in its entry: it distinguishes keys that are known only in part.
 pub(crate) fn key_hash(key: &[u8]) -> u32 {
     crc32c::crc32c(key)
 }
 
-/// What is known of a key without reading its record.
+/// What is known of a key without a read of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownKey {
-    /// The key, or its front.
+    /// The key, or its first bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Whether it is all of the key.
+    /// Whether `bytes` is the whole key.
     pub(crate) complete: bool,
     pub(crate) hash: u32,
     pub(crate) pointer: Pointer,
 }
 
 impl KnownKey {
-    /// A key of which all is known.
+    /// A key that is known in full.
     pub(crate) fn whole(key: &[u8], pointer: Pointer) -> Self {
         KnownKey { bytes: key.to_vec(), complete: true, hash: key_hash(key), pointer: pointer.record() }
     }
 
-    /// How two keys compare, if what is known of them tells.
+    /// Compares two keys, if their known bytes decide.
     pub(crate) fn compare(&self, other: &KnownKey) -> Option<Ordering> {
         let shared = self.bytes.len().min(other.bytes.len());
         match self.bytes[..shared].cmp(&other.bytes[..shared]) {
             Ordering::Equal => {}
             unequal => return Some(unequal),
         }
-        // One of them is known no further than the other, and equal so far.
+        // Beyond the shared bytes at most one of them is known, and they are equal so far.
         let ends = |key: &KnownKey| key.complete && key.bytes.len() == shared;
         match (ends(self), ends(other)) {
             (true, true) => Some(Ordering::Equal),
@@ -77,7 +77,7 @@ impl KnownKey {
 }
 
 impl KnownKey {
-    /// Forgets what no leaf keeps.
+    /// Forgets the bytes that no leaf keeps.
     fn forget_end(&mut self) {
         const MOST: usize = PREFIX_BYTES_MAX + WINDOW_BYTES;
         if self.bytes.len() > MOST {
@@ -85,12 +85,12 @@ impl KnownKey {
         }
     }
 
-    /// How it compares to a key of which all is known, if that can be told.
+    /// Compares with a key that is known in full, if the known bytes decide.
     pub(crate) fn compare_to(&self, key: &[u8]) -> Option<Ordering> {
         let shared = self.bytes.len().min(key.len());
         match self.bytes[..shared].cmp(&key[..shared]) {
             Ordering::Equal if self.complete => Some(self.bytes.len().cmp(&key.len())),
-            // There is at least one byte more than is known.
+            // There is at least one byte more than the known ones.
             Ordering::Equal if self.bytes.len() >= key.len() => Some(Ordering::Greater),
             Ordering::Equal => None,
             unequal => Some(unequal),
@@ -101,15 +101,15 @@ impl KnownKey {
 /// The bits of a window as a number.
 const WINDOW_BITS: u128 = (1 << (8 * WINDOW_BYTES)) - 1;
 
-/// A window as a number: of two that are filled up with zeros, the lesser has the lesser number, or they differ by nothing but
-/// zeros at their ends.
+/// A window as a number. Of two windows padded with zeros, the lesser has the lesser number; equal numbers differ only in zeros at their
+/// ends.
 fn as_number(window: &[u8; WINDOW_BYTES]) -> u128 {
     let mut bytes = [0; size_of::<u128>()];
     bytes[size_of::<u128>() - WINDOW_BYTES..].copy_from_slice(window);
     u128::from_be_bytes(bytes)
 }
 
-/// The front of some bytes, filled up with zeros.
+/// The first bytes, padded with zeros.
 fn front(bytes: &[u8]) -> [u8; WINDOW_BYTES] {
     let mut front = [0; WINDOW_BYTES];
     let length = bytes.len().min(WINDOW_BYTES);
@@ -117,7 +117,7 @@ fn front(bytes: &[u8]) -> [u8; WINDOW_BYTES] {
     front
 }
 
-/// Length of what two byte strings have in common at their front.
+/// Length of the common prefix of two byte strings.
 pub(crate) fn common_prefix(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
@@ -132,7 +132,7 @@ pub(crate) struct Leaf<'block> {
 }
 
 impl<'block> Leaf<'block> {
-    /// Looks at a block; nothing behind its bounds is believed.
+    /// Reads a block and checks that all entries are within bounds.
     pub(crate) fn from_block(sealed: &Sealed<'block>) -> Result<Self, Damage> {
         let (row, _) = LeafRow::ref_from_prefix(&sealed.bytes[HEADER_BYTES..]).map_err(|_| Damage::Length)?;
         let prefix_bytes = usize::from(row.prefix_bytes.get());
@@ -147,12 +147,12 @@ impl<'block> Leaf<'block> {
         Ok(Leaf { prefix, window_bytes, entries, epoch: sealed.epoch })
     }
 
-    /// The epoch in which it was written.
+    /// The epoch in which the leaf was written.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -171,19 +171,20 @@ impl<'block> Leaf<'block> {
         &self.entries[index].window[..self.pointer(index).known()]
     }
 
-    /// What is known of an entry's key.
+    /// The known part of an entry's key.
     pub(crate) fn key(&self, index: usize) -> KnownKey {
-        // Allocators give no less, but for a word: a key that is a little longer than what is known takes no other room when its record is read.
+        // Allocators give this much in any case. A key that is a little longer than its known part needs no other allocation when its
+        // record is read.
         const UNIT: usize = 2 * size_of::<u64>();
-        let room = (self.prefix.len() + WINDOW_BYTES + UNIT / 2).next_multiple_of(UNIT) - UNIT / 2;
-        let mut bytes = Vec::with_capacity(room);
+        let space = (self.prefix.len() + WINDOW_BYTES + UNIT / 2).next_multiple_of(UNIT) - UNIT / 2;
+        let mut bytes = Vec::with_capacity(space);
         bytes.extend_from_slice(self.prefix);
         bytes.extend_from_slice(self.window(index));
         let pointer = self.pointer(index);
         KnownKey { bytes, complete: pointer.is_complete(), hash: self.hash(index), pointer: pointer.record() }
     }
 
-    /// The entries whose keys may be this one or its neighbours: all before them are less, all behind them are greater.
+    /// The entries whose keys may equal `key`: all keys before them are less, all after them are greater.
     pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<usize> {
         let shared = common_prefix(self.prefix, key);
         if shared < self.prefix.len() {
@@ -192,8 +193,7 @@ impl<'block> Leaf<'block> {
             let place = if is_less { 0 } else { self.len() };
             return place..place;
         }
-        // Entries of which fewer bytes are known than of others would not be in order by what is known: only as many as are
-        // known of all count.
+        // Windows of different lengths would not be in order by their known bytes: only as many bytes count as are known of all entries.
         let known_of_all = !(WINDOW_BITS >> (8 * self.window_bytes));
         let at = |index: usize| as_number(&self.entries[index].window) & known_of_all;
         let wanted = as_number(&front(&key[shared..])) & known_of_all;
@@ -202,7 +202,7 @@ impl<'block> Leaf<'block> {
         first..behind
     }
 
-    /// Whether a candidate is the key: `None` if its record has to say so.
+    /// Whether a candidate is the key; `None` if only its record can tell.
     pub(crate) fn is_key(&self, index: usize, key: &[u8], hash: u32) -> Option<bool> {
         if self.hash(index) != hash {
             return Some(false);
@@ -233,22 +233,22 @@ pub(crate) struct LeafBuilder {
 }
 
 impl LeafBuilder {
-    /// Whether it has room for a key, and how long its prefix would be then.
+    /// The length of the prefix with another key, if the key fits.
     fn prefix_with(&self, key: &KnownKey) -> Option<usize> {
         let prefix_bytes = match self.keys.first() {
             Some(first) => common_prefix(&first.bytes[..self.prefix_bytes], &key.bytes),
             None => key.bytes.len().min(PREFIX_BYTES_MAX),
         };
-        let room = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
-        ((self.keys.len() + 1) * size_of::<EntryRow>() <= room).then_some(prefix_bytes)
+        let space = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
+        ((self.keys.len() + 1) * size_of::<EntryRow>() <= space).then_some(prefix_bytes)
     }
 
-    /// Appends a key that is greater than all before; gives it back if there is no room.
+    /// Appends a key that is greater than all before; returns the key if it does not fit.
     pub(crate) fn push(&mut self, key: KnownKey) -> Result<(), KnownKey> {
         match self.prefix_with(&key) {
             Some(prefix_bytes) => {
                 self.prefix_bytes = prefix_bytes;
-                // Of those between the first and the last nobody asks for more than the leaf has room for.
+                // Between the first and the last key only the bytes that the leaf stores are needed.
                 if let [_, .., before] = self.keys.as_mut_slice() {
                     before.forget_end();
                 }
@@ -263,8 +263,8 @@ impl LeafBuilder {
         &self.keys
     }
 
-    /// The leaf's block. The builder is empty then.
-    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> Block {
+    /// Returns the leaf's block, and empties the builder.
+    pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
         let keys = std::mem::take(&mut self.keys);
         let prefix_bytes = std::mem::take(&mut self.prefix_bytes);
         let mut block = Block::ZERO;
@@ -293,7 +293,7 @@ impl LeafBuilder {
         if let Some(first) = keys.first() {
             block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.bytes[..prefix_bytes]);
         }
-        seal(&mut block.0, segment, Label { kind: Kind::Leaf, region, offset, epoch }, keys.len() as u16);
+        seal(&mut block.0, segment, Label { kind: Kind::Leaf, keyspace, offset, epoch }, keys.len() as u16);
         block
     }
 }
@@ -315,11 +315,11 @@ mod tests {
     fn leaf_of(keys: &[KnownKey]) -> (Block, usize) {
         let mut builder = LeafBuilder::default();
         let taken = keys.iter().take_while(|key| builder.push((*key).clone()).is_ok()).count();
-        (builder.finish(Uuid([1; 16]), 2, 4096, 5), taken)
+        (builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5), taken)
     }
 
     fn keys() -> impl Strategy<Value = BTreeSet<Vec<u8>>> {
-        // Few letters, so that keys share fronts, and are fronts of each other.
+        // Few letters, so that keys share prefixes, and are prefixes of each other.
         let key = proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(0)], 1..40);
         proptest::collection::btree_set(key, 1..160)
     }
@@ -352,7 +352,7 @@ mod tests {
         fn keys_known_in_part_stay_in_order(keys in keys(), cut in 1_usize..20) {
             let known: Vec<KnownKey> = keys.iter().enumerate().map(|(number, key)| {
                 let mut known = KnownKey::whole(key, pointer(number));
-                // The fronts of different keys may be the same.
+                // The known parts of different keys may be the same.
                 let length = key.len().min(cut + number % 3);
                 known.bytes.truncate(length);
                 known.complete = length == key.len();
@@ -368,7 +368,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_known_never_compares_wrongly(left in keys(), cut in 0_usize..20, other in 0_usize..20) {
+        fn known_parts_never_compare_wrongly(left in keys(), cut in 0_usize..20, other in 0_usize..20) {
             let whole: Vec<&Vec<u8>> = left.iter().collect();
             for pair in whole.windows(2) {
                 let part = |key: &[u8], cut: usize| {
@@ -383,10 +383,10 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_sealed_leaf_says_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
+        fn no_contents_of_a_sealed_leaf_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Leaf, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Leaf, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
             if let Ok(leaf) = Leaf::from_block(&sealed) {
                 for index in leaf.candidates(&bytes[..20]) {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_keys_the_first_and_the_last_stay_whole_until_the_leaf_is_written() {
+    fn the_first_and_the_last_of_long_keys_stay_whole_until_the_leaf_is_written() {
         let key = |number: u8| [vec![b'k'; 60_000], vec![number]].concat();
         let mut builder = LeafBuilder::default();
         let known: Vec<KnownKey> =
@@ -407,10 +407,10 @@ mod tests {
         assert_eq!((builder.keys().first(), builder.keys().last()), (known.first(), known.get(taken - 1)));
         let kept: usize = builder.keys().iter().map(|known| known.bytes.capacity()).sum();
         assert!(kept < 2 * 60_001 + taken * 600, "{kept} bytes of keys");
-        let block = builder.finish(Uuid([1; 16]), 2, 4096, 5);
+        let block = builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5);
         let leaf = Leaf::from_block(&unseal(&block.0, Kind::Leaf, 4096).expect("whole")).expect("whole");
         for number in 0..taken as u8 {
-            // All look the same, but for their hashes.
+            // All look the same except for their hashes.
             assert_eq!(leaf.candidates(&key(number)), 0..taken);
             let hash = key_hash(&key(number));
             let may_be = |index: &usize| leaf.is_key(*index, &key(number), hash) != Some(false);

@@ -1,4 +1,4 @@
-//! The volume as it lies on the device: docs/formats/volume.md in code. Bytes only; nothing here reads or writes.
+//! The format of a volume on the device: docs/formats/volume.md in code. It converts bytes only, and reads and writes no device.
 
 pub(crate) mod bitmap;
 pub(crate) mod block;

@@ -1,5 +1,5 @@
-//! A pivot: what separates two children of an inner node. A short one is in the node. Of a long one the node has the front; the rest
-//! is in pieces, each a block of its own that says where the next one is.
+//! A pivot: it separates two children of an inner node. The node holds a short pivot as a whole. Of a long pivot it holds the front; the
+//! rest is in pieces, each a block that names the next one.
 
 use std::cmp::Ordering;
 
@@ -11,11 +11,11 @@ use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal}
 use crate::format::branch::Child;
 use crate::format::geometry::BLOCK_BYTES;
 
-/// The longest pivot that is in its node, in bytes: so that a node has four children at least.
+/// The longest pivot that its node holds as a whole, in bytes: a node has four children at least.
 pub(crate) const SHORT_BYTES_MAX: usize = 1000;
-/// Bytes of a longer one that its node has: enough to tell most keys from it, and to have 31 children in a node.
+/// Bytes of a longer pivot in its node: enough to decide most comparisons, and for 31 children in a node.
 pub(crate) const FRONT_BYTES: usize = 100;
-/// Bytes of a pivot that a piece holds.
+/// Bytes of a pivot in a piece.
 pub(crate) const PIECE_BYTES: usize = BLOCK_BYTES - HEADER_BYTES - size_of::<PieceRow>();
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -26,28 +26,28 @@ struct PieceRow {
 
 const _: () = assert!(PIECE_BYTES == 4040 && FRONT_BYTES < SHORT_BYTES_MAX);
 
-/// What a long pivot has behind its front.
+/// The rest of a long pivot after its front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rest {
     /// The block of its first piece.
     pub(crate) first: Child,
-    /// How many bytes it has.
+    /// Length of the rest.
     pub(crate) bytes: usize,
 }
 
-/// A pivot, in somebody's bytes or in those of its node.
+/// A pivot, with bytes of its own or borrowed from its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pivot<Bytes> {
-    /// The pivot, or the front of one that has more.
+    /// The whole pivot, or the front of a long one.
     pub(crate) front: Bytes,
     pub(crate) rest: Option<Rest>,
 }
 
-/// One with bytes of its own.
+/// A pivot with bytes of its own.
 pub(crate) type OwnedPivot = Pivot<Vec<u8>>;
 
 impl<Bytes: AsRef<[u8]>> Pivot<Bytes> {
-    /// How it compares to a key; `compare` knows that of a rest and what the key has behind the front.
+    /// Compares the pivot with a key; `compare` compares a rest with the part of the key after the front.
     pub(crate) fn compare<Failure>(
         &self,
         key: &[u8],
@@ -56,14 +56,14 @@ impl<Bytes: AsRef<[u8]>> Pivot<Bytes> {
         let front = self.front.as_ref();
         let Some(rest) = self.rest else { return Ok(front.cmp(key)) };
         let (of_front, behind) = key.split_at(key.len().min(front.len()));
-        // A key that is shorter than the front is not equal to it.
+        // A key shorter than the front is not equal to it.
         match front.cmp(of_front) {
             Ordering::Equal => compare(rest, behind),
             unequal => Ok(unequal),
         }
     }
 
-    /// How a key compares to it of which these bytes are the front, if they tell; only of a long one.
+    /// Compares a key, of which `known` is the front, with a long pivot, if these bytes decide.
     pub(crate) fn compare_front(&self, known: &[u8]) -> Option<Ordering> {
         let front = self.front.as_ref();
         let shared = front.len().min(known.len());
@@ -72,7 +72,7 @@ impl<Bytes: AsRef<[u8]>> Pivot<Bytes> {
 }
 
 impl Pivot<&[u8]> {
-    /// With bytes of its own.
+    /// Copies the bytes.
     pub(crate) fn to_owned(self) -> OwnedPivot {
         Pivot { front: self.front.to_vec(), rest: self.rest }
     }
@@ -82,12 +82,12 @@ impl Pivot<&[u8]> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Piece<'block> {
     pub(crate) bytes: &'block [u8],
-    /// The block of the piece behind it.
+    /// The block of the next piece.
     pub(crate) next: Option<Child>,
 }
 
 impl<'block> Piece<'block> {
-    /// Looks at the piece from which on the pivot has so many bytes. All but the last are full.
+    /// Reads a piece that begins the last `left` bytes of a pivot. All pieces but the last are full.
     pub(crate) fn from_block(sealed: &Sealed<'block>, left: usize) -> Result<Self, Damage> {
         let (row, bytes) = PieceRow::ref_from_prefix(&sealed.bytes[HEADER_BYTES..]).map_err(|_| Damage::Length)?;
         let next = Some(Child::from_bits(row.next.get())).filter(|next| next.to_bits() != 0);
@@ -98,14 +98,14 @@ impl<'block> Piece<'block> {
         Ok(Piece { bytes: &bytes[..length], next })
     }
 
-    /// Its block.
-    pub(crate) fn to_block(&self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> Block {
+    /// Builds the piece's block.
+    pub(crate) fn to_block(&self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
         let row = PieceRow { next: U64::new(self.next.map_or(0, Child::to_bits)) };
         let mut block = Block::ZERO;
         let (place, rest) = block.0[HEADER_BYTES..].split_at_mut(size_of::<PieceRow>());
         place.copy_from_slice(row.as_bytes());
         rest[..self.bytes.len()].copy_from_slice(self.bytes);
-        let label = Label { kind: Kind::Pivot, region, offset, epoch };
+        let label = Label { kind: Kind::Pivot, keyspace, offset, epoch };
         seal(&mut block.0, segment, label, self.bytes.len() as u16);
         block
     }
@@ -143,14 +143,14 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_sealed_piece_says_is_no_panic(
+        fn no_contents_of_a_sealed_piece_cause_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 4048),
             count: u16,
             left in 1_usize..70_000,
         ) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Pivot, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid::from_bytes([1; 16]), Label { kind: Kind::Pivot, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Pivot, 4096).expect("whole");
             if let Ok(piece) = Piece::from_block(&sealed, left) {
                 assert_eq!(piece.bytes.len(), left.min(PIECE_BYTES));
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_as_long_as_its_place_in_the_pivot_says() {
+    fn a_piece_has_the_length_that_its_place_in_the_pivot_requires() {
         let (bytes, next) = (vec![7; PIECE_BYTES], Child::new(12_288, 5));
         for (piece, left) in [
             (Piece { bytes: &bytes, next: Some(next) }, PIECE_BYTES + 1),
             (Piece { bytes: &bytes, next: None }, PIECE_BYTES),
             (Piece { bytes: &bytes[..9], next: None }, 9),
         ] {
-            let block = piece.to_block(Uuid([1; 16]), 2, 8192, 5);
+            let block = piece.to_block(Uuid::from_bytes([1; 16]), 2, 8192, 5);
             let sealed = unseal(&block.0, Kind::Pivot, 8192).expect("whole");
             assert_eq!(Piece::from_block(&sealed, left), Ok(piece));
             for wrong in [left - 1, left + PIECE_BYTES] {

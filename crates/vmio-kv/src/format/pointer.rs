@@ -1,12 +1,12 @@
-//! The eight bytes by which a leaf's entry finds its record, and what can be known without reading it.
+//! The eight bytes with which a leaf's entry finds its record, and what they tell without a read of the record.
 
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Bytes of a key that an entry holds, behind its leaf's common prefix.
+/// Bytes of a key in an entry, after the leaf's common prefix.
 pub(crate) const WINDOW_BYTES: usize = 12;
 
 const OFFSET_BITS: u32 = 48;
-/// Heads of large values begin with a block: what their places have below is their number.
+/// Heads of large values begin at a block: the low bits of their places hold their number.
 const HEAD_NUMBER: u64 = BLOCK_BYTES as u64 - 1;
 const SIZE_SHIFT: u32 = OFFSET_BITS;
 const KIND_SHIFT: u32 = SIZE_SHIFT + 8;
@@ -15,7 +15,7 @@ const COMPLETE_SHIFT: u32 = KNOWN_SHIFT + 4;
 
 const _: () = assert!(COMPLETE_SHIFT == 62 && WINDOW_BYTES < 16);
 
-/// What an entry's record says of its key.
+/// What a record says about its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PointerKind {
@@ -29,25 +29,26 @@ pub(crate) enum PointerKind {
     Inline = 3,
 }
 
-/// Where a record is: bits 0 to 47 its byte in the volume, of the head of a large value with its number in bits 0 to 11, 48 to 55 its size class, 56 and 57 its kind. In a leaf also, in bits
-/// 58 to 61, how many bytes of the entry's window are part of the key, and in bit 62 whether the key ends with them.
+/// A record's place: bits 0 to 47 are its byte in the volume; for the head of a large value, bits 0 to 11 are the head's number. Bits 48 to
+/// 55 are its size class, 56 and 57 its kind. In a leaf, bits 58 to 61 are the number of bytes of the entry's window that belong to the
+/// key, and bit 62 says whether the key ends with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pointer(u64);
 
 impl Pointer {
-    /// Of a record of so many bytes.
+    /// A pointer to a record of `record_bytes` bytes.
     pub(crate) fn new(kind: PointerKind, offset: u64, record_bytes: u32) -> Self {
         assert!(offset < 1 << OFFSET_BITS, "a record at {offset}");
         Pointer(offset | u64::from(size_class(record_bytes)) << SIZE_SHIFT | (kind as u64) << KIND_SHIFT)
     }
 
-    /// Of the head of a large value.
+    /// A pointer to the head of a large value.
     pub(crate) fn of_head(offset: u64, number: u32, bytes: u32) -> Self {
         assert!(offset & HEAD_NUMBER == 0 && u64::from(number) <= HEAD_NUMBER, "head {number} at {offset}");
         Self::new(PointerKind::Extents, offset | u64::from(number), bytes)
     }
 
-    /// As it stands in a leaf.
+    /// From its bits in a leaf.
     pub(crate) fn from_bits(bits: u64) -> Self {
         Pointer(bits)
     }
@@ -56,13 +57,13 @@ impl Pointer {
         self.0
     }
 
-    /// The byte of the volume at which the record begins.
+    /// The record's place in the volume, in bytes.
     pub(crate) fn offset(self) -> u64 {
         let number = if self.kind() == PointerKind::Extents { HEAD_NUMBER } else { 0 };
         self.0 & ((1 << OFFSET_BITS) - 1) & !number
     }
 
-    /// The number of the head of a large value: it tells it from others that were at the same place.
+    /// The number of a large value's head: it distinguishes the head from others at the same place.
     pub(crate) fn head_number(self) -> u32 {
         (self.0 & HEAD_NUMBER) as u32
     }
@@ -76,35 +77,35 @@ impl Pointer {
         }
     }
 
-    /// About how long the record is, an eighth too long at most: what it leaves behind as garbage.
+    /// The approximate length of the record, an eighth too long at most: the garbage that the record becomes.
     pub(crate) fn record_bytes(self) -> u32 {
         class_bytes((self.0 >> SIZE_SHIFT) as u8)
     }
 
-    /// With what its leaf knows of the key.
+    /// With the leaf's knowledge of the key.
     pub(crate) fn with_known(self, known: usize, complete: bool) -> Self {
         assert!(known <= WINDOW_BYTES, "{known} bytes of a window");
         let record = self.record();
         Pointer(record.0 | (known as u64) << KNOWN_SHIFT | u64::from(complete) << COMPLETE_SHIFT)
     }
 
-    /// How many bytes of the entry's window are the key's.
+    /// Bytes of the entry's window that belong to the key.
     pub(crate) fn known(self) -> usize {
         ((self.0 >> KNOWN_SHIFT & 15) as usize).min(WINDOW_BYTES)
     }
 
-    /// Whether the key ends where what is known of it does.
+    /// Whether the known bytes are the whole key.
     pub(crate) fn is_complete(self) -> bool {
         self.0 >> COMPLETE_SHIFT & 1 == 1
     }
 
-    /// Without what a leaf says: equal for equal records.
+    /// Without the bits of a leaf: equal for equal records.
     pub(crate) fn record(self) -> Self {
         Pointer(self.0 & ((1 << KNOWN_SHIFT) - 1))
     }
 }
 
-/// Five bits of exponent and three of mantissa.
+/// A size class has five bits of exponent and three of mantissa.
 fn size_class(bytes: u32) -> u8 {
     let wanted = bytes.max(8);
     let exponent = 28 - wanted.leading_zeros();

@@ -1,4 +1,4 @@
-//! A record of the log: a key and what became of it, or a mark.
+//! A record of the log: a put or a deletion of a key, or a mark.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,17 +8,17 @@ use crate::format::block::Uuid;
 
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
-/// The longest value that may be in the log itself, in bytes: older programs put such there, `log::LOG_VALUE_BYTES_MAX` is what is put now.
+/// The longest value in the log itself, in bytes. Older programs wrote such values; `log::LOG_VALUE_BYTES_MAX` is the limit for new ones.
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 20;
-/// Records begin at multiples of it.
+/// Records begin at multiples of this.
 pub(crate) const ALIGNMENT: usize = 8;
-/// Length of what is in front of the key.
+/// Bytes before the key.
 pub(crate) const FRONT_BYTES: usize = size_of::<RecordRow>();
 
-/// More records of the same batch follow: none of them counts without the last.
+/// More records of the same batch follow: without the last, none of them counts.
 const CONTINUES: u8 = 1;
 
-/// No chunk has such a generation: no record of the log passes for a head.
+/// No chunk has such a generation, so no record of the log passes for a head.
 const HEAD: u64 = 1 << 63;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -29,27 +29,27 @@ struct RecordRow {
     flags: u8,
     key_bytes: U16,
     value_bytes: U32,
-    region: U32,
+    keyspace: U32,
     sequence: U64,
 }
 
 const _: () = assert!(FRONT_BYTES == 24 && FRONT_BYTES.is_multiple_of(ALIGNMENT));
 
-/// What a record is about.
+/// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
     /// The key has this value.
     Put = 1,
-    /// The key has none.
+    /// The key is deleted.
     Delete = 2,
-    /// The log goes on in the next chunk.
+    /// The log continues in the next chunk.
     EndOfChunk = 3,
-    /// All records with lower numbers than the value's eight bytes say were durable when this was written.
+    /// All records with lower numbers than the value's eight bytes were durable when this was written.
     Durable = 4,
-    /// The region's records before this one are about to be spilled.
-    SpillMark = 5,
-    /// A record that was moved: the value begins with its own number and the pointer that it had.
+    /// The keyspace's records before this one are about to be compacted.
+    FlushMark = 5,
+    /// A record that was moved: the value begins with the record's own number and its former pointer.
     Relocation = 6,
     /// All keys from the key up to the value are deleted.
     RangeDelete = 7,
@@ -64,7 +64,7 @@ impl RecordKind {
             2 => RecordKind::Delete,
             3 => RecordKind::EndOfChunk,
             4 => RecordKind::Durable,
-            5 => RecordKind::SpillMark,
+            5 => RecordKind::FlushMark,
             6 => RecordKind::Relocation,
             7 => RecordKind::RangeDelete,
             8 => RecordKind::Extents,
@@ -90,22 +90,22 @@ pub(crate) struct Record<'bytes> {
     pub(crate) kind: RecordKind,
     /// Whether the next record belongs to the same batch.
     pub(crate) continues: bool,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) sequence: u64,
     pub(crate) key: &'bytes [u8],
     pub(crate) value: &'bytes [u8],
 }
 
-/// What checksums of records begin with: those of another segment, or of a chunk's former life, pass for none of this one.
+/// The start value of record checksums: records of another segment, or of another generation of a chunk, never pass for records of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(u32);
 
 impl Seed {
     pub(crate) fn new(segment: Uuid, generation: u64) -> Self {
-        Seed(crc32c::crc32c_append(crc32c::crc32c(&segment.0), &generation.to_le_bytes()))
+        Seed(crc32c::crc32c_append(crc32c::crc32c(segment.as_bytes()), &generation.to_le_bytes()))
     }
 
-    /// That of a large value's head which begins at that byte of the volume, with a block, and has that number.
+    /// The seed of a large value's head with that number, at that byte of the volume.
     pub(crate) fn of_head(segment: Uuid, offset: u64, number: u32) -> Self {
         Self::new(segment, HEAD | offset | u64::from(number))
     }
@@ -125,12 +125,12 @@ pub(crate) const fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize 
 }
 
 impl<'bytes> Record<'bytes> {
-    /// Its length in the log.
+    /// The record's length in the log.
     pub(crate) fn bytes(&self) -> usize {
         record_bytes(self.key.len(), self.value.len())
     }
 
-    /// Writes it to the front of `place`, which has room for it.
+    /// Writes the record to the front of `place`, which must be long enough.
     pub(crate) fn write(&self, seed: Seed, place: &mut [u8]) {
         assert!(self.kind.has_key() != self.key.is_empty(), "a {:?} with {} bytes of key", self.kind, self.key.len());
         assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= VALUE_BYTES_MAX + KEY_BYTES_MAX);
@@ -141,7 +141,7 @@ impl<'bytes> Record<'bytes> {
             flags: if self.continues { CONTINUES } else { 0 },
             key_bytes: U16::new(self.key.len().saturating_sub(1) as u16),
             value_bytes: U32::new(self.value.len() as u32),
-            region: U32::new(self.region),
+            keyspace: U32::new(self.keyspace),
             sequence: U64::new(self.sequence),
         };
         let (front, rest) = place.split_at_mut(FRONT_BYTES);
@@ -155,7 +155,7 @@ impl<'bytes> Record<'bytes> {
         place[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads the record at the front of `bytes`, whose checksum is checked.
+    /// Reads the record at the front of `bytes`, and checks its checksum.
     pub(crate) fn read(seed: Seed, bytes: &'bytes [u8]) -> Result<Self, Damage> {
         let record = Self::read_unchecked(bytes)?;
         let whole = bytes.get(..record.bytes()).ok_or(Damage::Length)?;
@@ -166,7 +166,7 @@ impl<'bytes> Record<'bytes> {
         Ok(record)
     }
 
-    /// How long the record says it is, if that can be: known from its front alone.
+    /// Returns the length that a record's front states, if it is possible.
     pub(crate) fn length(front: &[u8; FRONT_BYTES]) -> Result<usize, Damage> {
         let (row, _) = RecordRow::ref_from_prefix(front).map_err(|_| Damage::Length)?;
         let kind = RecordKind::from_byte(row.kind);
@@ -180,7 +180,7 @@ impl<'bytes> Record<'bytes> {
     }
 
     fn read_unchecked(bytes: &'bytes [u8]) -> Result<Self, Damage> {
-        // A copy, so that all that follows is about the same bytes, though the page may become another meanwhile.
+        // A copy, so that all that follows sees the same bytes even if the page changes meanwhile.
         let front = *bytes.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length)?;
         let length = Self::length(&front)?;
         let (row, _) = RecordRow::ref_from_prefix(&front).map_err(|_| Damage::Length)?;
@@ -191,7 +191,7 @@ impl<'bytes> Record<'bytes> {
         Ok(Record {
             kind,
             continues: row.flags & CONTINUES != 0,
-            region: row.region.get(),
+            keyspace: row.keyspace.get(),
             sequence: row.sequence.get(),
             key,
             value: &rest[..row.value_bytes.get() as usize],
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn seed() -> Seed {
-        Seed::new(Uuid([7; 16]), 3)
+        Seed::new(Uuid::from_bytes([7; 16]), 3)
     }
 
     proptest! {
@@ -214,27 +214,27 @@ mod tests {
         fn a_record_comes_back(
             key in proptest::collection::vec(any::<u8>(), 1..100),
             value in proptest::collection::vec(any::<u8>(), 0..300),
-            region: u32,
+            keyspace: u32,
             sequence: u64,
             continues: bool,
         ) {
-            let record = Record { kind: RecordKind::Put, continues, region, sequence, key: &key, value: &value };
+            let record = Record { kind: RecordKind::Put, continues, keyspace, sequence, key: &key, value: &value };
             let mut place = vec![0xff; record.bytes() + 50];
             record.write(seed(), &mut place);
             prop_assert_eq!(Record::read(seed(), &place), Ok(record));
-            prop_assert_eq!(Record::read(Seed::new(Uuid([7; 16]), 4), &place), Err(Damage::Checksum));
+            prop_assert_eq!(Record::read(Seed::new(Uuid::from_bytes([7; 16]), 4), &place), Err(Damage::Checksum));
         }
 
         #[test]
-        fn whatever_bytes_are_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Record::read(seed(), &bytes);
         }
     }
 
     #[test]
-    fn each_flipped_bit_is_noticed() {
+    fn each_flipped_bit_is_detected() {
         let record =
-            Record { kind: RecordKind::Put, continues: false, region: 1, sequence: 2, key: b"key", value: b"value" };
+            Record { kind: RecordKind::Put, continues: false, keyspace: 1, sequence: 2, key: b"key", value: b"value" };
         let mut place = vec![0; record.bytes()];
         record.write(seed(), &mut place);
         for bit in 0..place.len() * 8 {
@@ -248,7 +248,7 @@ mod tests {
     fn the_longest_key_fits_its_two_bytes() {
         let key = vec![1; KEY_BYTES_MAX];
         let record =
-            Record { kind: RecordKind::Delete, continues: false, region: 1, sequence: 2, key: &key, value: &[] };
+            Record { kind: RecordKind::Delete, continues: false, keyspace: 1, sequence: 2, key: &key, value: &[] };
         let mut place = vec![0; record.bytes()];
         record.write(seed(), &mut place);
         assert_eq!(Record::read(seed(), &place), Ok(record));

@@ -1,4 +1,4 @@
-//! A block of the unit table: what each of 252 units is for.
+//! A block of the unit table: the purposes of 252 allocation units.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +14,7 @@ const START: usize = BLOCK_BYTES - ROWS * size_of::<UnitRow>();
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct UnitRow {
-    region: U32,
+    keyspace: U32,
     purpose: u8,
     level: u8,
     flags: U16,
@@ -24,10 +24,10 @@ struct UnitRow {
 
 const _: () = assert!(size_of::<UnitRow>() == 16 && START == 64);
 
-/// What a unit is for. Units are given to one region and one purpose, so that priorities and read spans stay apart.
+/// The purpose of an allocation unit. A unit belongs to one keyspace and one purpose, so that priorities and read spans stay separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
-    /// Nobody has it.
+    /// The unit is free.
     #[default]
     Free,
     /// The first unit of a group.
@@ -40,12 +40,12 @@ pub(crate) enum Purpose {
     Branches(u8),
     /// Large values.
     Extents,
-    /// The segment's own blocks: its catalogue of regions and its free log.
+    /// The segment's own blocks: its catalogue of keyspaces and its free log.
     Segment,
 }
 
 impl Purpose {
-    /// What it is called.
+    /// The purpose's name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Purpose::Free => "nothing",
@@ -58,7 +58,7 @@ impl Purpose {
         }
     }
 
-    /// The level whose nodes it is for; 0 for none.
+    /// The level whose nodes the unit holds; 0 for other purposes.
     pub(crate) fn level(self) -> u8 {
         self.to_bytes().1
     }
@@ -92,31 +92,31 @@ impl Purpose {
     }
 }
 
-/// A unit, as the table describes it.
+/// An allocation unit, as the table describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct AllocationUnit {
     pub(crate) purpose: Purpose,
-    /// The region whose unit it is; 0 for the segment's own.
-    pub(crate) region: u32,
-    /// Segments other than its own that refer to it, read-only.
+    /// The keyspace that the unit belongs to; 0 for the segment.
+    pub(crate) keyspace: u32,
+    /// Other segments that refer to the unit, read-only.
     pub(crate) references: u32,
-    /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
+    /// Bytes of a log chunk, or of extents, without a reference.
     pub(crate) garbage: u32,
-    /// Of a log chunk the epoch of the commit that ended the unit's former life; 48 bits are kept.
+    /// For a log chunk, the epoch of the commit that ended the unit's previous generation; 48 bits are stored.
     pub(crate) former_epoch: u64,
 }
 
-/// A block of the table.
-pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -> Block {
+/// Builds a block of the table.
+pub(crate) fn to_block(segment: Uuid, units: &[AllocationUnit], offset: u64, epoch: u64) -> Block {
     assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
-    let row = |unit: &Unit| {
+    let row = |unit: &AllocationUnit| {
         let (purpose, level) = unit.purpose.to_bytes();
-        let (region, flags) = match unit.purpose {
+        let (keyspace, flags) = match unit.purpose {
             Purpose::Log => (unit.former_epoch as u32, (unit.former_epoch >> 32) as u16),
-            _ => (unit.region, 0),
+            _ => (unit.keyspace, 0),
         };
         UnitRow {
-            region: U32::new(region),
+            keyspace: U32::new(keyspace),
             purpose,
             level,
             flags: U16::new(flags),
@@ -128,12 +128,12 @@ pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -
     let mut block = Block::ZERO;
     let bytes = rows.as_slice().as_bytes();
     block.0[START..START + bytes.len()].copy_from_slice(bytes);
-    seal(&mut block.0, segment, Label { kind: Kind::UnitTable, region: 0, offset, epoch }, units.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::UnitTable, keyspace: 0, offset, epoch }, units.len() as u16);
     block
 }
 
-/// What it says.
-pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
+/// Reads a block of the table.
+pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<AllocationUnit>, Damage> {
     if sealed.count > ROWS {
         return Err(Damage::Count { found: sealed.count, most: ROWS });
     }
@@ -141,11 +141,17 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
     let rows = <[UnitRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
     let unit = |row: &UnitRow| {
         let purpose = Purpose::from_bytes(row.purpose, row.level)?;
-        let (region, former_epoch) = match purpose {
-            Purpose::Log => (0, u64::from(row.region.get()) | u64::from(row.flags.get()) << 32),
-            _ => (row.region.get(), 0),
+        let (keyspace, former_epoch) = match purpose {
+            Purpose::Log => (0, u64::from(row.keyspace.get()) | u64::from(row.flags.get()) << 32),
+            _ => (row.keyspace.get(), 0),
         };
-        Ok(Unit { purpose, region, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
+        Ok(AllocationUnit {
+            purpose,
+            keyspace,
+            references: row.references.get(),
+            garbage: row.garbage.get(),
+            former_epoch,
+        })
     };
     rows.iter().map(unit).collect()
 }
@@ -160,11 +166,11 @@ mod tests {
         let kinds = [Purpose::Free, Purpose::Group, Purpose::Log, Purpose::Leaves(3), Purpose::Branches(1)];
         let more = [Purpose::Extents, Purpose::Segment];
         let unit = |purpose: &Purpose| {
-            let (region, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
-            Unit { purpose: *purpose, region, references: 1, garbage: 77, former_epoch }
+            let (keyspace, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
+            AllocationUnit { purpose: *purpose, keyspace, references: 1, garbage: 77, former_epoch }
         };
-        let units: Vec<Unit> = kinds.iter().chain(&more).map(unit).collect();
-        let block = to_block(Uuid([1; 16]), &units, 8192, 4);
+        let units: Vec<AllocationUnit> = kinds.iter().chain(&more).map(unit).collect();
+        let block = to_block(Uuid::from_bytes([1; 16]), &units, 8192, 4);
         let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), units);
     }
@@ -172,9 +178,14 @@ mod tests {
     #[test]
     fn an_unknown_purpose_or_level_is_damage() {
         for (at, what) in [(START + 4, "a unit's purpose"), (START + 5, "a unit's level")] {
-            let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
+            let mut block = to_block(Uuid::from_bytes([1; 16]), &[AllocationUnit::default()], 8192, 4);
             block.0[at] = 200;
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, region: 0, offset: 8192, epoch: 4 }, 1);
+            seal(
+                &mut block.0,
+                Uuid::from_bytes([1; 16]),
+                Label { kind: Kind::UnitTable, keyspace: 0, offset: 8192, epoch: 4 },
+                1,
+            );
             let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
             assert_eq!(from_block(&sealed), Err(Damage::Value { what, found: 200 }));
         }

@@ -1,4 +1,4 @@
-//! The volume's own two kinds of blocks: its header, and the table of its segments. Each lies there twice.
+//! The header of a volume, and the table of its segments. Each block of both is stored twice.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,17 +6,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, Group};
-use crate::format::owner::OWNERS_AT;
 
-/// The version of the format that is written, and the newest that is read.
+/// The format version that is written, and the newest that is read.
 pub(crate) const VERSION: u32 = 1;
-/// Where the two copies of the header are.
+/// Places of the header's two copies.
 pub(crate) const HEADER_OFFSETS: [u64; 2] = [0, BLOCK_BYTES as u64];
-/// Blocks of the segment table; each lies there twice, behind the header. Behind them are the owners' records.
+/// The first block of unit 0 that is for owner records; the segment table ends there.
+pub(crate) const OWNERS_AT: u64 = 256;
+/// Blocks of the segment table; each is stored twice, after the header. The owner records follow.
 pub(crate) const SEGMENT_TABLES: u64 = (OWNERS_AT - 2) / 2;
-/// Segments that a block of the table has room for.
+/// Rows in a block of the table.
 pub(crate) const SEGMENTS_A_TABLE: usize = (BLOCK_BYTES - HEADER_BYTES - 16) / size_of::<SegmentRow>();
-/// Groups that one row of the table names; a segment with more has more rows.
+/// Groups in one row of the table; a segment with more has more rows.
 pub(crate) const ROW_GROUPS: usize = 5;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -48,23 +49,23 @@ struct SegmentRow {
 const _: () = assert!(size_of::<Fields>() == 32);
 const _: () = assert!(size_of::<SegmentRow>() == 64 && SEGMENTS_A_TABLE == 63);
 
-/// A feature without which a volume must not be opened: owners' records say where groups' own units are.
+/// A feature without which a volume must not be opened: owner records say where the groups' metadata units are.
 pub(crate) const MOVED_OWN_UNITS: u64 = 1;
-/// Another one: there are several segments.
+/// Another one: the volume has several segments.
 pub(crate) const SEVERAL_SEGMENTS: u64 = 2;
-/// All that are known.
+/// All known features.
 pub(crate) const VOLUME_FEATURES: u64 = MOVED_OWN_UNITS | SEVERAL_SEGMENTS;
 
-/// What a volume says of itself as a whole.
+/// The header of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeHeader {
     pub(crate) uuid: Uuid,
     pub(crate) version: u32,
     /// Features without which the volume must not be opened.
     pub(crate) incompatible: u64,
-    /// Its length in units.
+    /// Length of the volume in allocation units.
     pub(crate) units: u64,
-    /// Segments.
+    /// Number of segments.
     pub(crate) segments: u32,
 }
 
@@ -79,7 +80,7 @@ impl VolumeHeader {
             units: U64::new(self.units),
         };
         block.0[HEADER_BYTES..HEADER_BYTES + size_of::<Fields>()].copy_from_slice(fields.as_bytes());
-        seal(&mut block.0, self.uuid, Label { kind: Kind::VolumeHeader, region: 0, offset, epoch }, 0);
+        seal(&mut block.0, self.uuid, Label { kind: Kind::VolumeHeader, keyspace: 0, offset, epoch }, 0);
         block
     }
 
@@ -103,13 +104,13 @@ pub(crate) struct SegmentEntry {
     pub(crate) groups: Vec<Group>,
 }
 
-/// Where the two copies of a block of the segment table are.
+/// Places of the two copies of a block of the segment table.
 pub(crate) fn segment_tables(index: u64) -> [u64; 2] {
     assert!(index < SEGMENT_TABLES, "block {index} of the segment table");
     [(2 + 2 * index) * BLOCK_BYTES as u64, (3 + 2 * index) * BLOCK_BYTES as u64]
 }
 
-/// A block of the table.
+/// Builds a block of the table.
 pub(crate) fn segments_to_block(volume: Uuid, segments: &[SegmentEntry], offset: u64, epoch: u64) -> Block {
     let rows: Vec<SegmentRow> = segments.iter().flat_map(rows).collect();
     assert!(rows.len() <= SEGMENTS_A_TABLE, "{} rows of segments in a block", rows.len());
@@ -117,11 +118,11 @@ pub(crate) fn segments_to_block(volume: Uuid, segments: &[SegmentEntry], offset:
     let start = BLOCK_BYTES - SEGMENTS_A_TABLE * size_of::<SegmentRow>();
     let bytes = rows.as_slice().as_bytes();
     block.0[start..start + bytes.len()].copy_from_slice(bytes);
-    seal(&mut block.0, volume, Label { kind: Kind::SegmentTable, region: 0, offset, epoch }, rows.len() as u16);
+    seal(&mut block.0, volume, Label { kind: Kind::SegmentTable, keyspace: 0, offset, epoch }, rows.len() as u16);
     block
 }
 
-/// How many rows of the table some segments take.
+/// Rows of the table for these segments.
 pub(crate) fn rows_of(segments: &[SegmentEntry]) -> usize {
     segments.iter().map(|segment| segment.groups.len().div_ceil(ROW_GROUPS)).sum()
 }
@@ -130,7 +131,7 @@ fn rows(segment: &SegmentEntry) -> impl Iterator<Item = SegmentRow> {
     let nothing = GroupRow { first_unit: U32::ZERO, units: U32::ZERO };
     segment.groups.chunks(ROW_GROUPS).map(move |groups| {
         let mut row = SegmentRow {
-            uuid: segment.uuid.0,
+            uuid: segment.uuid.into_bytes(),
             number: U32::new(segment.number),
             flags: U32::ZERO,
             groups: [nothing; ROW_GROUPS],
@@ -142,7 +143,7 @@ fn rows(segment: &SegmentEntry) -> impl Iterator<Item = SegmentRow> {
     })
 }
 
-/// The segments of a block of the table, whose rows of the same segment follow each other.
+/// Reads a block of the table, in which the rows of a segment follow each other.
 pub(crate) fn segments_from_block(sealed: &Sealed<'_>) -> Result<Vec<SegmentEntry>, Damage> {
     if sealed.count > SEGMENTS_A_TABLE {
         return Err(Damage::Count { found: sealed.count, most: SEGMENTS_A_TABLE });
@@ -156,9 +157,11 @@ pub(crate) fn segments_from_block(sealed: &Sealed<'_>) -> Result<Vec<SegmentEntr
         let groups = groups.map(|group| Group::new(u64::from(group.first_unit.get()), u64::from(group.units.get())));
         match segments.last_mut() {
             Some(last) if last.number == row.number.get() => last.groups.extend(groups),
-            _ => {
-                segments.push(SegmentEntry { uuid: Uuid(row.uuid), number: row.number.get(), groups: groups.collect() })
-            }
+            _ => segments.push(SegmentEntry {
+                uuid: Uuid::from_bytes(row.uuid),
+                number: row.number.get(),
+                groups: groups.collect(),
+            }),
         }
     }
     Ok(segments)
@@ -171,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        let header = VolumeHeader { uuid: Uuid([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
+        let header =
+            VolumeHeader { uuid: Uuid::from_bytes([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
         let block = header.to_block(4096, 9);
         let sealed = unseal(&block.0, Kind::VolumeHeader, 4096).expect("whole");
         assert_eq!(VolumeHeader::from_block(&sealed).expect("whole"), header);
@@ -182,10 +186,10 @@ mod tests {
     fn segments_with_many_groups_come_back() {
         let groups = |count| (0..count).map(|index| Group::new(1 + index * 10, 10)).collect();
         let segments = vec![
-            SegmentEntry { uuid: Uuid([1; 16]), number: 0, groups: groups(12) },
-            SegmentEntry { uuid: Uuid([2; 16]), number: 1, groups: groups(1) },
+            SegmentEntry { uuid: Uuid::from_bytes([1; 16]), number: 0, groups: groups(12) },
+            SegmentEntry { uuid: Uuid::from_bytes([2; 16]), number: 1, groups: groups(1) },
         ];
-        let block = segments_to_block(Uuid([4; 16]), &segments, segment_tables(0)[1], 3);
+        let block = segments_to_block(Uuid::from_bytes([4; 16]), &segments, segment_tables(0)[1], 3);
         let sealed = unseal(&block.0, Kind::SegmentTable, segment_tables(0)[1]).expect("whole");
         assert_eq!(segments_from_block(&sealed).expect("whole"), segments);
     }

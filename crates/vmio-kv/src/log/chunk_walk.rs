@@ -1,4 +1,4 @@
-//! Going through a chunk of the log that is no longer written to, past the mapping: nobody else will want its pages.
+//! Walks a chunk of the log that is no longer written to. It bypasses the mapping: its pages are not wanted again.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::format::record::{Record, RecordKind, Seed};
 use crate::log::Log;
 use crate::log::replay::{ChunkBytes, pointer_of, read_chunk};
 
-/// A put or a deletion that a chunk has.
+/// A put or a deletion in a chunk.
 pub(crate) struct Visited<'chunk> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) key: &'chunk [u8],
     pub(crate) value: &'chunk [u8],
     pub(crate) pointer: Pointer,
@@ -25,14 +25,14 @@ pub(crate) struct ReadChunk {
 }
 
 impl ReadChunk {
-    /// The number of its first record.
+    /// The number of the first record.
     pub(crate) fn first_sequence(&self) -> u64 {
         self.header.first_sequence
     }
 }
 
 impl Log {
-    /// Chunks that are written to, or will be next: those in memory, and the one taken in advance.
+    /// Chunks that are written to, or will be next: those in memory, and those taken in advance.
     pub(crate) fn open_chunks(&self) -> BTreeSet<u64> {
         let state = self.state();
         let next = state.chunks.iter().map(|chunk| chunk.header.next);
@@ -55,16 +55,16 @@ impl Log {
         Ok(ReadChunk { header, bytes })
     }
 
-    /// Hands all puts and deletions of a chunk to `visit`. Each chunk that the log has left says where it ends: what is not whole
-    /// before that is damaged, and no torn end.
+    /// Calls `visit` with all puts and deletions of a chunk. Each chunk that the log has left has a record that ends it: a record before
+    /// that which is not whole is damaged, not torn.
     pub(crate) fn walk<'chunk>(&self, chunk: &'chunk ReadChunk, mut visit: impl FnMut(Visited<'chunk>)) -> Result<()> {
         let ReadChunk { header, bytes } = chunk;
         let seed = Seed::new(header.segment, header.generation);
         let (mut at, mut expected) = (RECORDS_AT, header.first_sequence);
-        let (life, began) = self.life;
+        let (generation, began) = self.first_of_this_opening;
         loop {
-            // There is the record that ends it, or a former owner may go on there, and nothing of that counts.
-            if expected + 1 >= began && header.generation < life {
+            // Here the chunk ends, or a former owner may go on in it, and none of that counts.
+            if expected + 1 >= began && header.generation < generation {
                 return Ok(());
             }
             let offset = header.offset + at as u64;
@@ -77,7 +77,7 @@ impl Log {
                 RecordKind::EndOfChunk => return Ok(()),
                 RecordKind::Put | RecordKind::Delete => visit(Visited {
                     kind: record.kind,
-                    region: record.region,
+                    keyspace: record.keyspace,
                     key: record.key,
                     value: record.value,
                     pointer: pointer_of(&record, offset),

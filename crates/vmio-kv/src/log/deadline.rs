@@ -1,23 +1,23 @@
-//! By when what was appended has to be durable, where its writers do not wait for it.
+//! The deadline by which appended records have to be durable, if their writers do not wait for that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::log::State;
 
-/// No time at all.
+/// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The earliest of these times, of writes for which no flush was begun yet. It changes under the log's lock alone; who has appended under
-/// that lock before may look at it without.
+/// The earliest deadline of all writes for which no flush has begun. It changes only under the log's lock; a thread that has appended under
+/// the lock may look at it without.
 pub(super) struct Deadline {
     began: Instant,
-    /// Nanoseconds from then on.
+    /// Nanoseconds since `began`.
     at: AtomicU64,
 }
 
 impl Deadline {
-    /// Nothing has to be durable.
+    /// No deadline.
     pub(super) fn new() -> Self {
         Deadline { began: Instant::now(), at: AtomicU64::new(NEVER) }
     }
@@ -26,27 +26,27 @@ impl Deadline {
         nanoseconds(self.began.elapsed())
     }
 
-    /// The time that is so much later than now.
+    /// The time in a period from now.
     pub(super) fn after(&self, period: Duration) -> u64 {
         self.now().saturating_add(nanoseconds(period))
     }
 
-    /// Whether it is that time, or an earlier one.
+    /// Whether the deadline is at that time or earlier.
     pub(super) fn is_by(&self, at: u64) -> bool {
         self.at.load(Ordering::Relaxed) <= at
     }
 
-    /// Makes it that time, unless it is earlier; tells whether it was later.
+    /// Moves the deadline to that time, unless it is earlier. Returns whether it was later.
     pub(super) fn bring_forward(&self, at: u64, _lock: &State) -> bool {
         self.at.fetch_min(at, Ordering::Relaxed) > at
     }
 
-    /// A flush is about to begin that takes in all that was appended.
+    /// Removes the deadline: a flush is about to begin that includes all that was appended.
     pub(super) fn clear(&self, _lock: &State) {
         self.at.store(NEVER, Ordering::Relaxed);
     }
 
-    /// How long it is until then.
+    /// How long it is until the deadline.
     pub(super) fn left(&self) -> Duration {
         match self.at.load(Ordering::Relaxed) {
             NEVER => Duration::MAX,
@@ -55,7 +55,7 @@ impl Deadline {
     }
 }
 
-/// In 584 years, which is for ever, all of them.
+/// All of them up to 584 years, and those beyond count as never.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }

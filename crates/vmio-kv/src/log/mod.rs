@@ -1,6 +1,6 @@
-//! The value log of a segment: records are appended to chunks of 2 MiB, written in large pieces, and made durable together.
+//! The value log of a segment. Records are appended to chunks of 2 MiB, written in large pieces, and made durable together.
 //!
-//! The newest chunks are in memory until they are on the device, so that nobody waits for a write to read what he has put.
+//! The newest chunks stay in memory until they are on the device, so that a reader never waits for the write of a record.
 
 mod chunk_walk;
 mod deadline;
@@ -17,6 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
+use crate::batching_lock::BatchingLock;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::Block;
@@ -24,9 +25,8 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
-use crate::streak_lock::StreakLock;
-use crate::volume::reserve::{Claim, Reservation};
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
 use reader::ChunkSeeds;
@@ -34,98 +34,98 @@ pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, replay_again
 use tail_chunk::{Appender, ChunkMemory, TailChunk};
 pub(crate) use writer::LogWriter;
 
-/// Chunks in memory: one that is filled, and others that are on their way to the device.
+/// The most chunks in memory: one that is filled, and others on their way to the device.
 const TAIL_CHUNKS_MAX: usize = 4;
-/// So much is written at a time.
+/// How much is written at a time.
 const WRITE_BYTES: usize = 256 << 10;
-/// Who appends waits while more than this is in memory alone. So nobody waits for more than a write: less than the chunks take,
-/// or the appender would wait for a whole one of them.
+/// Appenders wait while more than this is in memory alone. The limit is less than the chunks hold, so that an appender waits for one write
+/// at most, not for a whole chunk.
 const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
-/// The longest value that is put into the log; longer ones go to extents. A record lies in one chunk as a whole, which lacks less than an
-/// eighth in the end so.
+/// The longest value in the log; longer ones go to extents. A record lies within one chunk, so that a chunk wastes less than an eighth at its
+/// end.
 pub(crate) const LOG_VALUE_BYTES_MAX: usize = 256 << 10;
 const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
-/// The record that ends a chunk; there is always room for it.
+/// The bytes of the record that ends a chunk. There is always space for it.
 const END_BYTES: usize = record_bytes(0, 0);
 
-/// What somebody wants to append.
+/// A record to append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Append<'bytes> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) key: &'bytes [u8],
     pub(crate) value: &'bytes [u8],
 }
 
-/// Where a record went.
+/// The number and the place of an appended record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Appended {
     pub(crate) sequence: u64,
     pub(crate) pointer: Pointer,
 }
 
-/// The log.
+/// The log of a segment.
 pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
-    life: (u64, u64),
-    pub(super) state: StreakLock<State>,
-    /// Somebody may go on who appends, or who writes.
+    first_of_this_opening: (u64, u64),
+    pub(super) state: BatchingLock<State>,
+    /// Signalled when appenders or the writer may go on.
     pub(super) changed: Condvar,
-    /// A flush has ended.
+    /// Signalled when a flush has ended.
     flushed: Condvar,
     deadline: Deadline,
-    /// Only one thread at a time writes.
+    /// Held by the one thread that writes.
     pub(super) writing: Mutex<()>,
     /// The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
-    /// What the checksums of the others' records begin with.
+    /// The seeds of the checksums in all chunks.
     seeds: ChunkSeeds,
-    /// A chunk was begun since somebody last asked.
+    /// Whether a chunk was begun since the last look.
     has_begun_chunk: AtomicBool,
-    /// Whether it has a chunk to go on in. Without one nothing may be committed that says where the log is read from.
+    /// Whether the log has a chunk to go on in. Without one, no commit may say where the log is read from.
     goes_on: bool,
 }
 
-/// What appenders and the writer share.
+/// The state that appenders and the writer share.
 pub(super) struct State {
-    /// Chunks in memory, the newest last; that is the appender's.
+    /// The chunks in memory. The last one is the appender's.
     chunks: Vec<Arc<TailChunk>>,
     appender: Appender,
-    /// Memory for the next one.
+    /// Memory for the next chunk.
     spare: Option<ChunkMemory>,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
-    /// A record was appended, and not written, of a large value that may not be durable.
+    /// Whether a record of a large value was appended that may not be durable, and the record was not written yet.
     refers_ahead: bool,
     next_sequence: u64,
     /// Records with lower numbers are durable.
     durable: u64,
     /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
     vouched: u64,
-    /// The chunks that an opening might read back, with the numbers that they begin with, the oldest first.
+    /// The chunks that an opening would read back, with their first numbers, the oldest first.
     to_read_back: VecDeque<(u64, u64)>,
-    /// How far an opening has read back what it reads once more; nothing if it does not.
+    /// How far an opening has read the log back again; `None` if none does.
     replayed: Option<(u64, u64)>,
-    /// Somebody appends who lets go of the lock in between: nothing comes between his records.
+    /// Whether an appender has let go of the lock for a while: no record comes between its own.
     is_appending: bool,
-    /// Somebody makes all durable that there is when he begins to write.
+    /// Whether a thread is making all records durable that there were when it began to write.
     is_flushing: bool,
     failed: Option<String>,
     stopping: bool,
 }
 
 impl Log {
-    /// Goes on behind what recovery found, in a chunk of its own. That the segment has this owner must be durable.
+    /// Goes on behind the recovered records, in another chunk. That this owner has the segment must be durable.
     pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
         let mut failed = None;
         let mut next_sequence = end.next_sequence;
         let header = match end.empty {
-            // Nothing was written since the last opening: no more room is taken.
+            // Nothing was written since the last opening: no more space is taken.
             Some(empty) => ChunkHeader { generation: owner_epoch << 32, begins_anew: true, ..empty },
             None => {
                 let next = segment.take_chunk().or_else(|error| match error {
-                    // What is there can be read all the same.
+                    // The records that are there can be read all the same.
                     Error::Full { .. } => {
                         failed = Some("it is full".to_owned());
                         Ok(0)
@@ -149,7 +149,7 @@ impl Log {
                 }
             }
         };
-        segment.ensure_room(header.offset / CHUNK_BYTES as u64)?;
+        segment.ensure_space(header.offset / CHUNK_BYTES as u64)?;
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let mut to_read_back = end.to_read_back;
         if end.empty.is_none() {
@@ -163,14 +163,14 @@ impl Log {
             let chunk = state.appender.chunk();
             front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
             log.device().write(header.offset, &front.0)?;
-            // What this opening has not found must not come back: before anybody sees that it is gone, nothing leads to it.
+            // Records that this opening has not found must never come back: nothing may lead to them before their loss is seen.
             log.device().flush()?;
         }
         drop(state);
         Ok(log)
     }
 
-    /// What recovery found, to which nothing is appended.
+    /// The recovered records, to which none is appended.
     pub(crate) fn read_only(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Self {
         let header = ChunkHeader {
             segment: segment.uuid,
@@ -181,11 +181,11 @@ impl Log {
             next: 0,
             begins_anew: true,
         };
-        let why = "it was opened for reading alone".to_owned();
+        let why = "it was opened read-only".to_owned();
         Self::with(segment, header, end.next_sequence, end.to_read_back, Some(why))
     }
 
-    /// One that goes on in a chunk, of which nothing is on the device.
+    /// A log that goes on in a chunk, of which nothing is on the device.
     fn with(
         segment: Arc<Segment>,
         header: ChunkHeader,
@@ -216,8 +216,8 @@ impl Log {
         };
         Log {
             segment,
-            life: (header.generation, header.first_sequence),
-            state: StreakLock::new(state),
+            first_of_this_opening: (header.generation, header.first_sequence),
+            state: BatchingLock::new(state),
             changed: Condvar::new(),
             flushed: Condvar::new(),
             deadline: Deadline::new(),
@@ -229,7 +229,7 @@ impl Log {
         }
     }
 
-    /// Fails where it had no chunk to go on in when it was opened.
+    /// Fails if the log had no chunk to go on in when it was opened.
     pub(crate) fn check_goes_on(&self) -> Result<()> {
         let failed = || self.state().failed.clone().unwrap_or_default();
         if self.goes_on { Ok(()) } else { Err(self.stopped(&failed())) }
@@ -247,17 +247,22 @@ impl Log {
         self.segment.stopped(why)
     }
 
-    /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
+    /// Appends records atomically, and returns where each is. They are durable after [`Self::sync`].
     ///
-    /// It is refused beforehand if the claim is to more chunks than there are for it; others leave them alone from then on.
-    pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
+    /// It fails before the first record if its priority does not get enough chunks. Other writes cannot take these chunks meanwhile.
+    pub(crate) fn append(
+        &self,
+        records: &[Append<'_>],
+        priority: SpacePriority,
+        appended: &mut Vec<Appended>,
+    ) -> Result<()> {
         appended.clear();
         let mut state = self.turn();
-        let mut room = self.reserve_room(&state, records, claim)?;
+        let mut space = self.reserve_space(&state, records, priority)?;
         state.is_appending = true;
         let mut done = Ok(());
         for (index, record) in records.iter().enumerate() {
-            done = self.make_room(&mut state, record_bytes(record.key.len(), record.value.len()), &mut room);
+            done = self.make_space(&mut state, record_bytes(record.key.len(), record.value.len()), &mut space);
             if let Err(error) = &done {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
@@ -272,18 +277,18 @@ impl Log {
         done
     }
 
-    /// Appends a record that stands alone.
-    pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
+    /// Appends a single record.
+    pub(crate) fn append_one_record(&self, record: &Append<'_>, priority: SpacePriority) -> Result<Appended> {
         let mut state = self.turn();
-        let mut room = self.reserve_room(&state, std::slice::from_ref(record), claim)?;
+        let mut space = self.reserve_space(&state, std::slice::from_ref(record), priority)?;
         let bytes = record_bytes(record.key.len(), record.value.len());
-        let done = self.make_room(&mut state, bytes, &mut room);
+        let done = self.make_space(&mut state, bytes, &mut space);
         let appended = done.map(|()| self.append_one(&mut state, record, false));
         self.end_turn(state);
         appended
     }
 
-    /// Waits until nobody appends.
+    /// Waits until no thread appends.
     fn turn(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         while state.is_appending {
@@ -292,7 +297,7 @@ impl Log {
         state
     }
 
-    /// Lets others append, and has the writer write if there is enough for a piece.
+    /// Ends a turn, and wakes the writer if there is enough to write.
     fn end_turn(&self, mut state: MutexGuard<'_, State>) {
         let others_wait = std::mem::replace(&mut state.is_appending, false);
         let is_piece = writer::unwritten(&state) >= WRITE_BYTES;
@@ -302,34 +307,39 @@ impl Log {
         }
     }
 
-    /// Reserves the chunks that records may take. Who appends is alone: the chunk that was begun stays his meanwhile.
-    fn reserve_room(&self, state: &State, records: &[Append<'_>], claim: Claim) -> Result<Reservation<'_>> {
-        let beside = record_bytes(0, 8) + END_BYTES;
-        let (mut chunks, mut room) = (0, state.appender.room());
+    /// Reserves the chunks that records may take. The caller has the turn, so that no other record goes to the present chunk.
+    fn reserve_space(
+        &self,
+        state: &State,
+        records: &[Append<'_>],
+        priority: SpacePriority,
+    ) -> Result<SpaceReservation<'_>> {
+        let overhead = record_bytes(0, 8) + END_BYTES;
+        let (mut chunks, mut space) = (0, state.appender.space());
         for record in records {
             let bytes = record_bytes(record.key.len(), record.value.len());
-            if room < bytes + beside {
+            if space < bytes + overhead {
                 chunks += 1;
-                room = CHUNK_BYTES - RECORDS_AT;
+                space = CHUNK_BYTES - RECORDS_AT;
             }
-            room = room.saturating_sub(bytes + beside);
+            space = space.saturating_sub(bytes + overhead);
         }
-        match (claim, chunks) {
-            // What is moved makes room.
-            (Claim::Move, 0) => Ok(self.segment.reserve_none()),
-            // It takes none, but for the chunk of the next opening, which must be able to collect.
-            (Claim::Delete, 0) => self.segment.reserve(Claim::Move, 0),
-            // Refused before the room is taken that others need.
-            _ => self.segment.reserve(claim, chunks),
+        match (priority, chunks) {
+            // Moves free space.
+            (SpacePriority::Move, 0) => Ok(self.segment.reserve_none()),
+            // It takes no chunk; but the next opening takes one, and must be able to collect.
+            (SpacePriority::Delete, 0) => self.segment.reserve(SpacePriority::Move, 0),
+            // It fails before it takes space that others need.
+            _ => self.segment.reserve(priority, chunks),
         }
     }
 
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
-        let Append { kind, region, key, value } = *record;
+        let Append { kind, keyspace, key, value } = *record;
         state.refers_ahead |= kind == RecordKind::Extents;
-        let record = Record { kind, continues, region, sequence, key, value };
+        let record = Record { kind, continues, keyspace, sequence, key, value };
         let bytes = record.bytes();
         let (seed, start) = (state.appender.chunk().seed, state.appender.chunk().header.offset);
         let at = state.appender.append(bytes, |place| record.write(seed, place));
@@ -340,9 +350,14 @@ impl Log {
         Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
-    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory: then others
-    /// do not append meanwhile.
-    fn make_room(&self, state: &mut MutexGuard<'_, State>, bytes: usize, room: &mut Reservation<'_>) -> Result<()> {
+    /// Begins another chunk if the present one has no space for that many bytes. Waits for the device if too much is in memory; no other
+    /// thread appends meanwhile.
+    fn make_space(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        bytes: usize,
+        space: &mut SpaceReservation<'_>,
+    ) -> Result<()> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
@@ -351,11 +366,11 @@ impl Log {
                 return Err(self.stopped("it was closed"));
             }
             if writer::unwritten(state) <= UNWRITTEN_BYTES_MAX {
-                if self.vouch(state, bytes) || state.appender.room() >= bytes + END_BYTES {
+                if self.vouch(state, bytes) || state.appender.space() >= bytes + END_BYTES {
                     return Ok(());
                 }
                 if state.chunks.len() < TAIL_CHUNKS_MAX {
-                    self.begin_chunk(state, room)?;
+                    self.begin_chunk(state, space)?;
                     continue;
                 }
             }
@@ -365,24 +380,30 @@ impl Log {
         }
     }
 
-    /// Says in the log what is durable, if that was not said yet and there is room for it beside what comes.
+    /// Appends a record that says which records are durable, if that is news and leaves space for that many bytes.
     fn vouch(&self, state: &mut State, bytes: usize) -> bool {
         let mark = record_bytes(0, 8);
-        if state.durable <= state.vouched || state.appender.room() < bytes + mark + END_BYTES {
+        debug_assert!(
+            state.durable <= state.next_sequence,
+            "record {} is durable before it is appended",
+            state.durable
+        );
+        if state.durable <= state.vouched || state.appender.space() < bytes + mark + END_BYTES {
             return false;
         }
         state.vouched = state.durable;
         let value = state.durable.to_le_bytes();
-        let record = Append { kind: RecordKind::Durable, region: 0, key: &[], value: &value };
+        let record = Append { kind: RecordKind::Durable, keyspace: 0, key: &[], value: &value };
         self.append_one(state, &record, false);
         true
     }
 
-    fn begin_chunk(&self, state: &mut State, room: &mut Reservation<'_>) -> Result<()> {
-        let next = room.take_chunk()?;
-        let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
+    fn begin_chunk(&self, state: &mut State, space: &mut SpaceReservation<'_>) -> Result<()> {
+        let next = space.take_chunk()?;
+        let end = Append { kind: RecordKind::EndOfChunk, keyspace: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
         let last = &state.appender.chunk().header;
+        debug_assert!(last.next != 0 && last.next != next, "a chunk at {} follows itself, or nothing", last.offset);
         let header = ChunkHeader {
             segment: last.segment,
             offset: last.next,
@@ -404,14 +425,14 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes of the chunks that an opening would read back which begins with that record.
+    /// Bytes of the chunks that an opening would read back if it began with that record.
     pub(crate) fn bytes_since(&self, sequence: u64) -> u64 {
         let state = self.state();
         let chunks = state.to_read_back.len() - chunks_before(&state.to_read_back, sequence);
         chunks as u64 * CHUNK_BYTES as u64
     }
 
-    /// The chunks that an opening which begins with that record does not read back any more: each is told of once.
+    /// The chunks that an opening that begins with that record does not read back. Each is returned once.
     pub(crate) fn take_chunks_before(&self, sequence: u64) -> Vec<u64> {
         let chunks = &mut self.state().to_read_back;
         let before = chunks_before(chunks, sequence);
@@ -428,7 +449,7 @@ impl Log {
         writer::unwritten(&self.state()) > 2 * WRITE_BYTES
     }
 
-    /// Has the next record have a number that is so much higher: as if others had been there, and spilled.
+    /// Skips numbers, as if other records had had them and were compacted.
     #[cfg(test)]
     pub(crate) fn skip_numbers(&self, numbers: u64) {
         let mut state = self.state();
@@ -436,7 +457,7 @@ impl Log {
         state.durable = state.durable.max(state.next_sequence);
     }
 
-    /// Whether a chunk was begun since this was last asked.
+    /// Whether a chunk was begun since the last call.
     pub(crate) fn take_begun_chunk(&self) -> bool {
         self.has_begun_chunk.load(Ordering::Relaxed) && self.has_begun_chunk.swap(false, Ordering::Relaxed)
     }
@@ -447,12 +468,12 @@ impl Log {
         (state.appender.chunk().header.generation, state.durable)
     }
 
-    /// Says that an opening has records from one on still to read: for levels in memory, and for commits, the log ends there.
+    /// Notes that an opening has yet to read records from one on: for memtables and commits, the log ends there.
     pub(crate) fn set_replayed(&self, replayed: Option<(u64, u64)>) {
         self.state().replayed = replayed;
     }
 
-    /// Where the next record will be, or one behind it, and its number.
+    /// The place and the number of the next record, or of one behind it.
     pub(crate) fn end(&self) -> (u64, u64) {
         let state = self.state();
         if let Some(replayed) = state.replayed {
@@ -463,14 +484,14 @@ impl Log {
     }
 }
 
-/// How many chunks come before the one that a record is in: the last that begins with it or before.
+/// How many chunks come before the one that a record is in.
 fn chunks_before(chunks: &VecDeque<(u64, u64)>, sequence: u64) -> usize {
     chunks.partition_point(|(first, _)| *first <= sequence).saturating_sub(1)
 }
 
-/// Ends a chunk that the last life of the segment has left, so that each but the newest says where it ends.
+/// Ends the chunk that the last opening has left, so that each chunk but the newest says where it ends.
 fn end_chunk(segment: &Segment, header: &ChunkHeader, at: usize, sequence: u64) -> Result<()> {
-    let record = Record { kind: RecordKind::EndOfChunk, continues: false, region: 0, sequence, key: &[], value: &[] };
+    let record = Record { kind: RecordKind::EndOfChunk, continues: false, keyspace: 0, sequence, key: &[], value: &[] };
     let start = at - at % BLOCK_BYTES;
     let mut blocks = vec![Block::ZERO; (at + END_BYTES).div_ceil(BLOCK_BYTES) - start / BLOCK_BYTES];
     let bytes = blocks.as_mut_slice().as_mut_bytes();
@@ -484,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_may_be_longer_than_a_vouching_mark_leaves_room_for() {
+    fn a_batch_may_be_longer_than_the_space_beside_a_durable_mark() {
         // The longest record, a mark and an end fit a chunk of their own.
         let longest = record_bytes(crate::format::record::KEY_BYTES_MAX, crate::format::record::VALUE_BYTES_MAX);
         assert!(longest + record_bytes(0, 8) + END_BYTES + crate::format::chunk::RECORDS_AT <= CHUNK_BYTES);

@@ -1,21 +1,21 @@
-//! Reading a record by its pointer, from memory or from the device.
+//! Reads of records by their pointers, from memory or from the device.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic;
 
-use crate::device::Passed;
+use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
 use crate::log::{Log, TailChunk};
 use crate::sparse_words::SparseWords;
 
-/// What records' checksums begin with, by chunk: kept, so that reading a record does not take reading its chunk's header.
+/// The seeds of records' checksums by chunk, so that a read of a record need not read its chunk's header.
 pub(super) struct ChunkSeeds(SparseWords);
 
 impl ChunkSeeds {
@@ -26,21 +26,21 @@ impl ChunkSeeds {
     }
 
     fn get(&self, chunk: u64) -> Option<Seed> {
-        let word = self.0.get(chunk / UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
+        let word = self.0.get(chunk / ALLOCATION_UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
         (word & Self::KNOWN != 0).then_some(Seed::from_bits(word as u32))
     }
 
     pub(super) fn put(&self, chunk: u64, seed: Seed) {
-        if let Some(place) = self.0.get(chunk / UNIT_BYTES) {
+        if let Some(place) = self.0.get(chunk / ALLOCATION_UNIT_BYTES) {
             place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
         }
     }
 }
 
 impl Log {
-    /// The chunk that holds a byte of the volume, if it is in memory.
+    /// The chunk that a byte of the volume is in, if it is in memory.
     fn tail_of(&self, offset: u64) -> Option<Arc<TailChunk>> {
-        let start = offset - offset % UNIT_BYTES;
+        let start = offset - offset % ALLOCATION_UNIT_BYTES;
         self.tails.load().iter().find(|chunk| chunk.header.offset == start).cloned()
     }
 
@@ -50,20 +50,20 @@ impl Log {
         move |damage| self.device().damaged(structure, pointer.offset(), damage)
     }
 
-    /// Hands a record to `read`, its checksum checked; twice, if it may have seen something else the first time.
+    /// Calls `read` with a record whose checksum is right; twice, if the page changed the first time.
     pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl Fn(&Record<'_>) -> Answer) -> Result<Answer> {
         let damaged = self.damaged_record(pointer);
-        // It may have been written and given up since we looked: then the device has it.
+        // Otherwise it may have been written and dropped since we looked: then the device has it.
         if let Some(tail) = self.tail_of(pointer.offset()) {
             return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
         }
         let seed = self.seed_of(pointer)?;
         let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(&damaged);
         let most = (range_of(pointer).end - pointer.offset()) as usize;
-        if let Some(answer) = self.device().look_in_passing(pointer.offset(), most, whole)? {
+        if let Some(answer) = self.device().bypass_look(pointer.offset(), most, whole)? {
             return Ok(answer);
         }
-        // As far as its page, first: most records end there.
+        // First up to the end of its page, where most records end.
         let in_page = front_in_page(pointer);
         let answer = self.device().look(pointer.offset(), in_page, |bytes| {
             let length = self.length(pointer, bytes)?;
@@ -75,7 +75,7 @@ impl Log {
         }
     }
 
-    /// The same, once and in place: its pages stay in memory meanwhile.
+    /// Calls `read` with a record in place. Its pages stay pinned meanwhile.
     pub(crate) fn read_pinned<Answer>(
         &self,
         pointer: Pointer,
@@ -93,40 +93,40 @@ impl Log {
         })
     }
 
-    /// How long the record is of which these bytes are the front.
+    /// The length of a record that begins with these bytes.
     fn length(&self, pointer: Pointer, front: &[u8]) -> Result<usize> {
         let length = front.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length).and_then(Record::length);
-        let fits = |length: &usize| (pointer.offset() % UNIT_BYTES) as usize + length <= CHUNK_BYTES;
+        let fits = |length: &usize| (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize + length <= CHUNK_BYTES;
         length
             .and_then(|length| if fits(&length) { Ok(length) } else { Err(Damage::Length) })
             .map_err(self.damaged_record(pointer))
     }
 
-    /// Whether a record is one of a key.
+    /// Whether a record has that key.
     pub(crate) fn has_key(&self, pointer: Pointer, key: &[u8]) -> Result<bool> {
         Ok(self.read(pointer, |record| (record.key == key).then_some(()))?.is_some())
     }
 
-    /// Begins to read records, all at once, that are about to be wanted.
+    /// Begins to read records that will be wanted, all at once.
     pub(crate) fn fetch(&self, records: impl Iterator<Item = Pointer>) {
         self.device().fetch(self.on_device(records));
     }
 
-    /// Reads records that are about to be wanted, all at once, if they are neither in memory nor worth a place there.
-    pub(crate) fn read_in_passing(&self, records: impl Iterator<Item = Pointer>) -> Passed {
-        // Heads are looked at in place.
+    /// Reads records that will be wanted, all at once, if they are neither in the cache nor worth a place there.
+    pub(crate) fn bypass_read(&self, records: impl Iterator<Item = Pointer>) -> BypassBatch {
+        // Heads are read in place.
         let records = records.filter(|record| record.kind() != PointerKind::Extents);
-        self.device().read_in_passing(self.on_device(records))
+        self.device().bypass_read(self.on_device(records))
     }
 
-    /// The same as [`Self::read`], from what was read before if it is there.
-    pub(crate) fn read_passed<Answer>(
+    /// The same as [`Self::read`], from a bypass batch if it has the record.
+    pub(crate) fn read_from_bypass<Answer>(
         &self,
-        passed: &Passed,
+        bypassed: &BypassBatch,
         pointer: Pointer,
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Answer> {
-        if let Some(bytes) = passed.get(range_of(pointer))
+        if let Some(bytes) = bypassed.get(range_of(pointer))
             && let Ok(record) = Record::read(self.seed_of(pointer)?, bytes)
         {
             return Ok(read(&record));
@@ -134,51 +134,51 @@ impl Log {
         self.read(pointer, read)
     }
 
-    /// Has `take` see the records of those who want them, who are in the order of their records' places, and tells each what `take` has made of
-    /// it, and whether it was not in memory. Who wants one that cannot be read is told nothing.
-    pub(crate) fn read_by_place<Who, Answer>(
+    /// Reads the records of some items, which are in the order of their records' places. For each it calls `take`, and then `taken` with
+    /// the answer and whether the record was not in the cache. Items whose records cannot be read are left out.
+    pub(crate) fn read_by_place<Item, Answer>(
         &self,
-        wanted: &[Who],
-        record_of: impl Fn(&Who) -> Pointer,
-        take: impl Fn(&Who, &Record<'_>) -> Answer,
-        mut taken: impl FnMut(&Who, Answer, bool),
+        wanted: &[Item],
+        record_of: impl Fn(&Item) -> Pointer,
+        take: impl Fn(&Item, &Record<'_>) -> Answer,
+        mut taken: impl FnMut(&Item, Answer, bool),
     ) {
         let mut rest = wanted;
         while !rest.is_empty() {
             let tails = self.tails.load();
-            let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % UNIT_BYTES);
+            let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % ALLOCATION_UNIT_BYTES);
             let ranges = rest.iter().map(&record_of).map(|record| match is_in_tail(record.offset()) {
                 true => 0..0,
                 false => range_of(record),
             });
-            let (passed, count) = self.device().read_along(ranges);
+            let (bypassed, count) = self.device().bypass_read_nearby(ranges);
             let (now, later) = rest.split_at(count);
-            for who in now {
-                let record = record_of(who);
-                let is_passed = passed.get(range_of(record)).is_some();
-                if let Ok(answer) = self.read_passed(&passed, record, |record| take(who, record)) {
-                    taken(who, answer, is_passed);
+            for item in now {
+                let record = record_of(item);
+                let is_bypassed = bypassed.get(range_of(record)).is_some();
+                if let Ok(answer) = self.read_from_bypass(&bypassed, record, |record| take(item, record)) {
+                    taken(item, answer, is_bypassed);
                 }
             }
             rest = later;
         }
     }
 
-    /// Where records are that are not in memory.
+    /// The places of those records that are not in memory.
     fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
         let tails = self.tails.load();
         records.filter_map(move |record| {
-            let chunk = record.offset() - record.offset() % UNIT_BYTES;
+            let chunk = record.offset() - record.offset() % ALLOCATION_UNIT_BYTES;
             tails.iter().all(|tail| tail.header.offset != chunk).then(|| range_of(record))
         })
     }
 
-    /// What the checksum begins with of a record on the device.
+    /// The seed of a record's checksum on the device.
     fn seed_of(&self, pointer: Pointer) -> Result<Seed> {
         if pointer.kind() == PointerKind::Extents {
             return Ok(Seed::of_head(self.segment.uuid, pointer.offset(), pointer.head_number()));
         }
-        let at = (pointer.offset() % UNIT_BYTES) as usize;
+        let at = (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize;
         if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             let damage = Damage::Value { what: "its place in the chunk", found: at as u64 };
             return Err(self.damaged_record(pointer)(damage));
@@ -199,7 +199,7 @@ impl Log {
         Ok(seed)
     }
 
-    /// Learns all of a key from its record.
+    /// Reads the rest of a key from its record.
     pub(crate) fn complete(&self, known: &mut KnownKey) -> Result<()> {
         if !known.complete {
             known.bytes = self.read(known.pointer, |record| record.key.to_vec())?;
@@ -208,7 +208,7 @@ impl Log {
         Ok(())
     }
 
-    /// How two keys compare; their records are read if it takes that.
+    /// Compares two keys. Their records are read if that is needed.
     pub(crate) fn compare(&self, left: &mut KnownKey, right: &mut KnownKey) -> Result<Ordering> {
         if let Some(known) = left.compare(right) {
             return Ok(known);
@@ -223,17 +223,17 @@ impl Log {
 }
 
 fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
-    let at = (pointer.offset() % UNIT_BYTES) as usize;
+    let at = (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize;
     Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
 }
 
-/// Where a record is, as far as its pointer tells: an eighth too far at most.
+/// The range of a record, as far as its pointer tells: up to an eighth too long.
 fn range_of(pointer: Pointer) -> Range<u64> {
-    let chunk = pointer.offset() - pointer.offset() % UNIT_BYTES;
-    pointer.offset()..(chunk + UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
+    let chunk = pointer.offset() - pointer.offset() % ALLOCATION_UNIT_BYTES;
+    pointer.offset()..(chunk + ALLOCATION_UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
 }
 
-/// How many bytes of a record are looked at first: as far as its page goes, or its front.
+/// How many bytes of a record are read first: up to the end of its page, or its front.
 fn front_in_page(pointer: Pointer) -> usize {
     (BLOCK_BYTES - pointer.offset() as usize % BLOCK_BYTES).max(FRONT_BYTES)
 }

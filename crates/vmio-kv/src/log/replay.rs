@@ -1,4 +1,4 @@
-//! Reading the log back on opening: all that was appended since what the levels hold, up to where a power cut has torn it.
+//! Replay of the log on opening: all records that no level has, up to where a power cut has torn the log.
 
 use std::collections::VecDeque;
 
@@ -8,55 +8,56 @@ use crate::error::{Damage, Result};
 use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
 use crate::volume::segment::Segment;
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// The chunk that holds its last record.
+    /// The chunk with the last record.
     pub(crate) last_chunk: u64,
-    /// The one that was taken to follow it.
+    /// The chunk that was taken to follow it.
     pub(crate) next_chunk: u64,
     /// The number of the next record.
     pub(crate) next_sequence: u64,
-    /// The last chunk, if no record is in it.
+    /// The last chunk's header, if the chunk has no record.
     pub(crate) empty: Option<ChunkHeader>,
-    /// The highest generation of a chunk that was seen, though it may be none of the log any more.
+    /// The highest generation that was seen, though its chunk may not be the log's any more.
     pub(crate) generation: u64,
-    /// Bytes of records that were read.
+    /// Bytes of the records that were read.
     pub(crate) bytes: u64,
-    /// The numbers with which the chunks begin that were read.
+    /// The first numbers of the chunks that were read, with the chunks.
     pub(crate) to_read_back: VecDeque<(u64, u64)>,
-    /// The last chunk and the place of the record that ends it, if it has none yet.
+    /// The last chunk and the place of the record that is to end it, if it has none yet.
     pub(crate) open: Option<(ChunkHeader, usize)>,
 }
 
 impl End {
-    /// Has the log go on elsewhere: the last chunk is written to by a former owner, perhaps, and the next one may be as well.
+    /// Leaves the next chunk: a former owner may be writing to the last one and to this one.
     pub(crate) fn leave_next_chunk(&mut self, segment: &Segment) {
-        segment.allocator().free(Freed { offset: self.next_chunk, blocks: UNIT_BLOCKS });
+        segment.allocator().free(Freed { offset: self.next_chunk, blocks: ALLOCATION_UNIT_BLOCKS });
         (self.empty, self.open) = (None, None);
-        // Left out: where the log is read from goes on by numbers, and must leave the place where the former owner's next record would be.
+        // One number is left out: the place from which the log is read moves on by numbers, and must leave the place of the former owner's
+        // next record.
         self.next_sequence += 1;
     }
 }
 
-/// A record of a batch of which not all has been seen.
+/// A record of a batch whose end was not read yet.
 struct Waiting {
     kind: RecordKind,
-    region: u32,
+    keyspace: u32,
     sequence: u64,
     key: Vec<u8>,
-    /// Of a large value's record alone: it says where that is.
+    /// Of a large value's record only: it says where the value is.
     value: Vec<u8>,
     pointer: Pointer,
 }
 
-/// A chunk, read to where direct I/O can.
+/// A chunk's bytes, aligned for direct I/O.
 pub(super) struct ChunkBytes(Vec<Block>);
 
 impl ChunkBytes {
@@ -69,21 +70,21 @@ impl ChunkBytes {
     }
 }
 
-/// A record to be applied.
+/// A record that counts.
 pub(crate) struct Replayed<'record> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) sequence: u64,
     pub(crate) key: &'record [u8],
-    /// Of a large value's record alone.
+    /// Of a large value's record only.
     pub(crate) value: &'record [u8],
     pub(crate) pointer: Pointer,
 }
 
-/// Goes through the log from where the superblock says, and hands each record that counts to `apply`, in order. Chunks that
-/// it finds are marked as taken.
+/// Reads the log from where the superblock says, and calls `apply` with each record that counts, in order. It marks the chunks that it
+/// finds as taken.
 ///
-/// A record that is not whole is where the log was torn, unless something says that it was durable: then it is damaged.
+/// The log is torn at a record that is not whole. If something says that the record was durable, it is damaged instead.
 pub(crate) fn replay(
     segment: &Segment,
     superblock: &Superblock,
@@ -117,7 +118,7 @@ pub(crate) fn replay(
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", chunk + at as u64, Damage::Checksum));
     }
-    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
+    if !header.next.is_multiple_of(ALLOCATION_UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
         return Err(device.damaged("a chunk of the log", chunk, damage));
     }
@@ -138,7 +139,7 @@ pub(crate) fn replay(
     })
 }
 
-/// Goes through the log once more, which has been read back to `end`: from a record on, by its place and number.
+/// Reads the log once more, from a record on, by its place and number, up to `end`.
 pub(crate) fn replay_again(
     segment: &Segment,
     superblock: &Superblock,
@@ -165,17 +166,17 @@ pub(crate) fn replay_again(
     }
 }
 
-/// How far the log has been read.
+/// How far the log was read.
 struct Reading {
-    /// The chunk that is read, and what is in it.
+    /// The chunk that is being read.
     chunk: u64,
     header: ChunkHeader,
     bytes: ChunkBytes,
-    /// The place of the next record in it.
+    /// The place of the next record in the chunk.
     at: usize,
     /// The number of the next record.
     expected: u64,
-    /// All records before this number were durable once: the log says so.
+    /// All records with lower numbers were durable: the log says so.
     durable: u64,
     batch: Vec<Waiting>,
     /// Bytes of records so far.
@@ -186,7 +187,7 @@ struct Reading {
 
 impl Reading {
     fn begin(segment: &Segment, superblock: &Superblock) -> Result<Self> {
-        let chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
+        let chunk = superblock.log_replay_from - superblock.log_replay_from % ALLOCATION_UNIT_BYTES;
         let at = (superblock.log_replay_from - chunk) as usize;
         if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES).contains(&at) {
             let what = "the place from which the log is read";
@@ -208,7 +209,7 @@ impl Reading {
         })
     }
 
-    /// Reads the records of the chunk, and hands on those that count.
+    /// Reads the records of the chunk, and calls `apply` with those that count.
     fn read_records(&mut self, apply: &mut impl FnMut(Replayed<'_>) -> Result<()>) -> Result<()> {
         let seed = Seed::new(self.header.segment, self.header.generation);
         self.has_ended = false;
@@ -228,21 +229,21 @@ impl Reading {
                 RecordKind::Durable => self.durable = self.durable.max(vouched(&record)),
                 _ => {}
             }
-            let Record { kind, continues, region, sequence, key, value } = record;
+            let Record { kind, continues, keyspace, sequence, key, value } = record;
             let value = if kind == RecordKind::Extents { value } else { &[] };
             if continues {
                 let (key, value) = (key.to_vec(), value.to_vec());
-                self.batch.push(Waiting { kind, region, sequence, key, value, pointer });
+                self.batch.push(Waiting { kind, keyspace, sequence, key, value, pointer });
                 continue;
             }
             if kind == RecordKind::Durable {
-                // It may stand amid a batch, and is no part of it.
+                // It may stand within a batch, and is no part of it.
                 continue;
             }
-            for Waiting { kind, region, sequence, key, value, pointer } in self.batch.drain(..) {
-                apply(Replayed { kind, region, sequence, key: &key, value: &value, pointer })?;
+            for Waiting { kind, keyspace, sequence, key, value, pointer } in self.batch.drain(..) {
+                apply(Replayed { kind, keyspace, sequence, key: &key, value: &value, pointer })?;
             }
-            apply(Replayed { kind, region, sequence, key, value, pointer })?;
+            apply(Replayed { kind, keyspace, sequence, key, value, pointer })?;
         }
         Ok(())
     }
@@ -254,7 +255,7 @@ impl Reading {
             && (self.has_ended || next.begins_anew)
     }
 
-    /// Goes on with the chunk that follows.
+    /// Goes on with the next chunk.
     fn go_on(&mut self, next: ChunkHeader, bytes: ChunkBytes) {
         if next.begins_anew {
             self.batch.clear();
@@ -271,14 +272,13 @@ pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
     Pointer::new(kind, offset, record.bytes() as u32)
 }
 
-/// What a record of [`RecordKind::Durable`] says.
+/// The number that a record of [`RecordKind::Durable`] has.
 pub(crate) fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 
-/// Whether the chunk behind this one, whose header is not whole, begins with the record that comes next. No crash leaves that, since
-/// both begin in the same sector: the header was damaged later. The chunk's generation can only be guessed: the next of this life, or
-/// the first of a later one.
+/// Whether the next chunk, whose header is not whole, begins with the next record. Both are in one sector, so that no crash leaves this:
+/// the header was damaged later. The chunk's generation can only be guessed: the next of this opening, or the first of a later one.
 pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u64, owner_epoch: u64) -> bool {
     const OWNERS_MAX: usize = 1000;
     let owners = ((header.generation >> 32) + 1..=owner_epoch + 1).rev().take(OWNERS_MAX);
@@ -290,7 +290,7 @@ pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u
 }
 
 pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
-    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
+    if !chunk.is_multiple_of(ALLOCATION_UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }
     segment.device.read(chunk, bytes.0.as_mut_slice().as_mut_bytes())?;
@@ -300,7 +300,7 @@ pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) 
     }))
 }
 
-/// Whether something behind the end says that the record which is missing there was durable once.
+/// Whether something behind the log's end says that the missing record was durable.
 fn is_vouched_for(segment: &Segment, header: &ChunkHeader, bytes: &[u8], from: usize, expected: u64) -> Result<bool> {
     let vouches = |header: &ChunkHeader, bytes: &[u8], from: usize| {
         let seed = Seed::new(header.segment, header.generation);

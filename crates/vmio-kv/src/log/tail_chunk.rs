@@ -1,4 +1,4 @@
-//! A chunk of the log that is being filled: its bytes in memory, to be read while they are not on the device.
+//! A chunk of the log that is being filled. Its bytes are read from memory until they are on the device.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::record::Seed;
 
-/// Memory for a chunk, which one takes after the other: to make it anew costs a page fault for each page.
+/// Memory for a chunk. The next chunk reuses it: new memory costs a page fault for each page.
 pub(crate) struct ChunkMemory(Box<[UnsafeCell<Block>]>);
 
 impl ChunkMemory {
@@ -18,7 +18,7 @@ impl ChunkMemory {
     }
 }
 
-/// A chunk in memory. Who has its [`Appender`] appends; any thread may read what has been.
+/// A chunk in memory. The owner of its [`Appender`] appends; any thread may read what was appended.
 pub(crate) struct TailChunk {
     pub(crate) header: ChunkHeader,
     pub(crate) seed: Seed,
@@ -26,14 +26,14 @@ pub(crate) struct TailChunk {
     filled: AtomicUsize,
 }
 
-// SAFETY: bytes below `filled` never change again; those behind it are the appender's, of which there is one.
+// SAFETY: bytes below `filled` never change again; those behind it belong to the appender, of which there is one.
 unsafe impl Sync for TailChunk {}
 
-/// The right to append to a chunk: there is one.
+/// The right to append to a chunk. There is one for each chunk.
 pub(crate) struct Appender(Arc<TailChunk>);
 
 impl TailChunk {
-    /// One that holds its header alone, and the right to append to it.
+    /// A chunk with its header alone, and its appender.
     pub(crate) fn new(header: ChunkHeader, memory: ChunkMemory) -> (Arc<Self>, Appender) {
         let seed = Seed::new(header.segment, header.generation);
         let chunk = TailChunk { header, seed, memory, filled: AtomicUsize::new(0) };
@@ -43,7 +43,7 @@ impl TailChunk {
         (chunk, appender)
     }
 
-    /// Its memory, for the next one.
+    /// Its memory, for the next chunk.
     pub(crate) fn into_memory(self) -> ChunkMemory {
         self.memory
     }
@@ -52,12 +52,12 @@ impl TailChunk {
         self.memory.0.as_ptr().cast_mut().cast()
     }
 
-    /// How many bytes it holds.
+    /// How many bytes were appended.
     pub(crate) fn filled(&self) -> usize {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// What it holds.
+    /// The appended bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: bytes below `filled` were written before it was raised, and never change again.
         unsafe { std::slice::from_raw_parts(self.start(), self.filled()) }
@@ -70,16 +70,16 @@ impl Appender {
         &self.0
     }
 
-    /// How many more bytes it has room for.
-    pub(crate) fn room(&self) -> usize {
+    /// How many more bytes there is space for.
+    pub(crate) fn space(&self) -> usize {
         CHUNK_BYTES - self.0.filled()
     }
 
-    /// Appends bytes; returns where they begin in the chunk.
+    /// Appends bytes. Returns where they begin in the chunk.
     pub(crate) fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> usize {
         let at = self.0.filled.load(Ordering::Relaxed);
         assert!(bytes <= CHUNK_BYTES - at, "{bytes} bytes for a chunk that holds {at}");
-        // SAFETY: the range lies in the chunk, behind what others read, and nobody else has the right to append.
+        // SAFETY: the range lies within the chunk and behind what others read, and `self` is the only appender.
         write(unsafe { std::slice::from_raw_parts_mut(self.0.start().add(at), bytes) });
         self.0.filled.store(at + bytes, Ordering::Release);
         at
@@ -92,9 +92,9 @@ mod tests {
     use crate::format::block::Uuid;
 
     #[test]
-    fn what_was_appended_is_read_beside_the_next() {
+    fn appended_bytes_are_read_while_more_is_appended() {
         let header = ChunkHeader {
-            segment: Uuid([1; 16]),
+            segment: Uuid::from_bytes([1; 16]),
             offset: 0,
             generation: 1,
             first_sequence: 1,

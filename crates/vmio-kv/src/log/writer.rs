@@ -1,4 +1,4 @@
-//! How records get to the device: in large pieces by a thread of the log's own, or at once by whoever needs them durable.
+//! Writing of the log to the device: in large pieces by a thread of its own, or at once by a thread that needs records durable.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,17 +15,17 @@ use crate::log::tail_chunk::ChunkMemory;
 use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
 use crate::options::Durability;
 
-/// How long to wait where nothing is due.
+/// How long the writer waits if nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The thread that writes what has come together.
+/// The thread that writes what was appended.
 pub(crate) struct LogWriter {
     log: Arc<Log>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LogWriter {
-    /// Starts it.
+    /// Starts the thread.
     pub(crate) fn start(log: &Arc<Log>) -> std::io::Result<Self> {
         let its = Arc::clone(log);
         let _signals = SignalsBlocked::new();
@@ -51,7 +51,7 @@ impl Log {
     fn write_behind(&self) {
         loop {
             let mut state = self.state();
-            // Also while there is always something to write.
+            // Deadlines count also while there is always something to write.
             let mut left = self.deadline.left();
             while !state.stopping && !left.is_zero() && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
                 self.changed.wait_for(&mut state, left.min(LONG));
@@ -62,11 +62,11 @@ impl Log {
             }
             let (is_due, has_failed) = (left.is_zero(), state.failed.is_some());
             if is_due {
-                // What is appended from here on has its own: it may come too late for this flush.
+                // Later records have their own deadline: they may come too late for this flush.
                 self.deadline.clear(&state);
             }
             drop(state);
-            // Who appends next is told of a failure.
+            // The next appender gets the error.
             let done = if is_due { self.sync_all() } else { self.write(false) };
             if let Err(error) = done
                 && !has_failed
@@ -77,7 +77,7 @@ impl Log {
         }
     }
 
-    /// Keeps what a write has promised whose records have numbers below this one: waits for them to be durable, or has them be so in time.
+    /// Keeps a durability's promise for records below a number: waits until they are durable, or sets a deadline.
     pub(crate) fn keep(&self, durability: Durability, end: u64) -> Result<()> {
         match durability {
             Durability::None => Ok(()),
@@ -89,10 +89,10 @@ impl Log {
         }
     }
 
-    /// Has all be durable after this time that was appended before.
+    /// Makes all appended records durable within a period.
     fn make_durable_within(&self, period: Duration) {
         let at = self.deadline.after(period);
-        // That one was set before: its flush is still to begin, and takes in what was appended by now.
+        // An earlier deadline is set: its flush has yet to begin, and includes all records of now.
         if self.deadline.is_by(at) {
             return;
         }
@@ -103,8 +103,8 @@ impl Log {
         }
     }
 
-    /// Returns once all records with numbers below this one are durable. One thread flushes for all that have appended before it writes; who
-    /// comes meanwhile waits, and shares the next flush with all others who do.
+    /// Waits until all records below a number are durable. One thread flushes for all that were appended before its write; threads that
+    /// come meanwhile share the next flush.
     pub(crate) fn sync(&self, end: u64) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -126,30 +126,33 @@ impl Log {
         let mut state = self.state();
         state.is_flushing = false;
         match &done {
-            Ok(reached) => state.durable = state.durable.max(*reached),
+            Ok(reached) => {
+                debug_assert!(*reached <= state.next_sequence, "record {reached} is flushed before it is appended");
+                state.durable = state.durable.max(*reached);
+            }
             Err(error) => {
-                // What the device holds now is not known: nothing is acknowledged any more.
+                // The device's contents are unknown now: no more writes are acknowledged.
                 state.failed.get_or_insert_with(|| error.with_causes());
                 self.changed.notify_all();
             }
         }
         drop(state);
-        // All that it has served at once, and one of the others flushes for these.
+        // All threads that the flush has served go on, and one of the others flushes for the rest.
         self.flushed.notify_all();
         done.map(drop)
     }
 
-    /// Makes all durable that was appended; returns the number behind the last record.
+    /// Makes all appended records durable. Returns the number behind the last one.
     fn write_and_flush(&self) -> Result<u64> {
         let _writing = self.writing.lock();
-        // Whoever has appended while a piece was written is served as well.
+        // Records that were appended while a piece was written are included.
         let reached = self.write_locked(true)?;
-        // What another owner has not read when he takes over must not be acknowledged.
+        // Records that a new owner has not read must not be acknowledged.
         self.device().flush().and_then(|()| self.segment.check_flushed())?;
         Ok(reached)
     }
 
-    /// Says in the log that all of it is durable: so damage to its last records is not taken for a torn end.
+    /// Appends a record that says that all others are durable, so that damage to the last ones is not taken for a torn end.
     fn vouch_for_all(&self) -> Result<()> {
         let mut state = self.turn();
         if state.failed.is_some() || !self.vouch(&mut state, 0) {
@@ -159,7 +162,7 @@ impl Log {
         self.sync_all()
     }
 
-    /// All that was appended.
+    /// Makes all appended records durable.
     pub(crate) fn sync_all(&self) -> Result<()> {
         let end = self.state().next_sequence;
         self.sync(end)
@@ -168,13 +171,13 @@ impl Log {
     fn write(&self, all: bool) -> Result<()> {
         let writing = self.writing.lock();
         let written = self.write_locked(all);
-        // Who wants to flush has waited for it; he would wait for the next round as well.
+        // A thread that wants to flush has waited for the lock, and would wait for the next round as well.
         MutexGuard::unlock_fair(writing);
         written.map(drop)
     }
 
-    /// Writes what was appended before and is not on the device, whole blocks only unless it is to be all; returns the number behind the
-    /// last record that was. The caller holds `writing`.
+    /// Writes what was appended before and is not on the device; whole blocks only, unless `all` is set. Returns the number behind the last
+    /// record that was appended. The caller holds `writing`.
     fn write_locked(&self, all: bool) -> Result<u64> {
         let (last, aim, end) = {
             let state = self.state();
@@ -193,7 +196,7 @@ impl Log {
                 if chunk.header.offset == last && state.written >= aim {
                     return Ok(end);
                 }
-                // With the end: what is appended later may refer to what is not flushed.
+                // Taken with the end: later records may refer to values that are not flushed.
                 let refers_ahead = std::mem::take(&mut state.refers_ahead);
                 (chunk, state.written, aim, refers_ahead)
             };
@@ -205,8 +208,8 @@ impl Log {
             let mut written = flushed.and_then(|()| self.write_piece(&chunk, start, stop));
             let is_through = !is_last && stop == aim;
             if is_through {
-                // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From
-                // now on what is read is what was written, and until then readers have the chunk in memory.
+                // A page of the unit's previous generation may have come in since it was taken, by an earlier prefetch. From now on the
+                // device has what was written, and until then readers use the chunk in memory.
                 let drop_pages = || self.device().drop_pages(chunk.header.offset, CHUNK_BYTES as u64);
                 written = written.and_then(|()| drop_pages());
             }
@@ -216,13 +219,25 @@ impl Log {
                 Ok(()) if is_through => {
                     state.written = 0;
                     let chunk = state.chunks.remove(0);
+                    debug_assert!(
+                        stop == chunk.filled(),
+                        "chunk {} leaves memory before it is written",
+                        chunk.header.offset
+                    );
                     self.tails.store(Arc::new(state.chunks.clone()));
-                    // Unless somebody reads it.
+                    // Unless a reader still has it.
                     if let Some(chunk) = Arc::into_inner(chunk) {
                         state.spare = Some(chunk.into_memory());
                     }
                 }
-                Ok(()) => state.written = stop,
+                Ok(()) => {
+                    debug_assert!(
+                        state.written <= stop,
+                        "byte {stop} of a chunk is written after byte {}",
+                        state.written
+                    );
+                    state.written = stop;
+                }
                 Err(error) => {
                     state.failed.get_or_insert_with(|| error.with_causes());
                     self.changed.notify_all();
@@ -230,12 +245,12 @@ impl Log {
                 }
             }
             drop(state);
-            // Who appends may be waiting for it.
+            // Appenders may be waiting for it.
             self.changed.notify_all();
         }
     }
 
-    /// Writes some of a chunk, from the start of a block on. Of a last block that is not full a copy, since others append to it.
+    /// Writes a part of a chunk, from a block's beginning on. A last block that is not full is copied, since appends go on in it.
     fn write_piece(&self, chunk: &super::TailChunk, start: usize, end: usize) -> Result<()> {
         let bytes = chunk.bytes();
         let at = |place: usize| chunk.header.offset + place as u64;
@@ -252,10 +267,10 @@ impl Log {
         self.device().write(at(whole), &last.0)
     }
 
-    /// Has memory for the next chunk there before an appender needs it.
+    /// Provides memory for the next chunk before an appender needs it.
     fn make_spare(&self) {
         let is_wanted = |state: &State| {
-            state.spare.is_none() && state.chunks.len() < TAIL_CHUNKS_MAX && state.appender.room() < CHUNK_BYTES / 2
+            state.spare.is_none() && state.chunks.len() < TAIL_CHUNKS_MAX && state.appender.space() < CHUNK_BYTES / 2
         };
         if is_wanted(&self.state()) {
             let spare = ChunkMemory::new();
@@ -278,7 +293,7 @@ mod tests {
     use crate::device::failing_backing::FailingBacking;
     use crate::format::record::RecordKind;
     use crate::log::Append;
-    use crate::volume::reserve::Claim;
+    use crate::volume::space_reservation::SpacePriority;
     use crate::{Db, Options};
 
     const VALUE_BYTES: usize = 64 << 10;
@@ -291,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_appends_to_a_slow_device_waits_for_a_write_and_not_for_a_chunk() {
+    fn an_appender_waits_for_one_write_of_a_slow_device_not_for_a_chunk() {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
@@ -300,11 +315,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..PUTS {
-                    db.put(&number.to_le_bytes(), &[number as u8; VALUE_BYTES]).expect("room");
+                    db.put(&number.to_le_bytes(), &[number as u8; VALUE_BYTES]).expect("space");
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            // As much as may be in memory alone, and what the first write has of it.
+            // As much as may be in memory alone, and what the first write has taken.
             let held = 5 * (1 << 20) / VALUE_BYTES;
             wait_until(|| done.load(Ordering::SeqCst) >= held);
             std::thread::sleep(Duration::from_millis(50));
@@ -325,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_durable_after_a_time_is_so_while_the_device_is_behind() {
+    fn deadlines_are_kept_while_the_device_is_behind() {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let period = Duration::from_millis(50);
         let options = Options::new().memory_bytes(64 << 20).durability(Durability::Periodic(period));
@@ -334,14 +349,14 @@ mod tests {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The same keys again: nothing is spilled.
+                // The same keys again: nothing is compacted.
                 for number in (0..64_u64).cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
-                    db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("room");
+                    db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("space");
                 }
             });
-            wait_until(|| unwritten(&db.default_region().region().log.state()) > 4 << 20);
+            wait_until(|| unwritten(&db.default_keyspace().keyspace().log.state()) > 4 << 20);
             let before = backing.flushes();
-            // The log is full of what waits to be written all the time.
+            // The log is always full of unwritten records.
             let started = Instant::now();
             wait_until(|| backing.flushes() >= before + 2 || started.elapsed() > Duration::from_secs(30));
             is_over.store(true, Ordering::SeqCst);
@@ -349,17 +364,17 @@ mod tests {
         });
     }
 
-    /// Each thread's record is in the log before a flush may end, so that it is counted whom each serves, however the threads run.
+    /// Each thread's record is in the log before a flush may end, so that the number of flushes does not depend on scheduling.
     #[test]
-    fn who_waits_for_a_flush_shares_the_next_one_with_all_others_who_do() {
+    fn threads_that_wait_for_a_flush_share_the_next_one() {
         const THREADS: usize = 32;
         const RECORDS: u64 = 16;
         const AT_AN_END: u64 = u64::MAX;
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
-        let log = &db.default_region().open().unwrap().home.log;
-        let region = db.default_region().region().number;
+        let log = &db.default_keyspace().open().unwrap().home.log;
+        let keyspace = db.default_keyspace().keyspace().number;
         let numbers: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
         let before = backing.flushes();
         backing.let_flushes_through(0);
@@ -367,8 +382,8 @@ mod tests {
             for number in &numbers {
                 scope.spawn(move || {
                     for _ in 0..RECORDS {
-                        let record = Append { kind: RecordKind::Put, region, key: b"key", value: b"value" };
-                        let at = log.append_one_record(&record, Claim::Put).expect("room");
+                        let record = Append { kind: RecordKind::Put, keyspace, key: b"key", value: b"value" };
+                        let at = log.append_one_record(&record, SpacePriority::Put).expect("space");
                         number.store(at.sequence, Ordering::SeqCst);
                         log.sync(at.sequence + 1).expect("flushed");
                     }

@@ -1,4 +1,4 @@
-//! Going through a tree in order, up or down.
+//! A cursor over a tree, up or down.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -12,21 +12,21 @@ use crate::format::leaf::{KnownKey, Leaf};
 use crate::log::Log;
 use crate::tree::Tree;
 
-/// Entries that are taken from a leaf at a time.
+/// How many entries are taken from a leaf at a time.
 const BATCH: usize = 16;
-/// Superseded entries that are passed over before whoever goes through the tree is told: others may lead past them.
-const PASSED_MAX: usize = 64;
-/// Leaves that are read ahead of the one that a cursor comes to.
+/// How many superseded entries a cursor skips before it tells its caller, which may know a way past them.
+const SKIPPED_MAX: usize = 64;
+/// How many leaves are prefetched.
 const AHEAD: usize = 4;
 
-/// Which way somebody goes through keys.
+/// The direction of a walk through keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Up,
     Down,
 }
 
-/// A node on the way to the place, and which of its parts is on it.
+/// A node on the path to a place, and the part of it that the path goes through.
 #[derive(Clone, Copy)]
 struct Step {
     node: Child,
@@ -35,12 +35,12 @@ struct Step {
 }
 
 impl Step {
-    /// At the first of its parts on the way.
+    /// At the first part in a direction.
     fn first(node: Child, parts: usize, direction: Direction) -> Self {
         Step { node, index: if direction == Direction::Up { 0 } else { parts - 1 }, parts }
     }
 
-    /// To the part that comes so many later, if there is one.
+    /// At the part that comes `by` parts later, if there is one.
     fn later(self, by: usize, direction: Direction) -> Option<Self> {
         let index = match direction {
             Direction::Up => Some(self.index + by).filter(|index| *index < self.parts),
@@ -49,7 +49,7 @@ impl Step {
         index.map(|index| Step { index, ..self })
     }
 
-    /// So many parts at most, from the one that it is at on.
+    /// At most `most` parts, from this one on.
     fn ahead(self, most: usize, direction: Direction) -> Range<usize> {
         match direction {
             Direction::Up => self.index..self.parts.min(self.index + most),
@@ -58,29 +58,29 @@ impl Step {
     }
 }
 
-/// A place in a tree: before an entry, or behind the last one on its way. It holds no node, but looks at them when it has to.
+/// A place in a tree: before an entry, or behind the last one in its direction. It keeps no node pinned.
 pub(crate) struct Cursor<L> {
-    /// Of the tree, whose log this is.
+    /// The log of the tree.
     log: L,
-    region: u32,
+    keyspace: u32,
     root: Root,
     epoch: u64,
     direction: Direction,
-    /// The inner nodes above the leaf, from the root.
+    /// The inner nodes above the leaf, from the root down.
     path: Vec<Step>,
-    /// The entry that follows those of the batch, if it is in the same leaf.
+    /// The entry behind the batch, if it is in the same leaf.
     leaf: Option<Step>,
-    /// The entries that come next.
+    /// The next entries.
     batch: VecDeque<KnownKey>,
-    /// If that is empty, and it is not at the end: the last key of many that were passed over.
-    passed: Option<KnownKey>,
+    /// The last key of many that were skipped, if the batch is empty and the end was not reached.
+    skipped: Option<KnownKey>,
 }
 
 impl<L: Deref<Target = Log> + Clone> Cursor<L> {
-    /// Before the first entry of a tree, as a version of that epoch sees it, on the way that is within a bound.
+    /// A cursor before the first entry within a bound, as a version of that epoch sees the tree.
     pub(crate) fn seek(
         log: &L,
-        region: u32,
+        keyspace: u32,
         root: Root,
         epoch: u64,
         bound: Bound<&[u8]>,
@@ -88,8 +88,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
     ) -> Result<Self> {
         let (path, batch) = (Vec::new(), VecDeque::new());
         let mut cursor =
-            Cursor { log: log.clone(), region, root, epoch, direction, path, leaf: None, batch, passed: None };
-        let tree = Tree::new(log, region, root, epoch);
+            Cursor { log: log.clone(), keyspace, root, epoch, direction, path, leaf: None, batch, skipped: None };
+        let tree = Tree::new(log, keyspace, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
                 let find = |branch: &Branch<'_>, node| tree.find(branch, node, key);
@@ -118,17 +118,17 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(cursor)
     }
 
-    /// To the first entry on the way that is within a bound.
+    /// Moves to the first entry within a bound.
     pub(crate) fn skip_to(&mut self, bound: Bound<&[u8]>) -> Result<()> {
-        *self = Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, self.direction)?;
+        *self = Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, self.direction)?;
         Ok(())
     }
 
     fn tree(&self) -> Tree<'_> {
-        Tree::new(&self.log, self.region, self.root, self.epoch)
+        Tree::new(&self.log, self.keyspace, self.root, self.epoch)
     }
 
-    /// To the leaf below a node that has a certain place; returns it.
+    /// Descends from a node to the leaf that `choose` leads to.
     fn descend(
         &mut self,
         node: Child,
@@ -147,7 +147,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(node)
     }
 
-    /// To the leaf below a node that is the first on the way.
+    /// Descends from a node to its first leaf in the direction.
     fn descend_to_the_first(&mut self, node: Child, height: u16) -> Result<Child> {
         match self.direction {
             Direction::Up => self.descend(node, height, |_, _| Ok(0)),
@@ -155,11 +155,11 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         }
     }
 
-    /// The first entry on the way of the next leaf that has any.
+    /// The first entry of the next leaf that has any.
     fn next_leaf(&mut self) -> Result<Option<Step>> {
         let height = self.tree().height()?;
         loop {
-            // Up to where there is another child on the way.
+            // Up to a node with another child in the direction.
             let above = loop {
                 let Some(step) = self.path.pop() else { return Ok(None) };
                 if let Some(next) = step.later(1, self.direction) {
@@ -183,11 +183,11 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         }
     }
 
-    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over; after much of that it stops
-    /// at a key of which all is known.
+    /// Takes some entries from the leaf, or from the next one that has any. Superseded ones are skipped; after many of them it stops at a
+    /// key that is known as a whole.
     fn fill(&mut self) -> Result<()> {
-        let mut passed = 0;
-        self.passed = None;
+        let mut skipped = 0;
+        self.skipped = None;
         while self.batch.is_empty() {
             let next = match self.leaf.take() {
                 Some(next) => Some(next),
@@ -201,44 +201,45 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
                 let mut keys = Vec::with_capacity(BATCH);
                 keys.extend(indexes.clone().filter(is_there).map(|index| leaf.key(index)));
-                let all_passed = keys.is_empty() && last < leaf.len();
-                Ok((keys, all_passed.then(|| leaf.key(last))))
+                let all_skipped = keys.is_empty() && last < leaf.len();
+                Ok((keys, all_skipped.then(|| leaf.key(last))))
             })?;
             self.batch.extend(keys);
             if self.direction == Direction::Down {
                 self.batch.make_contiguous().reverse();
             }
             self.leaf = next.later(indexes.len(), self.direction);
-            passed += indexes.len();
-            self.passed = last.filter(|last| last.complete && passed >= PASSED_MAX);
-            if self.passed.is_some() {
+            skipped += indexes.len();
+            self.skipped = last.filter(|last| last.complete && skipped >= SKIPPED_MAX);
+            if self.skipped.is_some() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What is known of the next entry on the way; `None` at the end, or if it has [passed](Self::take_passed) many.
+    /// What is known of the next entry. `None` at the end, or where it has [skipped](Self::take_skipped) many.
     pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
-        if self.batch.is_empty() && self.passed.is_none() {
+        if self.batch.is_empty() && self.skipped.is_none() {
             self.fill()?;
         }
         Ok(self.batch.pop_front())
     }
 
-    /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; told once, and then it goes on.
-    pub(crate) fn take_passed(&mut self) -> Option<KnownKey> {
-        self.passed.take()
+    /// The key that the cursor has come to without an entry to show: all entries up to it, and its own, are superseded. It is returned
+    /// once, and then the cursor goes on.
+    pub(crate) fn take_skipped(&mut self) -> Option<KnownKey> {
+        self.skipped.take()
     }
 }
 
-/// How many of a leaf's entries compare so to a key, as the first of them do.
+/// How many of a leaf's entries, from its first on, compare so to a key.
 fn count(tree: Tree<'_>, leaf: &Leaf<'_>, key: &[u8], is_counted: impl Fn(Ordering) -> bool) -> Result<usize> {
     let candidates = leaf.candidates(key);
     let (mut low, mut high) = (candidates.start, candidates.end);
     while low < high {
         let half = low.midpoint(high);
-        // What is superseded is passed over: its key may not be known any more.
+        // Superseded entries are skipped: their keys may not be known any more.
         let Some(middle) = (half..high).find(|index| !tree.is_superseded(leaf, *index)) else {
             high = half;
             continue;

@@ -1,39 +1,39 @@
-//! Divides a tree for a merge, at the pivots of its upper inner nodes, into parts that several threads may merge.
+//! Division of a tree for a merge, at the pivots of its upper inner nodes, into parts that several threads can merge.
 
 use crate::error::Result;
 use crate::format::branch::{Branch, Child};
 use crate::format::pivot::{OwnedPivot, Rest};
 use crate::tree::Tree;
 
-/// A node that stands in a tree.
+/// A node in its place in a tree.
 pub(super) struct Placed {
-    /// No key of it is less.
+    /// None of its keys is less.
     pub(super) pivot: OwnedPivot,
     pub(super) child: Child,
 }
 
-/// Neighbours of one height in a tree, with all below them.
+/// Neighbouring nodes of one height, with all that is below them.
 pub(super) struct Part {
-    /// What falls into the part is no less than this,
+    /// Keys of the part are no less than this,
     pub(super) start: OwnedPivot,
     /// and less than this, unless it is the last part.
     pub(super) end: Option<OwnedPivot>,
     pub(super) nodes: Vec<Placed>,
-    /// The height of the inner nodes above them.
+    /// The height of the inner nodes above the part's.
     pub(super) height: u16,
 }
 
 /// A tree in parts.
 pub(super) struct Division {
     pub(super) parts: Vec<Part>,
-    /// The nodes above them all.
+    /// The nodes above all parts.
     pub(super) above: Vec<u64>,
-    /// The long pivots that these have.
+    /// The long pivots of these nodes.
     pub(super) long_pivots: Vec<Rest>,
 }
 
 impl Division {
-    /// In so many parts at most, each with about as many nodes of the first height that has enough.
+    /// Divides a tree into at most `parts_max` parts, with about the same number of nodes each, at the first height with enough nodes.
     pub(super) fn new(tree: Tree<'_>, parts_max: usize) -> Result<Self> {
         let mut height = tree.height()?;
         let mut nodes = vec![Placed { pivot: OwnedPivot::default(), child: tree.root_child() }];
@@ -64,7 +64,7 @@ impl Division {
     }
 }
 
-/// An inner node's children, in order.
+/// An inner node's children in order.
 pub(super) fn children(tree: Tree<'_>, node: Child) -> Result<Vec<Placed>> {
     tree.branch(node, |branch: &Branch<'_>| {
         let placed = |index| Placed { pivot: branch.pivot(index).to_owned(), child: branch.child(index) };
@@ -82,15 +82,15 @@ mod tests {
 
     /// Divides the tree of these keys in several ways.
     fn divide(mut keys: impl Iterator<Item = Vec<u8>>, height: u16) -> Result<()> {
-        let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(200 << 10).growth_factor(100);
+        let options = Options::new().memory_bytes(32 << 20).memtable_bytes(200 << 10).growth_factor(100);
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, options.durability(Durability::None))?;
         keys.try_for_each(|key| db.put(&key, b"x"))?;
         db.flush()?;
-        let region = db.default_region().region();
-        let version = region.version();
+        let keyspace = db.default_keyspace().keyspace();
+        let version = keyspace.version();
         let root = version.levels[1].active.expect("a tree");
         assert_eq!(root.height, height);
-        let tree = Tree::new(&region.log, region.number, root, version.epoch);
+        let tree = Tree::new(&keyspace.log, keyspace.number, root, version.epoch);
         for parts_max in [1, 2, 3, 16, 100] {
             let Division { parts, mut above, long_pivots } = Division::new(tree, parts_max)?;
             assert!(parts.len() <= parts_max && parts.len() > parts_max / 2, "{} of {parts_max}", parts.len());
@@ -128,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_neighbours_of_about_one_size_and_leave_nothing_out() -> Result<()> {
+    fn parts_are_neighbours_of_about_one_size_and_cover_the_tree() -> Result<()> {
         divide((0..60_000_u32).map(|number| number.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec()), 3)
     }
 
     #[test]
-    fn parts_begin_at_long_pivots_too() -> Result<()> {
+    fn parts_may_begin_at_long_pivots() -> Result<()> {
         divide((0..12_000_u32).map(|number| [vec![b'f'; 1500], number.to_be_bytes().to_vec()].concat()), 3)
     }
 }

@@ -1,4 +1,4 @@
-//! Look-ups of several keys at once: each node on the way is looked at once for all keys that fall to it.
+//! Look-ups of several keys at once: each node is looked at once for all keys that lead to it.
 
 use crate::device::leaf_filters::LeafFilter;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::tree::Tree;
 pub(crate) enum Answer {
     Absent,
     Found(Pointer),
-    /// The key is that of one of these records, or of none: the leaf does not know enough of it.
+    /// One of these records may have the key: the leaf has too few of its bytes.
     OneOf(Vec<Pointer>),
 }
 
@@ -27,7 +27,7 @@ impl Answer {
 }
 
 impl Tree<'_> {
-    /// Where the newest records of several keys are that the tree has. Records that have to be compared are read together.
+    /// The newest records of several keys in the tree. Records that have to be compared are read together.
     pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
         let answers = self.answers(keys)?;
         self.log.fetch(answers.iter().flat_map(Answer::in_doubt).copied());
@@ -42,10 +42,10 @@ impl Tree<'_> {
         found.collect()
     }
 
-    /// What the leaves say of several keys. Of each height the nodes are read together.
+    /// What the leaves say of several keys. The nodes of each height are read together.
     pub(crate) fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Answer>> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
-        // Keys that are in order already cost a comparison each.
+        // Keys that are in order already cost one comparison each.
         order.sort_by_key(|place| keys[*place]);
         let in_order: Vec<&[u8]> = order.iter().map(|place| keys[*place]).collect();
         let mut nodes = vec![self.root_child(); keys.len()];
@@ -53,7 +53,7 @@ impl Tree<'_> {
             self.fetch(&nodes);
             nodes = self.of_each_node(&nodes, &in_order, |node, keys| self.children_of(node, keys))?;
         }
-        // What a filter tells of needs no look.
+        // Keys that a filter excludes need no look.
         let is_to_be_looked_for = |at: &usize| self.leaf_to_look_at(nodes[*at], in_order[*at]).is_some();
         let looked_for: Vec<usize> = (0..keys.len()).filter(is_to_be_looked_for).collect();
         let leaves: Vec<Child> = looked_for.iter().map(|at| nodes[*at]).collect();
@@ -65,7 +65,7 @@ impl Tree<'_> {
         Ok(answers)
     }
 
-    /// What `look` says of each key, for all keys of a node at once: those of a node are neighbours.
+    /// What `look` says of each key. It is called once for each node; the keys of a node are neighbours.
     fn of_each_node<Said>(
         &self,
         nodes: &[Child],
@@ -109,7 +109,7 @@ impl Tree<'_> {
             let hashes = (0..leaf.len()).map(|index| leaf.hash(index));
             Ok((answers, (lacks_any && filters.are_kept()).then(|| LeafFilter::new(hashes))))
         })?;
-        // Not before: what a look sees while a page cannot be read is dropped.
+        // Only now: a look whose page cannot be read again is dropped.
         if let Some(filter) = filter {
             filters.learn(place.offset(), filter);
         }

@@ -1,7 +1,8 @@
-//! A spill: merges newer entries into a tree, leaf by leaf, and makes a new tree that shares what has not changed (Kreon §3.2.1).
+//! Merges newer entries into a tree, leaf by leaf, for a flush or a compaction. It makes a new tree that shares all unchanged leaves with
+//! the old one (Kreon §3.2.1).
 //!
-//! Only keys and pointers move. Leaves of the old tree that no newer entry falls into are kept; the others are read, merged and
-//! written anew, one behind the other.
+//! Only keys and pointers move. Leaves that no newer entry falls into are kept. The others are read, merged and written anew, one behind
+//! the other.
 
 use std::cmp::Ordering;
 
@@ -14,60 +15,60 @@ use crate::format::pivot::{OwnedPivot, Rest};
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
 use crate::tree::division::{Division, Placed, children};
-use crate::tree::node_writer::{NodeRoom, NodeWriter, TakenNodes, Which};
+use crate::tree::node_writer::{NodeSpace, NodeWriter, TakenNodes, Which};
 use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
 use crate::volume::block_runs::BlockRuns;
+use crate::volume::chunk_generations::OF_MERGES;
 use crate::volume::garbage::Garbage;
-use crate::volume::unit_lives::OF_MERGES;
 
-/// Entries in order, the newest of each key alone.
+/// Entries in order, only the newest of each key.
 pub(crate) trait Source {
-    /// The entry that comes next.
+    /// The next entry.
     fn peek(&mut self) -> Result<Option<&mut KnownKey>>;
 
-    /// Takes it.
+    /// Takes the next entry.
     fn next(&mut self) -> Result<Option<KnownKey>>;
 }
 
-/// What is merged into a tree: each thread that merges a part has a source of its own.
-pub(crate) trait Newer: Sync {
-    /// Its entries from a key on.
+/// The entries that are merged into a tree. Each thread that merges a part has a source of its own.
+pub(crate) trait MergeInput: Sync {
+    /// The entries from a key on.
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>>;
 }
 
 /// The tree that entries are merged into.
 pub(crate) struct Target {
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) level: u8,
     pub(crate) old: Option<Root>,
-    /// Whether deleted keys need not be remembered: no level below has any.
+    /// Whether deletions can be dropped, since no level below has any key.
     pub(crate) is_lowest: bool,
-    /// Leaves that are worth a thread of their own.
+    /// How many leaves are worth a thread of their own.
     pub(crate) part_leaves: u64,
 }
 
-/// What came of a merge.
+/// The result of a merge.
 pub(crate) struct Merged {
-    /// The new tree; none if nothing is left.
+    /// The new tree; `None` if nothing is left.
     pub(crate) root: Option<Root>,
     /// Its new nodes.
     pub(crate) taken: BlockRuns,
-    /// Nodes of the old tree that it does not have.
+    /// Nodes of the old tree that the new one does not have.
     pub(crate) outdated: BlockRuns,
-    /// Records that no entry points to any longer.
+    /// Records that no entry points to any more.
     pub(crate) garbage: Garbage,
 }
 
-/// What came of the merge of a part, or of all of them one behind the other.
-struct Done<'room> {
-    taken: TakenNodes<'room>,
+/// The result of a part's merge, or of several parts' in order.
+struct Done<'space> {
+    taken: TakenNodes<'space>,
     upper: Upper,
     outdated: BlockRuns,
-    /// The old tree's long pivots that were met.
+    /// Long pivots of the old tree that were read.
     long_pivots: Vec<Rest>,
     garbage: Garbage,
-    /// Entries that have been taken from the old tree, and put into the new one.
+    /// Entries that were taken out of the old tree, and put into the new one.
     taken_out: u64,
     put_in: u64,
 }
@@ -79,7 +80,7 @@ struct Merge<'merge> {
     source: Box<dyn Source + 'merge>,
     writer: NodeWriter<'merge>,
     is_lowest: bool,
-    /// What is between the last leaf and the next.
+    /// What comes before the next leaf.
     before: Before,
     leaf: LeafBuilder,
     done: Done<'merge>,
@@ -87,40 +88,39 @@ struct Merge<'merge> {
 
 /// What the next leaf's pivot is made from.
 enum Before {
-    /// It is the first.
+    /// The leaf is the first.
     Nothing,
     /// The last key of a leaf that was written.
     Key(KnownKey),
-    /// A leaf that was kept, or another part: all that follows it is no less than this pivot of the old tree.
+    /// A leaf that was kept, or another part: later keys are no less than this pivot of the old tree.
     Kept(OwnedPivot),
 }
 
-/// Leaves that are read ahead once some in a row have been wanted.
+/// How many leaves are prefetched once some in a row have been read.
 const AHEAD: usize = 16;
 
-/// Parts that the target is divided into for each thread: some take longer than others.
+/// How many parts the target has for each thread: some parts take longer than others.
 const PARTS_A_THREAD: usize = 4;
 
-/// Merges what is newer into a tree of a region, for its level, by some threads. Deletions that meet nothing below are dropped if
-/// it is the lowest level.
-pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
-    let old = target.old.map(|root| Tree::new(log, target.region, root, OF_MERGES));
-    let room = NodeRoom::new(&log.segment, target.region, target.level);
+/// Merges `newer` into a tree of a keyspace, with the help of idle threads. In the lowest level deletions are dropped.
+pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn MergeInput, threads: &MergeThreads) -> Result<Merged> {
+    let old = target.old.map(|root| Tree::new(log, target.keyspace, root, OF_MERGES));
+    let space = NodeSpace::new(&log.segment, target.keyspace, target.level);
     let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {
         let first = old.map_or(Ok(Vec::new()), |tree| tree.whole_pivot(start))?;
         Ok(Merge {
             log,
             old,
             source: newer.source(&first)?,
-            writer: NodeWriter::new(&room),
+            writer: NodeWriter::new(&space),
             is_lowest: target.is_lowest,
             before: if first.is_empty() { Before::Nothing } else { Before::Kept(start.clone()) },
             leaf: LeafBuilder::default(),
-            done: Done::none(&room),
+            done: Done::none(&space),
         })
     };
-    let mut done = Done::none(&room);
-    let mut writer = NodeWriter::new(&room);
+    let mut done = Done::none(&space);
+    let mut writer = NodeWriter::new(&space);
     match (old, target.old) {
         (Some(tree), Some(root)) => {
             let worth = u64::from(root.blocks) / target.part_leaves.max(1);
@@ -145,7 +145,7 @@ pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &Mer
 }
 
 impl<'merge> Merge<'merge> {
-    /// Merges what falls into a node's range, which begins with `start` and ends before `end`.
+    /// Merges what falls into a node's range, from `start` up to `end`.
     fn subtree(&mut self, child: Child, height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
         self.done.outdated.push(child.offset());
@@ -163,7 +163,7 @@ impl<'merge> Merge<'merge> {
         self.branch(&children, height, start, end)
     }
 
-    /// The same for an inner node of that height, which has these children.
+    /// Merges what falls into the range of an inner node of that height with these children.
     fn branch(&mut self, children: &[Placed], height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let mut wanted_in_a_row = 0;
         for (index, Placed { pivot, child }) in children.iter().enumerate() {
@@ -189,7 +189,7 @@ impl<'merge> Merge<'merge> {
         Ok(())
     }
 
-    /// A leaf that nothing falls into stays what it is.
+    /// Keeps a leaf that no newer entry falls into.
     fn keep_leaf(&mut self, child: Child, pivot: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         self.finish_leaf()?;
         self.done.upper.push(&mut self.writer, Placed { pivot: pivot.clone(), child })?;
@@ -197,7 +197,7 @@ impl<'merge> Merge<'merge> {
         Ok(())
     }
 
-    /// Whether the next newer entry falls before `end`.
+    /// Whether the next newer entry is before `end`.
     fn source_is_before(&mut self, end: Option<&OwnedPivot>) -> Result<bool> {
         let Some(known) = self.source.peek()? else { return Ok(false) };
         let (Some(end), Some(tree)) = (end, self.old) else { return Ok(true) };
@@ -258,7 +258,7 @@ impl<'merge> Merge<'merge> {
         if let Err(key) = self.leaf.push(key) {
             self.finish_leaf()?;
             if self.leaf.push(key).is_err() {
-                unreachable!("an empty leaf has room for a key");
+                unreachable!("an empty leaf has space for a key");
             }
         }
         Ok(())
@@ -276,9 +276,9 @@ impl<'merge> Merge<'merge> {
             }
             Before::Kept(pivot) => pivot,
         };
-        let room = self.writer.room();
+        let space = self.writer.space();
         let leaf = &mut self.leaf;
-        let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.region, offset, epoch);
+        let seal = |offset, epoch| leaf.finish(space.segment.uuid, space.keyspace, offset, epoch);
         let child = self.writer.write(Which::Leaf, seal)?;
         self.done.upper.push(&mut self.writer, Placed { pivot, child })
     }
@@ -301,10 +301,10 @@ impl<'merge> Merge<'merge> {
     }
 }
 
-impl<'room> Done<'room> {
-    fn none(room: &'room NodeRoom<'_>) -> Self {
+impl<'space> Done<'space> {
+    fn none(space: &'space NodeSpace<'_>) -> Self {
         Done {
-            taken: TakenNodes::none(room.segment),
+            taken: TakenNodes::none(space.segment),
             upper: Upper::default(),
             outdated: BlockRuns::default(),
             long_pivots: Vec::new(),
@@ -314,8 +314,8 @@ impl<'room> Done<'room> {
         }
     }
 
-    /// Has those of the next part as well.
-    fn append(&mut self, writer: &mut NodeWriter<'room>, mut next: Self) -> Result<()> {
+    /// Adds the result of the next part.
+    fn append(&mut self, writer: &mut NodeWriter<'space>, mut next: Self) -> Result<()> {
         self.taken.append(next.taken);
         self.outdated.append(next.outdated);
         self.long_pivots.append(&mut next.long_pivots);
@@ -325,8 +325,8 @@ impl<'room> Done<'room> {
         self.upper.append(writer, next.upper)
     }
 
-    /// With all inner nodes, which are new.
-    fn into_tree(mut self, mut writer: NodeWriter<'room>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
+    /// Makes the tree, whose inner nodes are all new.
+    fn into_tree(mut self, mut writer: NodeWriter<'space>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
         let top = self.upper.finish(&mut writer)?;
         if let Some((tree, _)) = old {
             self.drop_long_pivots(tree)?;
@@ -344,7 +344,7 @@ impl<'room> Done<'room> {
         Ok(Merged { root, taken: taken.keep(), outdated, garbage })
     }
 
-    /// Gives up those of the old tree's long pivots that do not separate leaves of the new one.
+    /// Gives up those long pivots of the old tree that separate no leaves of the new one.
     fn drop_long_pivots(&mut self, old: Tree<'_>) -> Result<()> {
         for rest in self.long_pivots.iter().filter(|rest| !self.upper.has(**rest)) {
             self.outdated.extend(old.blocks_of(*rest)?);

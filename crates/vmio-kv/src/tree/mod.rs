@@ -1,5 +1,5 @@
-//! A level's B-tree: immutable nodes, looked up in place; a new tree is made from an old one by merging what is newer into it,
-//! and shares with it what has not changed.
+//! The B-tree of a level. Its nodes are immutable and are searched in place. A merge makes a new tree, which shares what has not changed
+//! with the old one.
 
 mod cursor;
 mod division;
@@ -26,52 +26,52 @@ use crate::log::Log;
 use crate::volume::block_runs::BlockRuns;
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use many::Answer;
-pub(crate) use merge::{Merged, Newer, Source, Target, merge};
+pub(crate) use merge::{MergeInput, Merged, Source, Target, merge};
 pub(crate) use node_writer::RUN_BLOCKS_MAX;
 pub(crate) use threads::MergeThreads;
 
-/// More nodes than this one below the other are a loop.
+/// The greatest height of a tree: a higher one is a loop.
 pub(crate) const HEIGHT_MAX: u16 = 20;
 
-/// A published tree of a region. Whoever looks at it holds the version that refers to it.
+/// A published tree of a keyspace. Its user holds the version that refers to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Tree<'log> {
     log: &'log Log,
-    region: u32,
+    keyspace: u32,
     root: Root,
-    /// That of the version which refers to it.
+    /// The epoch of that version.
     epoch: u64,
 }
 
 impl<'log> Tree<'log> {
-    /// As a version of that epoch sees it.
-    pub(crate) fn new(log: &'log Log, region: u32, root: Root, epoch: u64) -> Self {
-        Tree { log, region, root, epoch }
+    /// A tree as a version of that epoch sees it.
+    pub(crate) fn new(log: &'log Log, keyspace: u32, root: Root, epoch: u64) -> Self {
+        Tree { log, keyspace, root, epoch }
     }
 
-    /// A place in it.
+    /// A cursor at a place in the tree.
     pub(crate) fn cursor(&self, bound: Bound<&[u8]>, direction: Direction) -> Result<Cursor<&'log Log>> {
-        Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, direction)
+        Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, direction)
     }
 
     fn root_child(&self) -> Child {
         Child::new(self.root.offset, self.root.epoch)
     }
 
-    /// Has `look` see a leaf.
+    /// Calls `look` with a leaf.
     fn leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
         self.look(Kind::Leaf, child, |sealed| look(&Leaf::from_block(sealed).map_err(self.damaged(Kind::Leaf, child))?))
     }
 
-    /// The same for a single look-up: a leaf that is not in memory comes there only if it is wanted often.
-    fn passing_leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
-        self.log.device().look_at_node_in_passing(Kind::Leaf, child.offset(), |sealed| {
+    /// Calls `look` with a leaf, for a single look-up: the leaf enters the cache only if it is read often.
+    fn bypass_leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.log.device().bypass_look_at_node(Kind::Leaf, child.offset(), |sealed| {
             let leaf = self.check(sealed, child).and_then(|()| Leaf::from_block(sealed));
             look(&leaf.map_err(self.damaged(Kind::Leaf, child))?)
         })
     }
 
-    /// Has `look` see an inner node.
+    /// Calls `look` with an inner node.
     fn branch<Answer>(&self, child: Child, look: impl Fn(&Branch<'_>) -> Result<Answer>) -> Result<Answer> {
         self.look(Kind::Branch, child, |sealed| {
             look(&Branch::from_block(sealed).map_err(self.damaged(Kind::Branch, child))?)
@@ -91,7 +91,7 @@ impl<'log> Tree<'log> {
     }
 
     fn check(&self, sealed: &Sealed<'_>, child: Child) -> Result<(), Damage> {
-        if sealed.uuid != self.log.segment.uuid || sealed.region != self.region {
+        if sealed.uuid != self.log.segment.uuid || sealed.keyspace != self.keyspace {
             return Err(Damage::Foreign);
         }
         if !child.is_of(sealed.epoch) {
@@ -110,7 +110,7 @@ impl<'log> Tree<'log> {
         }
     }
 
-    /// Where the leaf is in whose range a key lies.
+    /// The leaf that a key leads to.
     fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         let mut child = self.root_child();
         for _ in 1..self.height()? {
@@ -119,7 +119,7 @@ impl<'log> Tree<'log> {
         Ok(child)
     }
 
-    /// Which of an inner node's children a key falls to.
+    /// The child of an inner node that a key leads to.
     fn child_of(&self, node: Child, key: &[u8]) -> Result<Child> {
         self.look(Kind::Branch, node, |sealed| {
             let branch = Branch::to_search(sealed).map_err(self.damaged(Kind::Branch, node))?;
@@ -127,18 +127,18 @@ impl<'log> Tree<'log> {
         })
     }
 
-    /// Whether a newer level has the key of an entry, and what the entry points to may be gone: then it is as if it were not there.
+    /// Whether a newer level has an entry's key, and the entry's record may be gone: the entry does not count then.
     fn is_superseded(&self, leaf: &Leaf<'_>, index: usize) -> bool {
         let pointer = leaf.pointer(index);
-        // Large values' room is not given up before the entry goes.
+        // The space of a large value is not freed before its entry goes.
         if pointer.kind() == PointerKind::Extents {
             return false;
         }
         let unit = unit_of(pointer.offset());
-        self.log.segment.lives.is_superseded(unit, leaf.epoch(), self.epoch)
+        self.log.segment.chunk_generations.is_superseded(unit, leaf.epoch(), self.epoch)
     }
 
-    /// Where the newest record of a key is that the tree has. If that takes reading the record, `read` sees it at once.
+    /// The newest record of a key in the tree. If its record has to be read, `read` is called with it.
     pub(crate) fn get<Answer>(
         &self,
         key: &[u8],
@@ -150,7 +150,7 @@ impl<'log> Tree<'log> {
         }
     }
 
-    /// The leaf that a key falls to, unless it is known not to have it.
+    /// The leaf that a key leads to, unless a filter says that the leaf does not have it.
     fn leaf_to_look_at(&self, leaf: Child, key: &[u8]) -> Option<Child> {
         let filters = self.log.device().leaf_filters();
         (!filters.are_kept() || !filters.exclude(leaf.offset(), key_hash(key))).then_some(leaf)
@@ -164,7 +164,7 @@ impl<'log> Tree<'log> {
     ) -> Result<Option<(Pointer, Option<Answer>)>> {
         let hash = key_hash(key);
         let filters = self.log.device().leaf_filters();
-        let found = self.passing_leaf(place, |leaf| {
+        let found = self.bypass_leaf(place, |leaf| {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
                 match leaf.is_key(index, key, hash) {
@@ -181,12 +181,12 @@ impl<'log> Tree<'log> {
             let hashes = (0..leaf.len()).map(|index| leaf.hash(index));
             Ok(Err(filters.are_kept().then(|| LeafFilter::new(hashes))))
         })?;
-        // Not before: what a look sees while a page cannot be read is dropped.
+        // Only now: a look whose page cannot be read again is dropped.
         let learn = |filter| filters.learn(place.offset(), filter);
         Ok(found.map_err(|filter| filter.map(learn)).ok())
     }
 
-    /// Where its nodes are, with the pieces of long pivots. Leaves are not read.
+    /// The tree's nodes and the pieces of its long pivots. Leaves are not read.
     pub(crate) fn blocks(&self) -> Result<BlockRuns> {
         let mut blocks = BlockRuns::default();
         blocks.push(self.root.offset);

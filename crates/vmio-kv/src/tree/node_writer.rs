@@ -1,4 +1,4 @@
-//! Stores new nodes, those of a kind in runs of blocks, and remembers which they are.
+//! Writes the new nodes of a tree, each kind in runs of blocks, and keeps a list of them.
 
 use std::mem;
 use std::sync::{Mutex, PoisonError};
@@ -14,29 +14,29 @@ use crate::volume::allocator::Cursor;
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 
-/// Nodes that are stored together.
+/// The most nodes that are written together.
 pub(crate) const RUN_BLOCKS_MAX: u64 = 64;
 
-/// Which kind of node.
+/// A kind of node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
     Leaf,
     Branch,
 }
 
-/// Where the nodes of a new tree come to lie: those who write parts of it take runs of the same units, one behind the other.
-pub(super) struct NodeRoom<'segment> {
+/// Where the nodes of a new tree go: the threads that write its parts take runs of the same units.
+pub(super) struct NodeSpace<'segment> {
     pub(super) segment: &'segment Segment,
-    pub(super) region: u32,
+    pub(super) keyspace: u32,
     level: u8,
     leaves: Mutex<Cursor>,
     branches: Mutex<Cursor>,
 }
 
-impl<'segment> NodeRoom<'segment> {
-    /// For a tree of that level of a region.
-    pub(super) fn new(segment: &'segment Segment, region: u32, level: u8) -> Self {
-        NodeRoom { segment, region, level, leaves: Mutex::default(), branches: Mutex::default() }
+impl<'segment> NodeSpace<'segment> {
+    /// For a tree of a keyspace's level.
+    pub(super) fn new(segment: &'segment Segment, keyspace: u32, level: u8) -> Self {
+        NodeSpace { segment, keyspace, level, leaves: Mutex::default(), branches: Mutex::default() }
     }
 
     fn take_run(&self, which: Which) -> Result<Extent> {
@@ -44,13 +44,13 @@ impl<'segment> NodeRoom<'segment> {
             Which::Leaf => (&self.leaves, Purpose::Leaves(self.level)),
             Which::Branch => (&self.branches, Purpose::Branches(self.level)),
         };
-        // Nobody has blocks of a unit before it is begun.
+        // The lock is held until a new unit has begun: no other thread gets blocks of it before.
         let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        self.segment.take_nodes(&mut cursor, purpose, self.region, RUN_BLOCKS_MAX)
+        self.segment.take_nodes(&mut cursor, purpose, self.keyspace, RUN_BLOCKS_MAX)
     }
 }
 
-impl Drop for NodeRoom<'_> {
+impl Drop for NodeSpace<'_> {
     fn drop(&mut self) {
         let mut allocator = self.segment.allocator();
         for cursor in [&mut self.leaves, &mut self.branches] {
@@ -59,7 +59,7 @@ impl Drop for NodeRoom<'_> {
     }
 }
 
-/// Nodes that nothing refers to yet: they are given back unless they are kept.
+/// Nodes that nothing refers to yet. They are freed on drop, unless they are kept.
 pub(super) struct TakenNodes<'segment> {
     segment: &'segment Segment,
     blocks: BlockRuns,
@@ -70,7 +70,7 @@ impl<'segment> TakenNodes<'segment> {
         TakenNodes { segment, blocks: BlockRuns::default() }
     }
 
-    /// Has those of another as well.
+    /// Adds the nodes of another list.
     pub(super) fn append(&mut self, mut other: Self) {
         self.blocks.append(mem::take(&mut other.blocks));
     }
@@ -79,7 +79,7 @@ impl<'segment> TakenNodes<'segment> {
         self.blocks.blocks()
     }
 
-    /// They are the caller's, to be committed.
+    /// Gives the nodes to the caller, which commits them.
     pub(super) fn keep(mut self) -> BlockRuns {
         mem::take(&mut self.blocks)
     }
@@ -91,7 +91,7 @@ impl Drop for TakenNodes<'_> {
     }
 }
 
-/// Blocks in a row, and the nodes that come to lie there, which are not stored yet.
+/// A run of blocks, and the nodes for it that were not stored yet.
 struct Run {
     taken: Extent,
     epoch: u64,
@@ -112,32 +112,32 @@ impl Run {
     }
 }
 
-/// The nodes of a tree that is being made, or of a part of it. If it is dropped before [`Self::finish`], they are given back.
-pub(super) struct NodeWriter<'room> {
-    room: &'room NodeRoom<'room>,
+/// Writes the nodes of a new tree, or of a part of it. They are freed if it is dropped before [`Self::finish`].
+pub(super) struct NodeWriter<'space> {
+    space: &'space NodeSpace<'space>,
     leaves: Run,
     branches: Run,
-    taken: TakenNodes<'room>,
+    taken: TakenNodes<'space>,
 }
 
-impl<'room> NodeWriter<'room> {
-    pub(super) fn new(room: &'room NodeRoom<'room>) -> Self {
-        NodeWriter { room, leaves: Run::none(), branches: Run::none(), taken: TakenNodes::none(room.segment) }
+impl<'space> NodeWriter<'space> {
+    pub(super) fn new(space: &'space NodeSpace<'space>) -> Self {
+        NodeWriter { space, leaves: Run::none(), branches: Run::none(), taken: TakenNodes::none(space.segment) }
     }
 
-    /// Stores a node. To be sealed it has to know the place and the epoch that it is given.
+    /// Writes a node, which `seal` makes for a place and an epoch.
     pub(super) fn write(&mut self, which: Which, seal: impl FnOnce(u64, u64) -> Block) -> Result<Child> {
         let run = match which {
             Which::Leaf => &mut self.leaves,
             Which::Branch => &mut self.branches,
         };
         if run.free_blocks() == 0 {
-            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
+            self.space.segment.device.store(run.taken.offset, &run.nodes)?;
             run.nodes.clear();
             run.taken = Extent { offset: 0, blocks: 0 };
-            run.taken = self.room.take_run(which)?;
-            // Later than that of whatever these blocks held: a write that is lost leaves an older node.
-            run.epoch = self.room.segment.next_epoch();
+            run.taken = self.space.take_run(which)?;
+            // Later than the epoch of whatever these blocks had: a lost write leaves an older node.
+            run.epoch = self.space.segment.next_epoch();
         }
         let offset = run.end();
         self.taken.blocks.push(offset);
@@ -145,22 +145,22 @@ impl<'room> NodeWriter<'room> {
         Ok(Child::new(offset, run.epoch))
     }
 
-    /// Stores what is left.
-    pub(super) fn finish(mut self) -> Result<TakenNodes<'room>> {
+    /// Stores the remaining nodes.
+    pub(super) fn finish(mut self) -> Result<TakenNodes<'space>> {
         for run in [&self.leaves, &self.branches] {
-            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
+            self.space.segment.device.store(run.taken.offset, &run.nodes)?;
         }
-        Ok(mem::replace(&mut self.taken, TakenNodes::none(self.room.segment)))
+        Ok(mem::replace(&mut self.taken, TakenNodes::none(self.space.segment)))
     }
 
-    pub(super) fn room(&self) -> &'room NodeRoom<'room> {
-        self.room
+    pub(super) fn space(&self) -> &'space NodeSpace<'space> {
+        self.space
     }
 }
 
 impl Drop for NodeWriter<'_> {
     fn drop(&mut self) {
         let unused = [&self.leaves, &self.branches].map(|run| Freed { offset: run.end(), blocks: run.free_blocks() });
-        self.room.segment.abandon(unused.into_iter().filter(|freed| freed.blocks > 0));
+        self.space.segment.abandon(unused.into_iter().filter(|freed| freed.blocks > 0));
     }
 }

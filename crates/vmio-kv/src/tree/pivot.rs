@@ -1,7 +1,7 @@
-//! Long pivots of a tree: writing them, comparing keys with them, and which blocks they have.
+//! Long pivots of a tree: writing them, comparing keys with them, and listing their blocks.
 //!
-//! They are copies, in blocks of the tree: what the collector does to the log is nothing to them. A tree has each pivot once, in one of
-//! its inner nodes; a new tree keeps those of the old one that separate what they did.
+//! They are copies in blocks of the tree, so that the collection of the log does not touch them. A tree has each pivot once, in one of its
+//! inner nodes. A new tree keeps those of the old one that still separate the same leaves.
 
 use std::cmp::Ordering;
 
@@ -13,24 +13,24 @@ use crate::tree::Tree;
 use crate::tree::node_writer::{NodeWriter, Which};
 
 impl Tree<'_> {
-    /// Which of an inner node's children a key falls to.
+    /// Which child of an inner node a key leads to.
     pub(super) fn find(&self, branch: &Branch<'_>, node: Child, key: &[u8]) -> Result<usize> {
         branch.find(key, self.damaged(Kind::Branch, node), |rest, key| self.compare_rest(rest, key))
     }
 
-    /// How a pivot compares to a key.
+    /// Compares a pivot with a key.
     pub(super) fn compare_pivot(&self, pivot: &OwnedPivot, key: &[u8]) -> Result<Ordering> {
         pivot.compare(key, |rest, key| self.compare_rest(rest, key))
     }
 
-    /// How what a long pivot has behind its front compares to that of a key. Pieces are read up to the first that differs.
+    /// Compares the rest of a long pivot with the rest of a key. Pieces are read up to the first that differs.
     fn compare_rest(&self, rest: Rest, key: &[u8]) -> Result<Ordering> {
         let (mut next, mut left, mut key) = (Some(rest.first), rest.bytes, key);
         while let Some(block) = next {
             let of_piece = &key[..key.len().min(PIECE_BYTES)];
             let (ordering, behind) = self.piece(block, left, |piece| {
                 let shared = &of_piece[..of_piece.len().min(piece.bytes.len())];
-                // A key that ends here is not equal to what has more.
+                // A key that ends here is less than a pivot that goes on.
                 (piece.bytes.cmp(shared), piece.next)
             })?;
             if ordering != Ordering::Equal {
@@ -42,7 +42,7 @@ impl Tree<'_> {
         Ok(if key.is_empty() { Ordering::Equal } else { Ordering::Less })
     }
 
-    /// Has `look` see a piece, from which on the pivot has so many bytes.
+    /// Calls `look` with a piece, from which on the pivot has `left` bytes.
     fn piece<Answer>(&self, block: Child, left: usize, look: impl Fn(&Piece<'_>) -> Answer) -> Result<Answer> {
         self.look(Kind::Pivot, block, |sealed| {
             let piece = Piece::from_block(sealed, left).map_err(self.damaged(Kind::Pivot, block))?;
@@ -63,7 +63,7 @@ impl Tree<'_> {
         Ok(whole)
     }
 
-    /// Where the blocks of a long pivot are.
+    /// The blocks of a long pivot.
     pub(super) fn blocks_of(&self, rest: Rest) -> Result<Vec<u64>> {
         let mut blocks = Vec::new();
         let (mut next, mut left) = (Some(rest.first), rest.bytes);
@@ -77,18 +77,18 @@ impl Tree<'_> {
 }
 
 impl NodeWriter<'_> {
-    /// A pivot as it stands in a node: of a long one the rest is stored.
+    /// Makes a pivot for a node. The rest of a long one is written.
     pub(super) fn pivot(&mut self, mut bytes: Vec<u8>) -> Result<OwnedPivot> {
         if bytes.len() <= SHORT_BYTES_MAX {
             return Ok(Pivot { front: bytes, rest: None });
         }
         let rest = bytes.split_off(FRONT_BYTES);
-        let room = self.room();
+        let space = self.space();
         let mut next = None;
-        // From the last one on, since each says where the one behind it is.
+        // From the last piece on: each refers to the next one.
         for bytes in rest.chunks(PIECE_BYTES).rev() {
             let piece = Piece { bytes, next };
-            let seal = |offset, epoch| piece.to_block(room.segment.uuid, room.region, offset, epoch);
+            let seal = |offset, epoch| piece.to_block(space.segment.uuid, space.keyspace, offset, epoch);
             next = Some(self.write(Which::Branch, seal)?);
         }
         Ok(Pivot { front: bytes, rest: next.map(|first| Rest { first, bytes: rest.len() }) })

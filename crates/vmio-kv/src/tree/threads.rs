@@ -1,4 +1,4 @@
-//! The threads that merge: each spill has one, and has the parts of its target merged by others that have nothing to do.
+//! The threads that merge: each compaction has one, and idle ones merge parts of its target.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,57 +8,57 @@ use vmio::SignalsBlocked;
 
 use crate::error::Result;
 
-/// How many threads merge, of those that may.
+/// Counts the threads that merge.
 pub(crate) struct MergeThreads {
     most: usize,
     busy: AtomicUsize,
 }
 
-/// Threads that are counted as busy.
-struct Claimed<'threads> {
+/// Threads that count as busy.
+struct BusyThreads<'threads> {
     of: &'threads MergeThreads,
     threads: usize,
 }
 
-impl Drop for Claimed<'_> {
+impl Drop for BusyThreads<'_> {
     fn drop(&mut self) {
         self.of.busy.fetch_sub(self.threads, Ordering::Relaxed);
     }
 }
 
-/// What one thread has done, with the places of the parts; or why it has stopped.
+/// The answers of one thread with the places of their parts, or its error.
 type Done<Answer> = Result<Vec<(usize, Answer)>>;
 
 impl MergeThreads {
-    /// At most so many, as long as no more spills go on.
+    /// At most `most` threads, unless more compactions than that are under way.
     pub(crate) fn new(most: usize) -> Self {
         MergeThreads { most, busy: AtomicUsize::new(0) }
     }
 
-    /// How many there may be.
+    /// The most threads.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// The calling thread, whatever the others do, and as many as wanted of those that are free.
-    fn claim(&self, wanted: usize) -> Claimed<'_> {
+    /// Counts the calling thread as busy, and as many idle ones as are wanted.
+    fn take_idle(&self, wanted: usize) -> BusyThreads<'_> {
         let mut threads = 1;
-        let claimed = self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
+        let taken = self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
             threads = wanted.min(self.most.saturating_sub(busy)).max(1);
             Some(busy + threads)
         });
-        debug_assert!(claimed.is_ok(), "it always says how many");
-        Claimed { of: self, threads }
+        debug_assert!(taken.is_ok(), "the update never refuses");
+        BusyThreads { of: self, threads }
     }
 
-    /// Does the parts of some work, by as many threads as are free; their answers in order, or the first error. No part is begun
-    /// after an error.
+    /// Does the parts of some work with the help of idle threads. Returns the answers in order, or the first error. No part begins after an
+    /// error.
     pub(super) fn each<Part: Sync, Answer: Send>(
         &self,
         parts: &[Part],
         work: impl Fn(&Part) -> Result<Answer> + Sync,
     ) -> Result<Vec<Answer>> {
-        let claimed = self.claim(parts.len());
+        let busy = self.take_idle(parts.len());
         let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let do_some = || {
             let mut done = Vec::new();
@@ -72,10 +72,10 @@ impl MergeThreads {
         };
         let done = thread::scope(|scope| {
             let helpers: Vec<ScopedJoinHandle<'_, Done<Answer>>> = {
-                // No handler of the program's runs in them: they have the mask of whoever starts them.
+                // The program's signal handlers do not run in them: they inherit the mask.
                 let _signals = SignalsBlocked::new();
                 let start = |_| thread::Builder::new().name("vmio-kv-merge".to_owned()).spawn_scoped(scope, do_some);
-                (1..claimed.threads).map_while(|number| start(number).inspect_err(no_thread).ok()).collect()
+                (1..busy.threads).map_while(|number| start(number).inspect_err(no_thread).ok()).collect()
             };
             let mut all: Vec<Done<Answer>> = vec![do_some()];
             all.extend(helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic))));
@@ -88,7 +88,7 @@ impl MergeThreads {
 }
 
 fn no_thread(error: &std::io::Error) {
-    tracing::debug!(%error, "no thread could be started that helps to merge; the others do its part");
+    tracing::debug!(%error, "a thread that helps to merge could not be started; the others do its part");
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn parts_are_done_at_once_and_answered_in_order() {
         let threads = MergeThreads::new(3);
-        // Nobody comes past it before all three have come.
+        // It lets no thread past before all three have come.
         let barrier = Barrier::new(3);
         let answers = threads.each(&[5, 6, 7], |part| {
             barrier.wait();
@@ -112,17 +112,17 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_thread_free_works_alone() {
+    fn without_idle_threads_the_caller_works_alone() {
         let threads = MergeThreads::new(2);
-        let busy = threads.claim(2);
-        assert_eq!((busy.threads, threads.claim(4).threads), (2, 1));
+        let busy = threads.take_idle(2);
+        assert_eq!((busy.threads, threads.take_idle(4).threads), (2, 1));
         assert_eq!(threads.each(&[1, 2, 3], |part| Ok(*part)).expect("no part fails"), [1, 2, 3]);
         drop(busy);
-        assert_eq!(threads.claim(4).threads, 2);
+        assert_eq!(threads.take_idle(4).threads, 2);
     }
 
     #[test]
-    fn no_part_is_begun_after_one_that_failed() {
+    fn no_part_begins_after_an_error() {
         let threads = MergeThreads::new(1);
         let begun = AtomicUsize::new(0);
         let failed = threads.each(&[0, 1, 2, 3], |part| {

@@ -1,5 +1,4 @@
-//! The inner nodes of a tree that is being made: those above the leaves are written as these come, so that what is in memory does
-//! not grow with the leaves.
+//! The inner nodes of a new tree. Those right above the leaves are written as the leaves come, so that memory does not grow with the leaves.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +11,14 @@ use crate::tree::node_writer::{NodeWriter, Which};
 /// The height of the nodes right above the leaves.
 const ABOVE_LEAVES: u16 = 2;
 
-/// What is above the leaves of a tree, or of a part of it, so far.
+/// What is above the leaves of a new tree, or of a part of it, so far.
 #[derive(Default)]
 pub(super) struct Upper {
-    /// Nodes of that height that are written.
+    /// Nodes of that height that were written.
     nodes: Vec<Placed>,
-    /// The leaves behind them.
+    /// The leaves behind those nodes.
     last: BranchBuilder,
-    /// Where the first pieces of the leaves' long pivots are.
+    /// The places of the first pieces of the leaves' long pivots.
     long_pivots: BTreeSet<u64>,
 }
 
@@ -30,17 +29,17 @@ pub(super) struct Top {
 }
 
 impl Upper {
-    /// Puts a leaf behind those before.
+    /// Adds a leaf at the end.
     pub(super) fn push(&mut self, writer: &mut NodeWriter<'_>, leaf: Placed) -> Result<()> {
         self.long_pivots.extend(leaf.pivot.rest.map(place));
-        if !self.last.has_room(&leaf.pivot) {
+        if !self.last.has_space(&leaf.pivot) {
             self.nodes.push(finish(writer, &mut self.last)?);
         }
         self.last.push(leaf.pivot, leaf.child);
         Ok(())
     }
 
-    /// Puts the leaves of the next part behind them.
+    /// Adds the leaves of the next part.
     pub(super) fn append(&mut self, writer: &mut NodeWriter<'_>, mut next: Self) -> Result<()> {
         self.long_pivots.append(&mut next.long_pivots);
         if next.nodes.is_empty() {
@@ -55,7 +54,7 @@ impl Upper {
         Ok(())
     }
 
-    /// Writes what is left. There is no top where there are no leaves; a leaf that is alone is one itself.
+    /// Writes the remaining nodes. Without leaves there is no top; a single leaf is the top itself.
     pub(super) fn finish(&mut self, writer: &mut NodeWriter<'_>) -> Result<Option<Top>> {
         let (mut nodes, mut height) = (std::mem::take(&mut self.nodes), ABOVE_LEAVES);
         match self.last.len() {
@@ -93,7 +92,7 @@ fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Pl
     let mut above = Vec::new();
     let mut builder = BranchBuilder::default();
     for Placed { pivot, child } in children {
-        if !builder.has_room(&pivot) {
+        if !builder.has_space(&pivot) {
             above.push(finish(writer, &mut builder)?);
         }
         builder.push(pivot, child);
@@ -106,10 +105,10 @@ fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Pl
 
 /// Writes a node, and empties its builder.
 fn finish(writer: &mut NodeWriter<'_>, builder: &mut BranchBuilder) -> Result<Placed> {
-    let room = writer.room();
+    let space = writer.space();
     let mut own = OwnedPivot::default();
     let child = writer.write(Which::Branch, |offset, epoch| {
-        let (pivot, block) = builder.finish(room.segment.uuid, room.region, offset, epoch);
+        let (pivot, block) = builder.finish(space.segment.uuid, space.keyspace, offset, epoch);
         own = pivot;
         block
     })?;
@@ -126,7 +125,7 @@ mod tests {
     use crate::format::geometry::BLOCK_BYTES;
     use crate::tree::Tree;
     use crate::tree::division::children;
-    use crate::tree::node_writer::NodeRoom;
+    use crate::tree::node_writer::NodeSpace;
     use crate::{Db, Options};
 
     fn leaf(number: u64) -> Placed {
@@ -143,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_one_tree_and_their_leaves_stay_in_no_memory() -> Result<()> {
+    fn parts_make_one_tree_and_memory_does_not_grow_with_the_leaves() -> Result<()> {
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, Options::new().memory_bytes(32 << 20))?;
-        let region = db.default_region().region();
-        let room = NodeRoom::new(&region.log.segment, region.number, 1);
+        let keyspace = db.default_keyspace().keyspace();
+        let space = NodeSpace::new(&keyspace.log.segment, keyspace.number, 1);
         let cases = [
             (&[0][..], None),
             (&[1], Some(1)),
@@ -158,7 +157,7 @@ mod tests {
             (&[20_000, 3, 0, 1, 20_000, 400], Some(3)),
         ];
         for (parts, height) in cases {
-            let mut writer = NodeWriter::new(&room);
+            let mut writer = NodeWriter::new(&space);
             let (mut upper, mut count) = (Upper::default(), 0);
             for leaves in parts {
                 let mut part = Upper::default();
@@ -176,7 +175,7 @@ mod tests {
             let mut leaves = Vec::new();
             let (offset, epoch) = (node.child.offset(), node.child.epoch_bits());
             let root = Root { offset, epoch, entries: 0, height, blocks: taken.blocks() as u32 };
-            let tree = Tree::new(&region.log, region.number, root, region.log.segment.next_epoch());
+            let tree = Tree::new(&keyspace.log, keyspace.number, root, keyspace.log.segment.next_epoch());
             leaves_below(tree, node.child, height, &mut leaves)?;
             assert_eq!(leaves, Vec::from_iter(0..count));
         }

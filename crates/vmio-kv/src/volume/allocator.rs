@@ -1,13 +1,13 @@
-//! Which units and blocks of a segment are taken.
+//! The allocator of a segment: which allocation units and blocks are taken.
 //!
-//! What has been taken since the last commit, and is part of no commit yet, is *pending*: the device's bitmap does not have it,
-//! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
+//! A block that was taken since the last commit, and is part of no commit yet, is *pending*: the bitmap on the device does not have it, so
+//! that it is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
-mod grants;
 mod part_units;
-mod room;
 mod runs;
+mod space;
 mod unused;
+mod write_fences;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,59 +18,61 @@ use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
-use crate::format::unit_table::{self, Purpose, Unit};
+use crate::format::geometry::{
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_TABLE_UNITS,
+};
+use crate::format::unit_table::{self, AllocationUnit, Purpose};
 use crate::volume::log_chunks::LogChunks;
-use crate::volume::reserve::OWN_UNITS;
+use crate::volume::space_reservation::OWN_UNITS;
 use part_units::PartUnits;
-use room::FreeUnits;
 pub(crate) use runs::TakenRuns;
+use space::FreeUnits;
 pub(crate) use unused::UnusedBlocks;
 
-/// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
+/// A unit with fewer free blocks than this is not reused: what is written there would not lie together.
 const REUSE_BLOCKS_MIN: u64 = 128;
 
-/// Where somebody who takes blocks one by one goes on.
+/// Where the next blocks are taken from, by a user that takes some at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     unit: Option<u64>,
     next: u64,
 }
 
-/// Whether a cursor that took a block has come to another unit by it.
+/// Whether a cursor has moved to another unit to take blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It stands where it stood.
+    /// It is in the same unit.
     No,
-    /// It is in a unit that nobody had.
+    /// It is in a unit that was free.
     New(u64),
-    /// It is in a unit of which these blocks were free, the one that was taken among them.
+    /// It is in a unit that was in use, of which these blocks were free, the taken ones included.
     Again(Vec<Freed>),
 }
 
-/// A block of the bitmap or of the unit table, which lies there twice.
+/// A block of the bitmap or of the unit table, which has two copies.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
-    /// Which copy is the newest that was committed.
+    /// The newest committed copy.
     copy: usize,
     epoch: u64,
     dirty: bool,
-    /// False of one that was not read, since nobody has had any of its units.
+    /// False if it was not read, since none of its units was ever taken.
     is_known: bool,
 }
 
 /// What a commit has to write of the allocator.
 pub(crate) struct Changed {
-    /// Blocks, and where they go.
+    /// Blocks with their places.
     pub(crate) blocks: Vec<(u64, Block)>,
-    /// Those of units that nobody has had yet, none of which was written before.
+    /// Blocks of units that were never taken, and that were never written.
     pub(crate) unused: Vec<UnusedBlocks>,
 }
 
 impl Pair {
     /// No copy was written yet.
     const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true, is_known: true };
-    /// Whether and where it was written has not been looked at.
+    /// It is not known whether and where it was written.
     const UNKNOWN: Pair = Pair { copy: 1, epoch: 0, dirty: false, is_known: false };
 
     fn is_new(&self) -> bool {
@@ -80,12 +82,12 @@ impl Pair {
 
 struct GroupMap {
     group: Group,
-    /// As far as anybody has had any: those behind are free.
-    units: Vec<Unit>,
+    /// The units up to the last that was ever taken: those behind are free.
+    units: Vec<AllocationUnit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
-    /// Which units are known to have room on the device, so that no write to them lacks it.
-    has_room: Vec<bool>,
+    /// Which units are known to have space on the device, so that no write to them lacks it.
+    has_space: Vec<bool>,
     bitmaps: Vec<Pair>,
     tables: Vec<Pair>,
 }
@@ -94,21 +96,21 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free: FreeUnits,
-    /// How many units are free, were never granted, and have no room.
+    /// How many units are free, beyond the write fence, and have no space.
     unused_units: u64,
-    /// Up to this one a unit that is not granted is free: a commit has it.
+    /// Units beyond the write fence are free up to here: a commit has them.
     usable_end: u64,
-    /// So many of those with room are somebody's already.
+    /// How many of the free units with space are reserved.
     reserved: u64,
-    /// Those that somebody has some of.
+    /// The units that are taken in part.
     parts: PartUnits,
-    /// Units that a cursor stands in.
+    /// Units that a cursor is in.
     in_use: BTreeSet<u64>,
-    /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
-    granted: Range<u64>,
-    /// A unit was refused that is beyond them.
-    lacks_grant: bool,
-    /// Which units are the log's.
+    /// The units that this owner may write to: a durable superblock says so, and no other owner writes there.
+    write_fence: Range<u64>,
+    /// A unit was refused because it is beyond the write fence.
+    hit_write_fence: bool,
+    /// The units that are the log's.
     pub(crate) log_chunks: LogChunks,
 }
 
@@ -119,7 +121,7 @@ impl GroupMap {
             units: vec![Self::own()],
             taken: vec![UnitBits::default()],
             pending: vec![UnitBits::default()],
-            has_room: vec![false],
+            has_space: vec![false],
             bitmaps: vec![pair; group.bitmaps_in_use() as usize],
             tables: vec![pair; group.unit_tables_in_use() as usize],
         };
@@ -127,12 +129,12 @@ impl GroupMap {
         map
     }
 
-    /// What the unit is that has its blocks.
-    fn own() -> Unit {
-        Unit { purpose: Purpose::Group, ..Unit::default() }
+    /// The unit that has a group's own blocks.
+    fn own() -> AllocationUnit {
+        AllocationUnit { purpose: Purpose::Group, ..AllocationUnit::default() }
     }
 
-    /// Becomes longer, if `group` is.
+    /// Makes the group longer, if `group` is.
     fn extend(&mut self, group: Group) {
         assert!(
             self.group.first_unit == group.first_unit && self.group.units <= group.units,
@@ -141,7 +143,7 @@ impl GroupMap {
         if self.group.units == group.units {
             return;
         }
-        // The blocks that were not full tell of more units now.
+        // Its last blocks tell of more units now.
         let last = self.group.units as usize - 1;
         self.mark_bits(last);
         self.mark_unit(last);
@@ -176,7 +178,8 @@ impl GroupMap {
             *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false, is_known: true };
             let first = index * UNIT_TABLE_UNITS as usize;
             let units = first..(self.group.units as usize).min(first + UNIT_TABLE_UNITS as usize);
-            let units: Vec<Unit> = units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
+            let units: Vec<AllocationUnit> =
+                units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
             let offset = self.group.unit_tables(index as u64)[pair.copy];
             blocks.push((offset, unit_table::to_block(segment, &units, offset, epoch)));
         }
@@ -184,12 +187,12 @@ impl GroupMap {
 }
 
 impl Allocator {
-    /// Of groups in which nothing is taken but what the groups need themselves.
+    /// An allocator in which only the groups' own blocks are taken.
     pub(crate) fn new(groups: &[Group]) -> Self {
         Self::of(groups.iter().map(|group| GroupMap::new(*group, Pair::NEW)).collect(), 0)
     }
 
-    fn of(groups: Vec<GroupMap>, granted: u64) -> Self {
+    fn of(groups: Vec<GroupMap>, write_fence: u64) -> Self {
         let mut allocator = Allocator {
             groups,
             free: FreeUnits::default(),
@@ -198,8 +201,8 @@ impl Allocator {
             reserved: 0,
             parts: PartUnits::default(),
             in_use: BTreeSet::new(),
-            granted: 0..granted,
-            lacks_grant: false,
+            write_fence: 0..write_fence,
+            hit_write_fence: false,
             log_chunks: LogChunks::default(),
         };
         allocator.usable_end = allocator.end();
@@ -208,9 +211,9 @@ impl Allocator {
         allocator
     }
 
-    /// All units that somebody has some of.
+    /// All units that are taken in part.
     fn find_parts(&self) -> PartUnits {
-        let mut parts = PartUnits::new(self.granted.start);
+        let mut parts = PartUnits::new(self.write_fence.start);
         for map in &self.groups {
             let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
             units.for_each(|((of, bits), unit)| parts.insert(unit, *of, bits));
@@ -218,7 +221,7 @@ impl Allocator {
         parts
     }
 
-    /// Changes what is taken of a unit, or whose it is.
+    /// Changes what is taken of a unit, or its purpose.
     fn change<Answer>(&mut self, unit: u64, change: impl FnOnce(&mut GroupMap, usize) -> Answer) -> Option<Answer> {
         let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];
@@ -228,7 +231,7 @@ impl Allocator {
         Some(answer)
     }
 
-    /// Has longer groups, and others behind them. What is new is not taken before [`Self::use_units`] says so; returns which units those are.
+    /// Makes groups longer and adds groups. Returns the new units, which are not taken before [`Self::use_units`].
     pub(crate) fn extend(&mut self, groups: &[Group]) -> Range<u64> {
         let end_of = |maps: &[GroupMap]| maps.last().map_or(0, |map| map.group.end());
         let old_end = end_of(&self.groups);
@@ -244,23 +247,23 @@ impl Allocator {
         old_end..end_of(&self.groups)
     }
 
-    /// Has new units be free.
+    /// Makes new units free.
     pub(crate) fn use_units(&mut self, units: Range<u64>) {
         self.usable_end = self.usable_end.max(units.end);
-        (units.start..units.end.min(self.granted.end)).for_each(|unit| self.give_up_if_empty(unit));
+        (units.start..units.end.min(self.write_fence.end)).for_each(|unit| self.give_up_if_empty(unit));
         self.find_unused();
     }
 
-    /// How many units its groups have.
+    /// The number of units of all groups.
     pub(crate) fn units_in_all(&self) -> u64 {
         self.groups.iter().map(|map| map.group.units).sum()
     }
 
-    /// As it was committed, with units granted up to one: `read` gives the newest copy of a block, of those not newer than the commit. Of
-    /// units from `needed` on no blocks are read.
+    /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks
+    /// of units from `needed` on are not read.
     pub(crate) fn read<E>(
         groups: &[Group],
-        granted: u64,
+        write_fence: u64,
         needed: u64,
         mut read: impl FnMut(Kind, [u64; 2]) -> Result<Newest, E>,
         damaged: impl Fn(u64, Damage) -> E,
@@ -268,8 +271,8 @@ impl Allocator {
         let mut maps = Vec::new();
         for group in groups {
             let mut map = GroupMap::new(*group, Pair::UNKNOWN);
-            map.reach(group.granted_units(granted) as usize);
-            for index in 0..group.bitmaps_granted(needed) as usize {
+            map.reach(group.units_below(write_fence) as usize);
+            for index in 0..group.bitmaps_below(needed) as usize {
                 let offsets = group.bitmaps(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::Bitmap, offsets)?;
                 let bits = unseal(&block.0, Kind::Bitmap, offsets[copy])
@@ -284,7 +287,7 @@ impl Allocator {
                 }
                 map.bitmaps[index] = Pair { copy, epoch, dirty: other_is_newer, is_known: true };
             }
-            for index in 0..group.unit_tables_granted(needed) as usize {
+            for index in 0..group.unit_tables_below(needed) as usize {
                 let offsets = group.unit_tables(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::UnitTable, offsets)?;
                 let units = unseal(&block.0, Kind::UnitTable, offsets[copy])
@@ -292,7 +295,7 @@ impl Allocator {
                 let (epoch, units) = units.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * UNIT_TABLE_UNITS as usize;
                 for (place, unit) in (first..).zip(units) {
-                    if place < map.units.len() || unit != Unit::default() {
+                    if place < map.units.len() || unit != AllocationUnit::default() {
                         map.reach(place + 1);
                         map.units[place] = unit;
                     }
@@ -301,18 +304,18 @@ impl Allocator {
             }
             maps.push(map);
         }
-        Ok(Self::of(maps, granted))
+        Ok(Self::of(maps, write_fence))
     }
 
-    /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
-    /// whatever the table says: its blocks were of a commit that never came.
+    /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the
+    /// table says: its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
         let mut found = Vec::new();
         for map in &mut self.groups {
             for index in 0..map.units.len() {
                 if map.taken[index] == UnitBits::default() {
                     if map.units[index].purpose != Purpose::Free {
-                        map.units[index] = Unit::default();
+                        map.units[index] = AllocationUnit::default();
                         map.mark_unit(index);
                     }
                     found.push(map.group.first_unit + index as u64);
@@ -335,8 +338,8 @@ impl Allocator {
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-    /// Whether a unit is the log's, or free for it to have been taken since the last commit; also one that was a group's own, which
-    /// comes free when former owners are forgotten.
+    /// Whether a unit may be a chunk of the log: it is one, or it is free and may have been taken since the last commit. A former own
+    /// unit of a group may be one as well: it comes free when former owners are forgotten.
     pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
@@ -348,43 +351,44 @@ impl Allocator {
         })
     }
 
-    /// How many units are somebody's.
+    /// How many units are taken.
     pub(crate) fn taken_units(&self) -> u64 {
         self.parts.taken()
     }
 
-    /// All units that somebody may have had, and what they are for.
-    pub(crate) fn units(&self) -> impl Iterator<Item = (u64, Unit)> + '_ {
+    /// All units that may have been taken, with their purposes.
+    pub(crate) fn units(&self) -> impl Iterator<Item = (u64, AllocationUnit)> + '_ {
         self.groups.iter().flat_map(|map| {
             map.units.iter().enumerate().map(move |(index, unit)| (map.group.first_unit + index as u64, *unit))
         })
     }
 
-    /// Has so many of them be somebody's, who takes them later. There are as many.
+    /// Reserves free units, to be taken later. There are as many.
     pub(crate) fn reserve(&mut self, units: u64) {
         debug_assert!(units <= self.free_units(), "{units} of {} units", self.free_units());
         self.reserved += units.min(self.free_units());
     }
 
-    /// Has so many of those be nobody's again.
+    /// Gives reserved units up.
     pub(crate) fn cancel(&mut self, units: u64) {
+        debug_assert!(units <= self.reserved, "{units} of {} reserved units", self.reserved);
         self.reserved -= units;
     }
 
-    /// A free unit that nobody has reserved, but for those that are the segment's own.
+    /// Takes a free unit that is not reserved. The last ones are kept for the segment's own blocks.
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
         let kept = if is_own { 0 } else { OWN_UNITS };
         if self.free_units() <= kept {
-            self.free.lacks_room = self.hollow_units() > 0;
+            self.free.lacks_space = self.hollow_units() > 0;
             return None;
         }
-        self.pop_granted_unit(is_own)
+        self.pop_writable_unit(is_own)
     }
 
-    fn pop_granted_unit(&mut self, is_own: bool) -> Option<u64> {
-        if !self.is_granted(is_own) {
-            self.lacks_grant = true;
+    fn pop_writable_unit(&mut self, is_own: bool) -> Option<u64> {
+        if !self.is_within_write_fence(is_own) {
+            self.hit_write_fence = true;
             return None;
         }
         let unit = self.free.ready.first().copied()?;
@@ -392,28 +396,30 @@ impl Allocator {
         Some(unit)
     }
 
-    /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its former life.
+    /// Takes a whole unit for a chunk of the log; it is not pending. `former` says which commit ended the unit's previous generation.
     pub(crate) fn take_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
         let unit = self.pop_free_unit(Purpose::Log)?;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
     }
 
-    /// The same of those that somebody has reserved, of which there is one.
+    /// Takes a reserved unit for a chunk of the log. There is one.
     pub(crate) fn take_reserved_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
-        let unit = self.pop_granted_unit(false)?;
+        let unit = self.pop_writable_unit(false)?;
+        debug_assert!(self.reserved > 0, "unit {unit} was not reserved");
         self.reserved -= 1;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
     }
 
-    /// Marks a whole unit as a chunk that was found in the chain of the log. If no commit has it as that, then `former` or an
-    /// earlier one ended its former life.
+    /// Marks a unit as a chunk that was found in the chain of the log. If no commit has it as a chunk, `former` or an earlier commit
+    /// ended its previous generation.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let is_new = self.change(unit, |map, index| {
             let is_new = map.units[index].purpose != Purpose::Log;
             if is_new {
-                map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+                map.units[index] =
+                    AllocationUnit { purpose: Purpose::Log, former_epoch: former, ..AllocationUnit::default() };
             }
             map.taken[index] = [u64::MAX; UNIT_WORDS];
             map.pending[index] = UnitBits::default();
@@ -429,18 +435,23 @@ impl Allocator {
         self.note_unused(unit);
     }
 
-    /// Takes a block, which is pending; behind the cursor's last one if there is room.
-    pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, region: u32) -> Option<(u64, Entered)> {
-        let (taken, entered) = self.take_blocks(cursor, purpose, region, 1)?;
+    /// Takes a block, which is pending; behind the cursor's last one if that is free.
+    pub(crate) fn take_block(
+        &mut self,
+        cursor: &mut Cursor,
+        purpose: Purpose,
+        keyspace: u32,
+    ) -> Option<(u64, Entered)> {
+        let (taken, entered) = self.take_blocks(cursor, purpose, keyspace, 1)?;
         Some((taken.offset, entered))
     }
 
-    /// The same of up to so many blocks in a row.
+    /// Takes up to `most` blocks in a row, which are pending.
     pub(crate) fn take_blocks(
         &mut self,
         cursor: &mut Cursor,
         purpose: Purpose,
-        region: u32,
+        keyspace: u32,
         most: u64,
     ) -> Option<(Extent, Entered)> {
         if let Some(unit) = cursor.unit {
@@ -449,12 +460,12 @@ impl Allocator {
             }
             self.leave(cursor);
         }
-        let (unit, entered) = match self.unit_to_reuse(purpose, region) {
+        let (unit, entered) = match self.unit_to_reuse(purpose, keyspace) {
             Some(unit) => (unit, Entered::Again(self.free_blocks(unit))),
             None => {
                 let unit = self.pop_free_unit(purpose)?;
                 self.change(unit, |map, index| {
-                    map.units[index] = Unit { purpose, region, ..Unit::default() };
+                    map.units[index] = AllocationUnit { purpose, keyspace, ..AllocationUnit::default() };
                     map.mark_unit(index);
                 })?;
                 (unit, Entered::New(unit))
@@ -466,14 +477,14 @@ impl Allocator {
         Some((taken, entered))
     }
 
-    /// The free blocks of a unit, neighbours together.
+    /// The free blocks of a unit, as runs.
     fn free_blocks(&self, unit: u64) -> Vec<Freed> {
         let Some(bits) = self.place(unit).and_then(|(group, index)| self.groups[group].taken.get(index)) else {
             return Vec::new();
         };
         let mut free: Vec<Freed> = Vec::new();
-        for block in (0..UNIT_BLOCKS).filter(|block| bits[*block as usize / 64] >> (block % 64) & 1 == 0) {
-            let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+        for block in (0..ALLOCATION_UNIT_BLOCKS).filter(|block| bits[*block as usize / 64] >> (block % 64) & 1 == 0) {
+            let offset = unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64;
             match free.last_mut() {
                 Some(last) if last.offset + last.blocks * BLOCK_BYTES as u64 == offset => last.blocks += 1,
                 _ => free.push(Freed { offset, blocks: 1 }),
@@ -486,23 +497,23 @@ impl Allocator {
         let (group, index) = self.reach(unit)?;
         let bits = &self.groups[group].taken[index];
         let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
-        let first = (*next..UNIT_BLOCKS).find(is_free)?;
-        let blocks = (first..UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
+        let first = (*next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
+        let blocks = (first..ALLOCATION_UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
         self.change(unit, |map, index| map.set(index, first, blocks, true))?;
         *next = first + blocks;
-        Some(Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
+        Some(Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
     }
 
-    fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
-        // The segment's own blocks are few, and when room is short any will do.
+    fn unit_to_reuse(&self, purpose: Purpose, keyspace: u32) -> Option<u64> {
+        // The segment's own blocks are few; and when space is short any unit will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
-        let is_there = |unit: &u64| self.granted.contains(unit) && !self.in_use.contains(unit);
-        let by_room = self.parts.with_room((purpose, region), least..).rev().map(|(_, unit)| unit);
-        by_room.into_iter().find(is_there)
+        let is_there = |unit: &u64| self.write_fence.contains(unit) && !self.in_use.contains(unit);
+        let by_space = self.parts.with_space((purpose, keyspace), least..).rev().map(|(_, unit)| unit);
+        by_space.into_iter().find(is_there)
     }
 
-    /// Has a cursor stand nowhere.
+    /// Takes a cursor out of its unit.
     pub(crate) fn leave(&mut self, cursor: &mut Cursor) {
         if let Some(unit) = cursor.unit.take() {
             self.in_use.remove(&unit);
@@ -510,12 +521,15 @@ impl Allocator {
         }
     }
 
-    /// Gives blocks back.
+    /// Frees blocks.
     pub(crate) fn free(&mut self, freed: Freed) {
         let first = freed.offset / BLOCK_BYTES as u64;
         let blocks = first..first + freed.blocks;
-        for unit in first / UNIT_BLOCKS..blocks.end.div_ceil(UNIT_BLOCKS) {
-            let of_unit = |block: u64| block.clamp(unit * UNIT_BLOCKS, (unit + 1) * UNIT_BLOCKS) - unit * UNIT_BLOCKS;
+        for unit in first / ALLOCATION_UNIT_BLOCKS..blocks.end.div_ceil(ALLOCATION_UNIT_BLOCKS) {
+            let of_unit = |block: u64| {
+                block.clamp(unit * ALLOCATION_UNIT_BLOCKS, (unit + 1) * ALLOCATION_UNIT_BLOCKS)
+                    - unit * ALLOCATION_UNIT_BLOCKS
+            };
             let (from, to) = (of_unit(blocks.start), of_unit(blocks.end));
             self.change(unit, |map, index| map.clear(index, from, to - from));
             self.give_up_if_empty(unit);
@@ -530,7 +544,7 @@ impl Allocator {
         }
         if map.units[index].purpose != Purpose::Free {
             self.change(unit, |map, index| {
-                map.units[index] = Unit::default();
+                map.units[index] = AllocationUnit::default();
                 map.mark_unit(index);
             });
             self.log_chunks.end(unit);
@@ -539,31 +553,31 @@ impl Allocator {
         self.note_unused(unit);
     }
 
-    /// Counts bytes of a unit that nobody refers to any longer.
+    /// Counts bytes of a unit as garbage.
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u32) {
         if let Some((group, index)) = self.reach(unit) {
             let map = &mut self.groups[group];
-            // After a crash some is counted again.
-            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(UNIT_BYTES as u32);
+            // After a crash some bytes are counted again.
+            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(ALLOCATION_UNIT_BYTES as u32);
             map.mark_unit(index);
             self.log_chunks.add_garbage(unit, u64::from(bytes));
         }
     }
 
-    /// Of which epochs the newest copies of its blocks are, but for those that tell of units from this one on alone.
-    pub(crate) fn epochs(&self, granted: u64) -> impl Iterator<Item = u64> + '_ {
+    /// The epochs of the newest copies of the allocator's blocks, without those that tell only of units beyond `write_fence`.
+    pub(crate) fn epochs(&self, write_fence: u64) -> impl Iterator<Item = u64> + '_ {
         let pairs = self.groups.iter().flat_map(move |map| {
-            let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_granted(granted) as usize);
-            bitmaps.chain(map.tables.iter().take(map.group.unit_tables_granted(granted) as usize))
+            let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_below(write_fence) as usize);
+            bitmaps.chain(map.tables.iter().take(map.group.unit_tables_below(write_fence) as usize))
         });
         pairs.map(|pair| pair.epoch)
     }
 
-    /// What has changed since the last commit, as blocks of the next one, which grants units up to one. They count as written.
-    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, granted: u64) -> Changed {
+    /// What has changed since the last commit, as blocks of the next one, with that write fence. They count as written.
+    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Changed {
         let (mut blocks, mut unused) = (Vec::new(), Vec::new());
         for map in &mut self.groups {
-            unused.extend(map.unused_blocks(segment, epoch, granted));
+            unused.extend(map.unused_blocks(segment, epoch, write_fence));
             map.changed(segment, epoch, &mut blocks);
         }
         Changed { blocks, unused }

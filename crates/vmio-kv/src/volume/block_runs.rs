@@ -1,13 +1,13 @@
-//! Blocks by the runs that they make.
+//! Lists of blocks, as runs.
 //!
-//! Nodes are written one behind the other, and a tree that has been spilled is given up whole: a list of its blocks would grow with
-//! the tree, to many megabytes, where runs are few.
+//! Nodes are written one behind the other, and a tree that was compacted is freed as a whole. A list of its single blocks would grow with
+//! the tree, to many megabytes; its runs are few.
 
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::geometry::unit_of;
 
-/// Blocks, in the order in which they were added. No run goes beyond a unit.
+/// Blocks in the order in which they were added. No run goes beyond an allocation unit.
 #[derive(Debug, Default)]
 pub(crate) struct BlockRuns {
     runs: Vec<Extent>,
@@ -20,7 +20,7 @@ impl BlockRuns {
         self.push_run(Extent { offset, blocks: 1 });
     }
 
-    /// Adds a run, which is longer then than it was if it begins where the last one ends.
+    /// Adds a run. It is joined with the last one if it begins where that ends.
     pub(crate) fn push_run(&mut self, run: Extent) {
         self.blocks += run.blocks;
         match self.runs.last_mut() {
@@ -31,12 +31,12 @@ impl BlockRuns {
         }
     }
 
-    /// Adds all of another.
+    /// Adds all blocks of another list.
     pub(crate) fn append(&mut self, other: Self) {
         other.runs.into_iter().for_each(|run| self.push_run(run));
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -46,7 +46,7 @@ impl BlockRuns {
         self.runs.iter().copied()
     }
 
-    /// The runs, to be given back.
+    /// The runs, to be freed.
     pub(crate) fn freed(&self) -> impl Iterator<Item = Freed> + '_ {
         self.iter().map(Freed::from)
     }
@@ -61,19 +61,19 @@ impl Extend<u64> for BlockRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES};
+    use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 
     #[test]
     fn neighbours_within_a_unit_are_one_run() {
-        let offset = |unit: u64, block: u64| unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+        let offset = |unit: u64, block: u64| unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64;
         let mut runs = BlockRuns::default();
-        runs.extend((UNIT_BLOCKS - 3..UNIT_BLOCKS).map(|block| offset(1, block)));
+        runs.extend((ALLOCATION_UNIT_BLOCKS - 3..ALLOCATION_UNIT_BLOCKS).map(|block| offset(1, block)));
         runs.extend((0..2).map(|block| offset(2, block)));
         let mut others = BlockRuns::default();
         others.extend([offset(2, 3), offset(2, 2)]);
         runs.append(others);
         let run = |unit, block, blocks| Extent { offset: offset(unit, block), blocks };
-        let wanted = [run(1, UNIT_BLOCKS - 3, 3), run(2, 0, 2), run(2, 3, 1), run(2, 2, 1)];
+        let wanted = [run(1, ALLOCATION_UNIT_BLOCKS - 3, 3), run(2, 0, 2), run(2, 3, 1), run(2, 2, 1)];
         assert_eq!(runs.iter().collect::<Vec<_>>(), wanted);
         assert_eq!(runs.blocks(), 7);
     }

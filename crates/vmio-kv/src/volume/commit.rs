@@ -1,61 +1,61 @@
-//! Commits of a segment: from one consistent state to the next, whatever happens in between.
+//! Commits of a segment: each takes it from one consistent state to the next, whatever happens in between.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::format::block::{Block, Sealed};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{Group, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, Group, unit_of};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
 use crate::volume::block_runs::BlockRuns;
-use crate::volume::reserve::OWN_UNITS;
 use crate::volume::segment::Segment;
+use crate::volume::space_reservation::OWN_UNITS;
 
-/// What the last commit said, and what is needed to make the next one.
+/// The state of the last commit, and what the next one needs.
 pub(crate) struct Committed {
-    /// Where the superblock's two copies are.
+    /// The places of the superblock's two copies.
     pub(super) copies: [u64; 2],
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
-    /// By the blocks of the catalogue.
-    catalogue: Vec<Vec<RegionEntry>>,
+    /// The keyspaces, by blocks of the catalogue.
+    catalogue: Vec<Vec<KeyspaceEntry>>,
     free_log_blocks: Vec<u64>,
-    /// Blocks out of use that somebody may still read: the free log has them, the bitmap has not lost them yet.
+    /// Outdated blocks that may still be read: the free log has them, and the bitmap has them as taken.
     waiting: BTreeSet<Freed>,
     cursor: Cursor,
-    /// Why nothing more is committed: what is on the device is not known.
+    /// Why commits have stopped: the state on the device is not known.
     failed: Option<String>,
 }
 
-/// What changes with a commit.
+/// The changes of a commit.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Regions in their new state; those that were not there are new.
-    pub(crate) regions: Vec<RegionEntry>,
-    /// Numbers of regions that are no more.
+    /// New keyspaces, and others in their new state.
+    pub(crate) keyspaces: Vec<KeyspaceEntry>,
+    /// Numbers of dropped keyspaces.
     pub(crate) removed: Vec<u32>,
-    /// Nodes that they refer to now.
+    /// Nodes that the keyspaces refer to now.
     pub(crate) taken: BlockRuns,
-    /// Extents that they refer to now.
+    /// Extents that the keyspaces refer to now.
     pub(crate) extents: Vec<Extent>,
-    /// Where the log has to be read from, if that has changed: a record and its number.
+    /// From where the log has to be read back, if that has changed: the place and number of a record.
     pub(crate) replay: Option<(u64, u64)>,
     /// The newest generation of the log, and the number of the first record that is not durable.
     pub(crate) log: Option<(u64, u64)>,
-    /// The number of the next region.
-    pub(crate) next_region: Option<u32>,
-    /// Who owns the segment from now on.
+    /// The next keyspace's number.
+    pub(crate) next_keyspace: Option<u32>,
+    /// The owner's epoch from now on.
     pub(crate) owner_epoch: Option<u64>,
-    /// The groups that it has from now on, if these are more or longer.
+    /// The segment's groups from now on, if it has more or longer ones.
     pub(crate) groups: Option<Vec<Group>>,
-    /// More units are needed than are granted.
-    pub(crate) grant_more: bool,
+    /// Whether units beyond the write fence are needed.
+    pub(crate) extend_write_fence: bool,
 }
 
 impl Committed {
@@ -63,10 +63,10 @@ impl Committed {
         copies: [u64; 2],
         epoch: u64,
         superblock: Superblock,
-        catalogue: Vec<Vec<RegionEntry>>,
+        catalogue: Vec<Vec<KeyspaceEntry>>,
         free_log_blocks: Vec<u64>,
     ) -> Self {
-        // What the free log names was given back as it was read, and its own blocks go with the next commit.
+        // The blocks of the free log were freed as it was read. Its own blocks are freed by the next commit.
         Committed {
             copies,
             epoch,
@@ -79,12 +79,16 @@ impl Committed {
         }
     }
 
-    pub(super) fn regions(&self) -> impl Iterator<Item = &RegionEntry> {
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &KeyspaceEntry> {
         self.catalogue.iter().flatten()
     }
 
-    /// The catalogue with some regions changed, and others gone, and which of its blocks are.
-    fn changed_catalogue(&self, regions: &[RegionEntry], removed: &[u32]) -> (Vec<Vec<RegionEntry>>, BTreeSet<usize>) {
+    /// The catalogue with the changed keyspaces and without the removed ones, and which of its blocks have changed.
+    fn changed_catalogue(
+        &self,
+        keyspaces: &[KeyspaceEntry],
+        removed: &[u32],
+    ) -> (Vec<Vec<KeyspaceEntry>>, BTreeSet<usize>) {
         let mut catalogue = self.catalogue.clone();
         let mut changed = BTreeSet::new();
         for (index, block) in catalogue.iter_mut().enumerate() {
@@ -92,22 +96,25 @@ impl Committed {
             block.retain(|entry| !removed.contains(&entry.number));
             changed.extend((block.len() < before).then_some(index));
         }
-        for region in regions {
-            let is_it = |entry: &RegionEntry| entry.number == region.number;
+        for keyspace in keyspaces {
+            let is_it = |entry: &KeyspaceEntry| entry.number == keyspace.number;
             let block = catalogue.iter().position(|block| block.iter().any(is_it));
             let block = match block {
                 Some(block) => {
-                    catalogue[block].iter_mut().filter(|entry| is_it(entry)).for_each(|entry| *entry = region.clone());
+                    catalogue[block]
+                        .iter_mut()
+                        .filter(|entry| is_it(entry))
+                        .for_each(|entry| *entry = keyspace.clone());
                     block
                 }
                 None => {
-                    // Where one was that is no more.
-                    let with_room = catalogue.iter().position(|block| block.len() < catalogue::REGIONS);
-                    let block = with_room.unwrap_or_else(|| {
+                    // In the place of a dropped keyspace, if there is one.
+                    let with_space = catalogue.iter().position(|block| block.len() < catalogue::KEYSPACES);
+                    let block = with_space.unwrap_or_else(|| {
                         catalogue.push(Vec::new());
                         catalogue.len() - 1
                     });
-                    catalogue[block].push(region.clone());
+                    catalogue[block].push(keyspace.clone());
                     block
                 }
             };
@@ -118,23 +125,40 @@ impl Committed {
 }
 
 impl Segment {
-    /// Makes changes durable, all or none; returns the epoch of the new state.
+    /// Makes changes durable, all or none. Returns the epoch of the new state.
     ///
-    /// The blocks that are `retiring` are not referred to in the new state. They are given back when their readers have
-    /// gone, which they tell by [`Segment::retired`].
+    /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
+    /// [`Segment::retired`] tells.
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = &committed.failed {
-            return Err(self.stopped(why));
-        }
-        let done = self.write_commit(&mut committed, changes, retiring);
+        // A commit that only moves the write fence has no nodes, and a caller waits for it.
+        let synced = if changes.extend_write_fence { Ok(()) } else { self.sync_nodes()? };
+        let mut committed = self.committed()?;
+        let done = synced.and_then(|()| self.write_commit(&mut committed, changes, retiring));
         if let Err(error) = &done {
             committed.failed = Some(error.with_causes());
         }
         done.map(|()| committed.epoch)
     }
 
-    /// Gives back what was retired by commits that are durable, and is read by nobody any more.
+    /// Writes the nodes that a commit refers to, before the commit holds the committed state: a thread that needs the write fence moved does
+    /// not wait for nodes. The inner error is the device's; after it nothing is committed any more.
+    fn sync_nodes(&self) -> Result<Result<()>> {
+        let committed = self.committed()?;
+        self.check_owner(&committed)?;
+        drop(committed);
+        Ok(self.device.sync())
+    }
+
+    /// Locks the state of the last commit; fails if the device's contents are unknown.
+    fn committed(&self) -> Result<MutexGuard<'_, Committed>> {
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &committed.failed {
+            Some(why) => Err(self.stopped(why)),
+            None => Ok(committed),
+        }
+    }
+
+    /// Frees the blocks that durable commits have retired and that have no readers any more.
     pub(crate) fn give_back(&self) -> Result<()> {
         self.give_back_retired(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -142,8 +166,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held, whoever takes the unit
-            // has forgotten. Extents are never stored to through the mapping, and must not count as fresh.
+            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
+            // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
@@ -155,14 +179,10 @@ impl Segment {
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
-        // The nodes that the new state refers to. Where units are granted alone, somebody waits, and there are none.
-        if !changes.grant_more {
-            self.device.sync()?;
-        }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
-        let (catalogue, changed) = committed.changed_catalogue(&changes.regions, &changes.removed);
-        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates regions looks at how many there are");
+        let (catalogue, changed) = committed.changed_catalogue(&changes.keyspaces, &changes.removed);
+        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "the creation of a keyspace checks how many there are");
         let mut references = committed.superblock.catalogue.clone();
         let mut outdated: Vec<Freed> = Vec::new();
         let mut blocks: Vec<(u64, Block)> = Vec::new();
@@ -193,7 +213,7 @@ impl Segment {
         }
         taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-        // It never goes back: what lies before it is in no memory, whatever an empty level says of its beginning, and chunks of it
+        // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
         // may have been given up.
         if let Some((from, sequence)) = changes.replay
             && sequence > superblock.log_replay_sequence
@@ -204,10 +224,11 @@ impl Segment {
             superblock.log_generation = generation;
             superblock.log_durable = superblock.log_durable.max(durable);
         }
-        if let Some(next_region) = changes.next_region {
-            superblock.next_region = next_region;
+        if let Some(next_keyspace) = changes.next_keyspace {
+            superblock.next_keyspace = next_keyspace;
         }
         if let Some(owner_epoch) = changes.owner_epoch {
+            debug_assert!(owner_epoch > superblock.owner_epoch, "epoch {owner_epoch} of an owner comes again");
             superblock.owner_epoch = owner_epoch;
         }
         let mut new_units = 0..0;
@@ -217,8 +238,9 @@ impl Segment {
                 new_units = allocator.extend(groups);
                 superblock.units = allocator.units_in_all();
             }
-            superblock.granted = allocator.next_grant(changes.grant_more);
-            allocator.unknown_blocks(superblock.granted)
+            superblock.write_fence = allocator.next_write_fence(changes.extend_write_fence);
+            debug_assert!(superblock.write_fence >= committed.superblock.write_fence, "the write fence moves back");
+            allocator.unknown_blocks(superblock.write_fence)
         };
         for block in unknown {
             let is_own = |sealed: &Sealed<'_>| (sealed.uuid == self.uuid).then_some(0);
@@ -228,8 +250,8 @@ impl Segment {
         let allocated = {
             let mut allocator = self.allocator();
             taken.iter().chain(changes.extents.iter().copied()).for_each(|run| allocator.commit_run(run));
-            let changed = allocator.changed(self.uuid, epoch, superblock.granted);
-            superblock.allocator_epochs = AllocatorEpochs::of(allocator.epochs(superblock.granted));
+            let changed = allocator.changed(self.uuid, epoch, superblock.write_fence);
+            superblock.allocator_epochs = AllocatorEpochs::of(allocator.epochs(superblock.write_fence));
             changed
         };
         for (offset, block) in blocks.iter().chain(&allocated.blocks) {
@@ -240,19 +262,20 @@ impl Segment {
         let offset = committed.copies[epoch as usize % 2];
         self.device.write(offset, &superblock.to_block(self.uuid, offset, epoch).0)?;
         self.device.flush()?;
-        // If nobody has claimed the segment by now, whoever does reads this superblock.
+        // A new owner that has not claimed the segment by now will read this superblock.
         self.check_owner(committed)?;
-        let granted = superblock.granted;
+        let write_fence = superblock.write_fence;
+        self.replay_sequence.store(superblock.log_replay_sequence, Ordering::Release);
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
-        // Before anything that it retires is free: who takes that again labels it with a later one.
+        // Before any of its retired blocks is free: a thread that takes one labels it with a later epoch.
         self.epoch.store(epoch, Ordering::Release);
         committed.free_log_blocks = free_log_blocks;
-        // Nobody reads them through the mapping, and no older state is left that refers to them.
+        // They are not read through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
         outdated.into_iter().for_each(|freed| allocator.free(freed));
-        // Not before: what is in a unit that no superblock knows would be lost.
+        // Not earlier: what is in a unit that no superblock has would be lost.
         allocator.use_units(new_units);
-        allocator.grant_up_to(granted);
+        allocator.set_write_fence(write_fence);
         Ok(())
     }
 
@@ -261,17 +284,17 @@ impl Segment {
         if taken.is_none() && self.make_ready(OWN_UNITS)? {
             taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
         }
-        let (offset, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        let (offset, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         match entered {
             Entered::No => {}
             Entered::New(unit) => self.device.begin_unit(unit, false, 0)?,
-            Entered::Again(_) => self.ensure_room(unit_of(offset))?,
+            Entered::Again(_) => self.ensure_space(unit_of(offset))?,
         }
         Ok(offset)
     }
 }
 
-/// The same blocks in as few rows as they fit in; none goes beyond a unit.
+/// The same blocks in the fewest rows. No row goes beyond an allocation unit.
 fn joined(mut rows: Vec<Freed>) -> Vec<Freed> {
     rows.sort_unstable();
     let mut joined = BlockRuns::default();
@@ -286,8 +309,10 @@ mod tests {
 
     #[test]
     fn neighbours_within_a_unit_share_a_row() {
-        let row =
-            |unit: u64, block: u64, blocks| Freed { offset: unit * UNIT_BYTES + block * BLOCK_BYTES as u64, blocks };
+        let row = |unit: u64, block: u64, blocks| Freed {
+            offset: unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64,
+            blocks,
+        };
         let rows = vec![row(3, 511, 1), row(3, 8, 1), row(4, 0, 512), row(3, 7, 1), row(3, 10, 2), row(5, 0, 1)];
         assert_eq!(joined(rows), [row(3, 7, 2), row(3, 10, 2), row(3, 511, 1), row(4, 0, 512), row(5, 0, 1)]);
     }

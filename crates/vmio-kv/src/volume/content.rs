@@ -1,4 +1,4 @@
-//! What a file or device holds before a volume is created there.
+//! What a file or device holds before a store is created in it.
 
 use vmio::backing::Backing;
 use zerocopy::IntoBytes;
@@ -8,27 +8,27 @@ use crate::format::block::{Block, Kind, Label, Uuid, seal, unseal};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::volume_header::HEADER_OFFSETS;
 
-/// Of what somebody may have something in: tables of partitions and the superblocks of Linux's file systems begin before this. What has its
-/// mark further behind, or at the end, is not seen.
+/// How much is looked at: partition tables and the superblocks of Linux's file systems begin within it. A format with its mark further
+/// behind, or at the end, is not recognized.
 const BEGINNING_BYTES: usize = 128 << 10;
 
-/// What is there.
+/// What a file or device holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Zeros, or no byte, or a volume whose creation was cut short: it never had anything.
+    /// Zeros, no bytes, or a store whose creation was cut short.
     Nothing,
-    /// A volume, of whatever version.
+    /// A store, of whatever version.
     Volume,
-    /// Something else, which may be somebody's.
+    /// Something else.
     Other,
 }
 
 impl Content {
-    /// What a backing has.
+    /// Looks at the beginning of a backing.
     pub(crate) fn of(backing: &dyn Backing) -> Result<Self> {
         let mut blocks = vec![Block::ZERO; BEGINNING_BYTES / BLOCK_BYTES];
         let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
-        // What lies behind its end stays zeros.
+        // Bytes beyond its end stay zeros.
         backing.read_at(0, blocks.as_mut_slice().as_mut_bytes()).map_err(failed)?;
         let has = |kind: Kind| {
             HEADER_OFFSETS.iter().any(|offset| {
@@ -44,7 +44,7 @@ impl Content {
         })
     }
 
-    /// Fails unless it is nothing: a name may be a mistake. `volume` is what it is called.
+    /// Fails unless there is nothing: the name may be a mistake.
     pub(crate) fn check_nothing(self, volume: &str) -> Result<()> {
         let volume = volume.to_owned();
         match self {
@@ -55,9 +55,10 @@ impl Content {
     }
 }
 
-/// What stands in place of a header until the volume is laid out. Its first sector alone is not zeros: it is there or not.
+/// The block in place of a header until the volume is laid out. Only its first sector is not zeros, so that it is written whole or not at
+/// all.
 pub(super) fn creation_mark(volume: Uuid, offset: u64) -> Block {
     let mut block = Block::ZERO;
-    seal(&mut block.0, volume, Label { kind: Kind::Creation, region: 0, offset, epoch: 0 }, 0);
+    seal(&mut block.0, volume, Label { kind: Kind::Creation, keyspace: 0, offset, epoch: 0 }, 0);
     block
 }

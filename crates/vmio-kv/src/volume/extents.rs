@@ -1,49 +1,49 @@
-//! Room for large values.
+//! Space for large values.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::extents::Extent;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
-use crate::volume::reserve::Claim;
 use crate::volume::segment::{Segment, priority};
+use crate::volume::space_reservation::SpacePriority;
 
-/// Blocks for a value that nothing refers to yet: they are free again if it is dropped before [`Self::keep`].
+/// Blocks for a value that nothing refers to yet. They are freed on drop unless [`Self::keep`] was called.
 pub(crate) struct TakenExtents {
     segment: Arc<Segment>,
     pub(crate) extents: Vec<Extent>,
     pub(crate) head: Extent,
-    /// Units that nobody had.
+    /// Units that were free.
     new_units: Vec<u64>,
     is_kept: Cell<bool>,
 }
 
 impl TakenExtents {
-    /// Takes room for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
+    /// Takes that many blocks, and a head whose length `head_blocks` says for a number of extents.
     pub(crate) fn new(
         segment: &Arc<Segment>,
-        region: u32,
+        keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
-        // Some of it goes to units that are begun, perhaps.
-        segment.make_ready_for(Claim::Put, blocks / UNIT_BLOCKS + 2)?;
+        // Some of the value may go to units that are taken in part.
+        segment.make_ready_for(SpacePriority::Put, blocks / ALLOCATION_UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
-            let new_units = segment.units_beside(Claim::Put, allocator);
-            allocator.take_runs(region, blocks, &head_blocks, new_units)
+            let new_units = segment.units_besides(SpacePriority::Put, allocator);
+            allocator.take_runs(keyspace, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
-            return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(UNIT_BYTES)));
+            return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(ALLOCATION_UNIT_BYTES)));
         };
         let taken = TakenExtents { segment: Arc::clone(segment), extents, head, new_units, is_kept: Cell::new(false) };
         for unit in &taken.new_units {
             segment.device.begin_unit(*unit, false, priority(Purpose::Extents))?;
         }
         segment.allocator().share(&taken.new_units);
-        taken.all().try_for_each(|extent| segment.ensure_room(unit_of(extent.offset)))?;
+        taken.all().try_for_each(|extent| segment.ensure_space(unit_of(extent.offset)))?;
         Ok(taken)
     }
 
@@ -51,7 +51,7 @@ impl TakenExtents {
         self.extents.iter().copied().chain([self.head])
     }
 
-    /// Something refers to them now.
+    /// Keeps the blocks: something refers to them now.
     pub(crate) fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -59,7 +59,7 @@ impl TakenExtents {
 
 impl Drop for TakenExtents {
     fn drop(&mut self) {
-        // A child that was forked while a value's source was read leaves the parent's locks alone.
+        // A child that was forked while the value's source was read leaves the parent's locks alone.
         if !self.is_kept.get() && self.segment.device.check_not_forked().is_ok() {
             let mut allocator = self.segment.allocator();
             allocator.share(&self.new_units);

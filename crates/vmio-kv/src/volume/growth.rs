@@ -1,22 +1,22 @@
-//! What a volume says of itself, in two copies, and making it longer while it is in use, so that a crash at any time leaves it as it was, or longer.
+//! The layout of a volume, which has two copies, and its growth while it is in use. A crash leaves the volume as it was, or longer.
 //!
-//! In this order, each durable before the next begins: the file; the table of segments and the volume's header, first one copy of each
-//! and then the other; a commit of the segment, which says that it has more units. Nothing is in them before that.
+//! Growth is done in this order, and each step is durable before the next: make the file longer; write one copy of the table of segments
+//! and of the header, and then the other; commit the segment's new units. Nothing is written to them before that.
 //!
-//! Of a volume with one segment it has all units. With several, what the volume grows by is nobody's until a segment needs it.
+//! With one segment, the segment gets all new units. With several, they stay unused until a segment needs them.
 
 use std::ops::Range;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::{Kind, Sealed, unseal};
-use crate::format::geometry::{Group, UNIT_BYTES, grown};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, Group, grown};
 use crate::format::volume_header::{
     HEADER_OFFSETS, SEGMENTS_A_TABLE, SegmentEntry, VolumeHeader, rows_of, segment_tables, segments_from_block,
     segments_to_block,
 };
-use crate::volume::room::give_own_units_room;
 use crate::volume::segment::Segment;
+use crate::volume::space::give_own_units_space;
 use crate::volume::{Layout, UNITS_MAX, Volume, groups_of};
 
 impl Layout {
@@ -25,13 +25,13 @@ impl Layout {
         groups_of(&self.segments).map(Group::end).max().unwrap_or(1)
     }
 
-    /// The next one, in which the volume is that long at least.
+    /// The next layout, in which the volume has at least that many units.
     pub(super) fn lengthened(&self, units: u64) -> Layout {
         let header = VolumeHeader { units: units.max(self.header.units), ..self.header };
         Layout { header, epoch: self.epoch + 1, segments: self.segments.clone() }
     }
 
-    /// The next one, in which a segment has some units that were nobody's.
+    /// The next layout, in which a segment has some unused units more.
     pub(super) fn grown(&self, segment: u32, new: Range<u64>) -> Layout {
         let mut layout = self.lengthened(new.end);
         for segment in layout.segments.iter_mut().filter(|entry| entry.number == segment) {
@@ -40,7 +40,7 @@ impl Layout {
         layout
     }
 
-    /// Groups that count, wherever they have their own units.
+    /// The groups that count, wherever their own units are.
     fn places(segments: &[SegmentEntry]) -> Vec<(u32, u64, u64)> {
         let of_segment = |segment: &SegmentEntry| {
             let number = segment.number;
@@ -49,8 +49,8 @@ impl Layout {
         segments.iter().flat_map(of_segment).collect()
     }
 
-    /// Writes both copies, one after the other. Whether it still may is looked at before each block: of an owner who is stopped in
-    /// between while another grows the volume, one can be late.
+    /// Writes both copies, one after the other. `may_write` is asked before each block: an owner that is stopped in between, while
+    /// another one grows the volume, can be late with one block.
     pub(super) fn write(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let copies = [self.epoch, self.epoch + 1].map(|epoch| epoch as usize % 2);
         copies.into_iter().try_for_each(|copy| self.write_copy(device, copy, may_write))
@@ -67,7 +67,7 @@ impl Layout {
         device.flush()
     }
 
-    /// Writes a copy anew that is not what the other one is: damaged, or left so by a crash.
+    /// Writes a copy again that differs from the other one, because of damage or a crash.
     pub(super) fn mend(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let is_right = |kind: Kind, offset: u64, says_so: &dyn Fn(&Sealed<'_>) -> bool| -> Result<bool> {
             let block = device.read_block(offset)?;
@@ -82,7 +82,7 @@ impl Layout {
             if !is_right(Kind::VolumeHeader, header, &header_says_so)?
                 || !is_right(Kind::SegmentTable, table, &table_says_so)?
             {
-                tracing::warn!(volume = device.name(), copy, "header or table of segments are written anew");
+                tracing::warn!(volume = device.name(), copy, "the header or the table of segments is written again");
                 self.write_copy(device, copy, may_write)?;
             }
         }
@@ -91,21 +91,21 @@ impl Layout {
 }
 
 impl Volume {
-    /// Its length in units.
+    /// The volume's length in units.
     pub(crate) fn units(&self) -> u64 {
         self.layout.header.units
     }
 
-    /// How long it may become, in units.
+    /// The volume's greatest length in units.
     pub(crate) fn units_max(&self) -> u64 {
         self.device.units_max().clamp(self.units(), UNITS_MAX)
     }
 
-    /// Makes the volume that many units long. What is new the segment has if it is the only one; else whoever needs it first.
+    /// Makes the volume that many units long. If it has one segment, that gets the new units; with several, each takes them as needed.
     pub(crate) fn grow(&mut self, segment: &Segment, units: u64) -> Result<()> {
-        let (least, most) = ((self.units() + 1) * UNIT_BYTES, self.units_max() * UNIT_BYTES);
-        if !(least..=most).contains(&(units * UNIT_BYTES)) {
-            return Err(Error::VolumeLength { bytes: units * UNIT_BYTES, least, most });
+        let (least, most) = ((self.units() + 1) * ALLOCATION_UNIT_BYTES, self.units_max() * ALLOCATION_UNIT_BYTES);
+        if !(least..=most).contains(&(units * ALLOCATION_UNIT_BYTES)) {
+            return Err(Error::VolumeLength { bytes: units * ALLOCATION_UNIT_BYTES, least, most });
         }
         let layout = match self.layout.segments.as_slice() {
             [only] => self.layout.grown(only.number, self.unused_from..units),
@@ -115,8 +115,7 @@ impl Volume {
         self.finish_growth(segment)
     }
 
-    /// Gives a segment up to so many units more: some that are nobody's, and the volume becomes longer if there are too few. Tells
-    /// whether it got any.
+    /// Gives a segment up to `wanted` more units: unused ones, and if they are too few the volume grows. Returns whether it got any.
     pub(crate) fn give(&mut self, segment: &Segment, wanted: u64) -> Result<bool> {
         let end = self.units_max().min(self.unused_from + wanted);
         let layout = self.layout.grown(segment.number, self.unused_from..end);
@@ -128,7 +127,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Writes another layout, unless somebody else has claimed the segment.
+    /// Writes another layout, unless the segment was claimed.
     fn change_for(&mut self, segment: &Segment, layout: Layout) -> Result<()> {
         self.check_may_change(segment)?;
         self.change(layout, &|| segment.check_claims())
@@ -141,23 +140,23 @@ impl Volume {
         segment.check_claims()
     }
 
-    /// Makes the volume what another layout says.
+    /// Makes the volume what a layout says.
     pub(super) fn change(&mut self, layout: Layout, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let rows = rows_of(&layout.segments);
         if rows > SEGMENTS_A_TABLE {
-            let why = "the table of segments has 63, each with up to five groups of units";
+            let why = "the table of segments has 63 rows, each with up to five groups";
             return Err(Error::Option { option: "rows of segments", value: rows as u64, why });
         }
-        self.device.grow(layout.header.units * UNIT_BYTES)?;
-        // Before anything says that it is longer: what cannot be finished for lack of room must not be begun.
-        layout.segments.iter().try_for_each(|segment| give_own_units_room(&self.device, &segment.groups))?;
+        self.device.grow(layout.header.units * ALLOCATION_UNIT_BYTES)?;
+        // Before the layout says that it is longer: growth must not begin if it cannot end for lack of space.
+        layout.segments.iter().try_for_each(|segment| give_own_units_space(&self.device, &segment.groups))?;
         layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.with_causes()))?;
         self.unused_from = self.unused_from.max(layout.end_of_groups());
         self.layout = layout;
         Ok(())
     }
 
-    /// Has a segment use all units that the table says are its own: a crash may have come in between.
+    /// Takes all units into use that the table gives a segment: a crash may have prevented that.
     pub(crate) fn finish_growth(&self, segment: &Segment) -> Result<()> {
         segment.grow(&self.segment(segment.number)?.groups)
     }

@@ -1,28 +1,28 @@
-//! The log's chunks by how much of each is garbage: which one gives the most room is known at once, however many there are.
+//! The log's chunks by their garbage: the chunk that frees the most space is found at once, however many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
-/// Chunks are told apart by so many steps of garbage.
+/// How many steps of garbage tell chunks apart.
 const STEPS: usize = 64;
 
-/// How much of the log is live.
+/// How much of the log is garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogSpace {
-    /// Of all chunks.
+    /// Bytes of all chunks.
     pub(crate) bytes: u64,
     pub(crate) garbage_bytes: u64,
-    /// Of those that may be collected, the garbage.
+    /// Bytes of garbage in chunks that may be collected.
     pub(crate) collectable_bytes: u64,
 }
 
-/// The chunks of a segment's log that have not been given up.
+/// The chunks of a segment's log that were not given up.
 #[derive(Debug)]
 pub(crate) struct LogChunks {
-    /// By unit: bytes of garbage, and whether the chunk may be collected.
+    /// By unit.
     chunks: BTreeMap<u64, Chunk>,
-    /// Those that may be collected, by steps of garbage.
+    /// The chunks that may be collected, by steps of garbage.
     by_garbage: [BTreeSet<u64>; STEPS],
     space: LogSpace,
 }
@@ -41,34 +41,34 @@ impl Default for LogChunks {
 }
 
 fn step(garbage: u64) -> usize {
-    (garbage * STEPS as u64 / UNIT_BYTES) as usize
+    (garbage * STEPS as u64 / ALLOCATION_UNIT_BYTES) as usize
 }
 
 impl LogChunks {
-    /// A unit is a chunk from now on, of which so much is garbage. It may not be collected yet.
+    /// Adds a unit as a chunk with that much garbage. It may not be collected yet.
     pub(crate) fn begin(&mut self, unit: u64, garbage: u64) {
         self.end(unit);
-        let garbage = garbage.min(UNIT_BYTES - 1);
+        let garbage = garbage.min(ALLOCATION_UNIT_BYTES - 1);
         self.chunks.insert(unit, Chunk { garbage, is_collectable: false });
-        self.space.bytes += UNIT_BYTES;
+        self.space.bytes += ALLOCATION_UNIT_BYTES;
         self.space.garbage_bytes += garbage;
     }
 
-    /// It is none any more.
+    /// Removes a chunk.
     pub(crate) fn end(&mut self, unit: u64) {
         self.forbid(unit);
         if let Some(chunk) = self.chunks.remove(&unit) {
-            self.space.bytes -= UNIT_BYTES;
+            self.space.bytes -= ALLOCATION_UNIT_BYTES;
             self.space.garbage_bytes -= chunk.garbage;
         }
     }
 
-    /// More of it is garbage. What is no chunk has none.
+    /// Adds garbage to a chunk. A unit that is no chunk has none.
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u64) {
         let Some(chunk) = self.chunks.get_mut(&unit) else { return };
         let before = chunk.garbage;
-        // Records are counted an eighth too long at most, and after a crash some are counted again.
-        chunk.garbage = (before + bytes).min(UNIT_BYTES - 1);
+        // Records are counted an eighth too long at most, and some are counted again after a crash.
+        chunk.garbage = (before + bytes).min(ALLOCATION_UNIT_BYTES - 1);
         let after = chunk.garbage;
         self.space.garbage_bytes += after - before;
         if chunk.is_collectable {
@@ -80,7 +80,7 @@ impl LogChunks {
         }
     }
 
-    /// No record of it is in memory alone, and nothing more is written to it: it may be collected.
+    /// Allows a chunk to be collected: it is not written to, and none of its records is in memory alone.
     pub(crate) fn allow(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && !chunk.is_collectable
@@ -91,13 +91,13 @@ impl LogChunks {
         }
     }
 
-    /// All of them, those aside that `is_open`.
+    /// Allows all chunks to be collected but those that are `is_open`.
     pub(crate) fn allow_all_but(&mut self, is_open: impl Fn(u64) -> bool) {
         let units: Vec<u64> = self.chunks.keys().copied().filter(|unit| !is_open(*unit)).collect();
         units.into_iter().for_each(|unit| self.allow(unit));
     }
 
-    /// It is to be left alone.
+    /// Forbids a chunk to be collected.
     pub(crate) fn forbid(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && chunk.is_collectable
@@ -108,23 +108,23 @@ impl LogChunks {
         }
     }
 
-    /// Of those that may be collected the one with the most garbage, a step more or less, and how much that is.
+    /// The chunk that may be collected with the most garbage, give or take a step, and how much it has.
     pub(crate) fn most_garbage(&self) -> Option<(u64, u64)> {
         let unit = self.by_garbage.iter().rev().find_map(|units| units.first())?;
         self.chunks.get(unit).map(|chunk| (*unit, chunk.garbage))
     }
 
-    /// How much of one is garbage.
+    /// The garbage of a chunk.
     pub(crate) fn garbage_of(&self, unit: u64) -> u64 {
         self.chunks.get(&unit).map_or(0, |chunk| chunk.garbage)
     }
 
-    /// How much there is of what.
+    /// How much of the log is garbage.
     pub(crate) fn space(&self) -> LogSpace {
         self.space
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(crate) fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -141,19 +141,23 @@ mod tests {
         let mut chunks = LogChunks::default();
         (1..=3).for_each(|unit| chunks.begin(unit, 0));
         assert_eq!(chunks.most_garbage(), None, "none may be collected");
-        chunks.add_garbage(2, UNIT_BYTES / 2);
+        chunks.add_garbage(2, ALLOCATION_UNIT_BYTES / 2);
         chunks.allow(1);
         assert_eq!(chunks.most_garbage(), Some((1, 0)));
         chunks.allow(2);
-        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
-        chunks.add_garbage(1, 2 * UNIT_BYTES);
-        assert_eq!(chunks.most_garbage(), Some((1, UNIT_BYTES - 1)), "no chunk has more than it holds");
+        assert_eq!(chunks.most_garbage(), Some((2, ALLOCATION_UNIT_BYTES / 2)));
+        chunks.add_garbage(1, 2 * ALLOCATION_UNIT_BYTES);
+        assert_eq!(chunks.most_garbage(), Some((1, ALLOCATION_UNIT_BYTES - 1)), "no chunk has more than it holds");
         chunks.forbid(1);
-        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
+        assert_eq!(chunks.most_garbage(), Some((2, ALLOCATION_UNIT_BYTES / 2)));
         chunks.end(2);
         chunks.add_garbage(2, 1);
         assert_eq!(chunks.most_garbage(), None);
-        let space = LogSpace { bytes: 2 * UNIT_BYTES, garbage_bytes: UNIT_BYTES - 1, collectable_bytes: 0 };
+        let space = LogSpace {
+            bytes: 2 * ALLOCATION_UNIT_BYTES,
+            garbage_bytes: ALLOCATION_UNIT_BYTES - 1,
+            collectable_bytes: 0,
+        };
         assert_eq!((chunks.space(), chunks.len()), (space, 2));
     }
 
@@ -168,10 +172,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_and_order_are_those_of_a_list(steps in proptest::collection::vec(prop_oneof![
-            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, garbage)| Step::Begin(unit, garbage)),
+                fn sums_and_order_match_a_list(steps in proptest::collection::vec(prop_oneof![
+            (0_u64..6, 0..ALLOCATION_UNIT_BYTES).prop_map(|(unit, garbage)| Step::Begin(unit, garbage)),
             (0_u64..6).prop_map(Step::End),
-            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, bytes)| Step::Add(unit, bytes)),
+            (0_u64..6, 0..ALLOCATION_UNIT_BYTES).prop_map(|(unit, bytes)| Step::Add(unit, bytes)),
             (0_u64..6).prop_map(Step::Allow),
             (0_u64..6).prop_map(Step::Forbid),
         ], 1..100)) {
@@ -181,7 +185,7 @@ mod tests {
                 match step {
                     Step::Begin(unit, garbage) => {
                         chunks.begin(unit, garbage);
-                        model.insert(unit, (garbage.min(UNIT_BYTES - 1), false));
+                        model.insert(unit, (garbage.min(ALLOCATION_UNIT_BYTES - 1), false));
                     }
                     Step::End(unit) => {
                         chunks.end(unit);
@@ -189,7 +193,7 @@ mod tests {
                     }
                     Step::Add(unit, bytes) => {
                         chunks.add_garbage(unit, bytes);
-                        model.entry(unit).and_modify(|(garbage, _)| *garbage = (*garbage + bytes).min(UNIT_BYTES - 1));
+                        model.entry(unit).and_modify(|(garbage, _)| *garbage = (*garbage + bytes).min(ALLOCATION_UNIT_BYTES - 1));
                     }
                     Step::Allow(unit) => {
                         chunks.allow(unit);
@@ -202,7 +206,7 @@ mod tests {
                 }
                 let collectable = || model.values().filter(|(_, is_collectable)| *is_collectable);
                 let space = LogSpace {
-                    bytes: model.len() as u64 * UNIT_BYTES,
+                    bytes: model.len() as u64 * ALLOCATION_UNIT_BYTES,
                     garbage_bytes: model.values().map(|(garbage, _)| garbage).sum(),
                     collectable_bytes: collectable().map(|(garbage, _)| garbage).sum(),
                 };

@@ -1,14 +1,14 @@
-//! Which merges of levels are going on: a chunk of the log is given up when those have ended that began before it was emptied.
+//! The merges of levels that are under way. A chunk of the log is given up only when all merges have ended that began before it was emptied.
 //!
-//! A merge that began later drops the entries that point into the chunk. One that began before may have such an entry in a leaf
-//! already, which would outlive the chunk and then point into whatever the unit holds next.
+//! A merge that begins later drops the entries that point into the chunk. One that began before may have such an entry in a new leaf
+//! already. The entry would outlive the chunk, and then point into what the unit holds next.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Merges that are going on, by when they began.
+/// The merges under way, by when they began.
 #[derive(Clone, Default)]
 pub(crate) struct Merges(Arc<Shared>);
 
@@ -22,11 +22,11 @@ struct Shared {
 struct Running {
     /// Rises with each merge that begins, and each moment that is taken.
     now: u64,
-    /// When each began.
+    /// When each merge began.
     began: BTreeSet<u64>,
 }
 
-/// A merge that is going on as long as this is there.
+/// A merge that is under way while this exists.
 pub(crate) struct UnderWay {
     merges: Merges,
     since: u64,
@@ -37,7 +37,7 @@ pub(crate) struct UnderWay {
 pub(crate) struct Moment(u64);
 
 impl Merges {
-    /// Begins a merge. What it looks at it looks at later.
+    /// Begins a merge. The caller looks at its inputs later.
     pub(crate) fn begin(&self) -> UnderWay {
         let mut running = self.0.running.lock();
         running.now += 1;
@@ -47,7 +47,7 @@ impl Merges {
         UnderWay { merges: self.clone(), since }
     }
 
-    /// Merges that begin from now on come after this moment.
+    /// A moment that comes before all later merges.
     pub(crate) fn moment(&self) -> Moment {
         let mut running = self.0.running.lock();
         running.now += 1;
@@ -59,7 +59,7 @@ impl Merges {
         self.0.running.lock().have_ended_before(moment)
     }
 
-    /// Waits until all have ended that began before this.
+    /// Waits until all merges have ended that began before this call.
     pub(crate) fn wait(&self) {
         let moment = self.moment();
         let mut running = self.0.running.lock();
@@ -77,7 +77,8 @@ impl Running {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.merges.0.running.lock().began.remove(&self.since);
+        let was_there = self.merges.0.running.lock().began.remove(&self.since);
+        debug_assert!(was_there, "a merge ends once");
         self.merges.0.ended.notify_all();
     }
 }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merges_that_begin_later_hold_nothing_up() {
+    fn later_merges_do_not_have_to_end() {
         let merges = Merges::default();
         assert!(merges.have_ended_before(merges.moment()));
         let first = merges.begin();

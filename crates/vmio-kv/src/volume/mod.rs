@@ -1,31 +1,31 @@
-//! A volume: units for segments; of a segment what is taken, and commits of what is known of it.
+//! A volume: its allocation units, its segments, and what each segment commits.
 
 pub(crate) mod allocator;
 pub(crate) mod block_runs;
+pub(crate) mod chunk_generations;
 pub(crate) mod commit;
 pub(crate) mod content;
 mod creation;
-pub(crate) mod era;
+pub(crate) mod epoch;
 pub(crate) mod extents;
 pub(crate) mod garbage;
 mod growth;
 pub(crate) mod log_chunks;
 pub(crate) mod merges;
 pub(crate) mod ownership;
-pub(crate) mod reserve;
-mod room;
 pub(crate) mod segment;
+mod space;
+pub(crate) mod space_reservation;
 pub(crate) mod take_over;
-pub(crate) mod unit_lives;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
+use crate::format::block::{Block, Kind, Sealed, random_uuid, unseal};
 use crate::format::geometry::{
-    BLOCK_BYTES, GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
+    ALLOCATION_UNIT_BYTES, BLOCK_BYTES, GROUP_UNITS_MAX, Group, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
 };
 use crate::format::volume_header::{
     HEADER_OFFSETS, MOVED_OWN_UNITS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VOLUME_FEATURES,
@@ -35,49 +35,48 @@ use crate::format::volume_header::{
 use crate::volume::content::creation_mark;
 use crate::volume::ownership::Standing;
 
-/// One block of the table of segments is in use.
+/// The longest volume in units: one block of the table of segments is in use.
 pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
 
-/// What a volume says of itself, and its segments.
+/// The layout of a volume and its segments.
 #[derive(Clone)]
 pub(crate) struct Layout {
     pub(crate) header: VolumeHeader,
-    /// Of the header and the table of segments.
+    /// The epoch of the header and the table of segments.
     pub(crate) epoch: u64,
     pub(crate) segments: Vec<SegmentEntry>,
 }
 
-/// A volume that is open.
+/// An open volume.
 pub(crate) struct Volume {
     pub(crate) device: Arc<Device>,
     layout: Layout,
-    /// Units from this one on are no segment's, and nobody else may be writing to them.
+    /// From this unit on no segment has any, and no other owner writes there.
     unused_from: u64,
-    /// Of each segment that was there when it was opened.
+    /// Our standing in each segment that there was when the volume was opened.
     standing: Vec<Standing>,
-    /// Growing has failed, and what the device says of it is not known.
+    /// Why growth has stopped: the layout on the device is not known.
     failed: Option<String>,
 }
 
 impl Volume {
-    /// Lays out a volume with one segment. The headers come last: up to then what a crash leaves counts as nothing, though there was
-    /// something that is overwritten.
+    /// Lays out a volume with one segment. The headers are written last: what a crash leaves before that counts as nothing.
     pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
         if !overwrites {
             device.content()?.check_nothing(device.name())?;
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
-        let uuid = Uuid::random().map_err(failed)?;
+        let uuid = random_uuid().map_err(failed)?;
         device.allocate(0)?;
         HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
         device.flush()?;
-        let units = device.len() / UNIT_BYTES;
-        let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
+        let units = device.len() / ALLOCATION_UNIT_BYTES;
+        let segment = SegmentEntry { uuid: random_uuid().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
         let epoch = 1;
-        // Both copies: one that is damaged must not make the volume look like none.
+        // Both copies: with one damaged copy it must still be a volume.
         for table in segment_tables(0) {
             device.write(table, &segments_to_block(uuid, &segments, table, epoch).0)?;
         }
@@ -90,7 +89,7 @@ impl Volume {
         Ok(Self::of(device, Layout { header, epoch, segments }))
     }
 
-    /// Reads what is there.
+    /// Reads a volume's layout.
     pub(crate) fn open(device: Arc<Device>) -> Result<Self> {
         let layout = Self::read(&device)?;
         Ok(Self::of(device, layout))
@@ -100,15 +99,15 @@ impl Volume {
         Volume { device, unused_from: layout.end_of_groups(), layout, standing: Vec::new(), failed: None }
     }
 
-    /// Makes both copies of what was read good. Not before a claim: an owner who is still there may be writing them.
+    /// Makes both copies of the layout good. Not before a claim: a former owner may be writing them.
     pub(crate) fn mend(&self) -> Result<()> {
         let may_write = self.may_write();
         self.layout.mend(&self.device, &may_write)?;
         self.layout.segments.iter().try_for_each(|segment| segment.mend_owner(&self.device, &may_write))
     }
 
-    /// Notes who has claimed the segments by now, and reads again what is there: whoever claims one later claims a higher epoch than that
-    /// of him who opens it so, who is told.
+    /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with
+    /// this, and fences it.
     pub(crate) fn note_claims(&mut self) -> Result<()> {
         let note = |segment: &SegmentEntry| Standing::unclaimed(&self.device, segment.number, segment.uuid);
         self.standing = self.layout.segments.iter().map(note).collect::<Result<_>>()?;
@@ -117,22 +116,22 @@ impl Volume {
         Ok(())
     }
 
-    /// What the epoch of a segment's new owner is at least: no claim from before its opening is as high, and each from after it is higher.
+    /// The least epoch of a segment's new owner: claims from before its opening are lower, and later ones are higher.
     pub(crate) fn least_epoch(&self, number: u32) -> u64 {
         self.standing.iter().find(|standing| standing.number == number).map_or(0, |standing| standing.epoch)
     }
 
-    /// What is asked before each block of header, table and owners' records that is written while the volume is opened: whether anybody
-    /// else has claimed a segment. Who is stopped in between writes one late at most.
+    /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was
+    /// claimed by another. An opening that is stopped in between can be late with one block.
     fn may_write(&self) -> impl Fn() -> Result<()> + use<> {
         let (device, standing) = (Arc::clone(&self.device), self.standing.clone());
         move || standing.iter().try_for_each(|standing| standing.check(&device))
     }
 
-    /// What is there by now: somebody else may have made it longer.
+    /// Reads the layout again: another owner may have made the volume longer.
     fn read_again(device: &Device) -> Result<Layout> {
         match Self::read(device) {
-            Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * UNIT_BYTES => {
+            Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * ALLOCATION_UNIT_BYTES => {
                 device.grow(wanted)?;
                 Self::read(device)
             }
@@ -140,7 +139,7 @@ impl Volume {
         }
     }
 
-    /// Has programs that do not know of it refuse the volume: they would look for superblocks where they were once.
+    /// Makes programs refuse the volume that do not know of moved own units: they would look for superblocks in their old places.
     fn say_that_own_units_moved(&mut self) -> Result<()> {
         if self.layout.header.incompatible & MOVED_OWN_UNITS != 0 {
             return Ok(());
@@ -150,14 +149,14 @@ impl Volume {
         self.layout.write(&self.device, &self.may_write())
     }
 
-    /// What the volume that is there says of itself.
+    /// Reads the layout by the better header.
     pub(crate) fn read(device: &Device) -> Result<Layout> {
         let headers = read_headers(device)?;
         let Some((newest, offset)) = headers.first() else {
             return Err(Error::NoVolume { volume: device.name().to_owned() });
         };
         match (Self::read_by(device, newest, *offset), headers.get(1)) {
-            // An owner who was fenced while he changed the layout may have written a header late, without its table.
+            // An owner that was fenced while it changed the layout may have written a header late, without its table.
             (Err(error @ Error::Damaged { .. }), Some((other, offset))) => Self::read_by(device, other, *offset)
                 .map_err(|other| match other {
                     Error::Damaged { .. } => error,
@@ -167,7 +166,7 @@ impl Volume {
         }
     }
 
-    /// The same by one header.
+    /// Reads the layout by one header.
     fn read_by(device: &Device, block: &Block, offset: u64) -> Result<Layout> {
         let volume = || device.name().to_owned();
         let damaged = |offset, damage| device.damaged("the volume's header", offset, damage);
@@ -181,15 +180,17 @@ impl Volume {
         if unknown != 0 {
             return Err(Error::UnknownFeatures { volume: volume(), features: unknown });
         }
-        if header.units > VOLUME_BYTES_MAX / UNIT_BYTES || header.units * UNIT_BYTES > device.len() {
+        if header.units > VOLUME_BYTES_MAX / ALLOCATION_UNIT_BYTES
+            || header.units * ALLOCATION_UNIT_BYTES > device.len()
+        {
             return Err(Error::Truncated {
                 volume: volume(),
                 found: device.len(),
-                wanted: header.units.saturating_mul(UNIT_BYTES),
+                wanted: header.units.saturating_mul(ALLOCATION_UNIT_BYTES),
             });
         }
         let tables = segment_tables(0);
-        // An owner who was fenced while he made the volume longer may have written one of them late.
+        // An owner that was fenced while it made the volume longer may have written one of them late.
         let units_within = |sealed: &Sealed<'_>| {
             let segments = segments_from_block(sealed).unwrap_or_default();
             let end = groups_of(&segments).map(|group| group.end()).max();
@@ -210,27 +211,27 @@ impl Volume {
         Ok(Layout { header, epoch, segments })
     }
 
-    /// All segments, in the order of their numbers.
+    /// All segments in the order of their numbers.
     pub(crate) fn segments(&self) -> &[SegmentEntry] {
         &self.layout.segments
     }
 
-    /// A segment by its number.
+    /// The segment of a number.
     pub(crate) fn segment(&self, number: u32) -> Result<&SegmentEntry> {
-        let none = Damage::Value { what: "it has no segment whose number", found: u64::from(number) };
+        let none = Damage::Value { what: "the number of a segment that it lacks", found: u64::from(number) };
         let table = segment_tables(0)[0];
         let found = self.layout.segments.iter().find(|segment| segment.number == number);
         found.ok_or_else(|| self.device.damaged("the table of segments", table, none))
     }
 
-    /// Says where the groups of a segment have their own units.
+    /// Sets a segment's groups, whose own units have moved.
     fn set_groups(&mut self, number: u32, groups: &[Group]) {
         if let Some(segment) = self.layout.segments.iter_mut().find(|segment| segment.number == number) {
             segment.groups = groups.to_vec();
         }
     }
 
-    /// There is no former owner any more who could write to units that are no segment's.
+    /// Forgets former owners, which could write to unused units.
     pub(crate) fn forget_former_owners(&mut self) {
         self.unused_from = self.layout.end_of_groups();
     }
@@ -241,11 +242,11 @@ fn groups_of(segments: &[SegmentEntry]) -> impl Iterator<Item = Group> + '_ {
     segments.iter().flat_map(|segment| &segment.groups).copied()
 }
 
-/// Refuses a table that no volume can have: of segments whose numbers rise from 0 on, each with groups, which lie within the volume and
-/// share no units.
+/// Refuses a table that no volume can have. Segments' numbers rise from 0. Each segment has groups, which lie within the volume and do not
+/// overlap.
 fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<Vec<SegmentEntry>, Damage> {
     if segments.len() != header.segments as usize || segments.is_empty() {
-        return Err(Damage::Value { what: "how many segments it has", found: segments.len() as u64 });
+        return Err(Damage::Value { what: "its number of segments", found: segments.len() as u64 });
     }
     let is_in_order = segments.windows(2).all(|pair| pair[0].number < pair[1].number) && segments[0].number == 0;
     let wrong = segments.iter().find(|segment| segment.groups.is_empty() || !is_in_order);
@@ -270,16 +271,16 @@ fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<
     }
 }
 
-/// Whether what is so long has a block there.
+/// Whether a file of that length has a whole block there.
 fn has_block(length: u64, offset: u64) -> bool {
     offset + BLOCK_BYTES as u64 <= length
 }
 
-/// The headers that are whole, the newest first, and where they are.
+/// The whole headers with their places, the newest first.
 fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
     let units_there = |sealed: &Sealed<'_>| {
         let units = VolumeHeader::from_block(sealed).map_or(0, |header| header.units);
-        if units.saturating_mul(UNIT_BYTES) <= device.len() { units } else { 0 }
+        if units.saturating_mul(ALLOCATION_UNIT_BYTES) <= device.len() { units } else { 0 }
     };
     let mut found = Vec::new();
     for offset in HEADER_OFFSETS.into_iter().filter(|offset| has_block(device.len(), *offset)) {
@@ -293,7 +294,7 @@ fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
 
 /// Refuses a length that no volume can have.
 pub(crate) fn check_length(bytes: u64) -> Result<()> {
-    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, UNITS_MAX * UNIT_BYTES);
+    let (least, most) = (VOLUME_UNITS_MIN * ALLOCATION_UNIT_BYTES, UNITS_MAX * ALLOCATION_UNIT_BYTES);
     if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::VolumeLength { bytes, least, most }) }
 }
 
@@ -305,10 +306,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_without_its_table_is_passed_over() -> Result<()> {
+    fn a_header_without_its_table_is_skipped() -> Result<()> {
         for late in HEADER_OFFSETS {
             let cache = Cache::builder().capacity(8 << 20).build()?;
-            let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?);
+            let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 0)?);
             let layout = Volume::create(Arc::clone(&device), false)?.layout;
             let header = VolumeHeader { segments: 2, ..layout.header };
             device.write(late, &header.to_block(late, layout.epoch + 1).0)?;
@@ -318,7 +319,7 @@ mod tests {
             for offset in HEADER_OFFSETS {
                 assert_eq!(device.read_block(offset)?.0, layout.header.to_block(offset, layout.epoch).0);
             }
-            // Of both nobody knows how many segments there are.
+            // With both it is not known how many segments there are.
             for offset in HEADER_OFFSETS {
                 device.write(offset, &header.to_block(offset, layout.epoch + 1).0)?;
             }

@@ -1,7 +1,7 @@
-//! Who owns a segment: how an owner finds out that another has taken it over.
+//! Ownership of a segment: how an owner finds out that another one has taken it over.
 //!
-//! Each new owner writes a record of his own before he reads anything else, and an owner reads the records after each of his writes
-//! that count, before he acknowledges it: the superblock of a commit, a flush of the log. Of the two, one sees the other.
+//! A new owner writes a record before it reads anything else. An owner reads the records after each write that counts, before it
+//! acknowledges the write: the superblock of a commit, or a flush of the log. One of the two sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,14 +16,14 @@ use crate::format::superblock::Superblock;
 use crate::volume::commit::Committed;
 use crate::volume::segment::Segment;
 
-/// What a segment's owner knows of himself.
+/// The state of a segment's owner.
 pub(crate) struct Ownership {
-    /// His epoch; 0 as long as he has none.
+    /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
-    /// Whether each flush of a log is followed by a look at the records. All segments of a store share it: once one of them was taken
-    /// over, the others are, or are about to be.
+    /// Whether each flush of the log is followed by a look at the records. All segments of a store share it: if one was taken over, the
+    /// others were, or will be soon.
     looks_after_flushes: Arc<AtomicBool>,
-    /// That of another, who has taken the segment over.
+    /// The epoch of another owner that has taken the segment over.
     fenced_by: OnceLock<u64>,
 }
 
@@ -34,30 +34,34 @@ impl Ownership {
     }
 
     fn is_fenced_by(&self, epoch: u64) {
+        debug_assert!(
+            epoch > self.epoch.load(Ordering::Relaxed),
+            "an owner of epoch {epoch} fences none that is newer"
+        );
         self.fenced_by.get_or_init(|| epoch);
         self.looks_after_flushes.store(true, Ordering::Release);
     }
 }
 
-/// What somebody knows who opens a segment, until he owns it: he may go on as long as nobody else has claimed it since.
+/// The state of an opening until it owns the segment: it may go on as long as no other owner has claimed it since.
 #[derive(Clone)]
 pub(super) struct Standing {
     pub(super) number: u32,
     pub(super) uuid: Uuid,
-    /// What his epoch is at least: higher than all that were claimed before.
+    /// Its least epoch: higher than all claims from before.
     pub(super) epoch: u64,
-    /// What he calls himself if he has claimed it.
+    /// Its name in the records, if it has claimed the segment.
     pub(super) claim: Option<Uuid>,
 }
 
 impl Standing {
-    /// Of somebody who opens a segment that he thinks nobody has.
+    /// Of an opening that expects no other owner.
     pub(super) fn unclaimed(device: &Device, number: u32, uuid: Uuid) -> Result<Self> {
         let epoch = newest_epoch(&read_records(device, number, uuid)?) + 1;
         Ok(Standing { number, uuid, epoch, claim: None })
     }
 
-    /// Fails if somebody else has claimed the segment: if that was at the same time, then perhaps none of us gets it.
+    /// Fails if another owner has claimed the segment. If two claim it at the same time, perhaps neither gets it.
     pub(super) fn check(&self, device: &Device) -> Result<()> {
         let mut others = read_records(device, self.number, self.uuid)?;
         let own = others.extract_if(.., |(_, record)| self.claim == Some(record.claim)).count();
@@ -69,12 +73,12 @@ impl Standing {
     }
 }
 
-/// The highest epoch that somebody has claimed; 0 if nobody ever did.
+/// The highest epoch of all claims; 0 if there is none.
 fn newest_epoch(records: &[(usize, OwnerRecord)]) -> u64 {
     records.iter().map(|(_, record)| record.owner_epoch).max().unwrap_or(0)
 }
 
-/// The records of a segment that are whole, by their places.
+/// The whole records of a segment, by their places.
 pub(super) fn read_records(device: &Device, segment: u32, uuid: Uuid) -> Result<Vec<(usize, OwnerRecord)>> {
     let offsets = owner_records(segment);
     let mut blocks = vec![Block::ZERO; OWNER_RECORDS];
@@ -86,24 +90,25 @@ pub(super) fn read_records(device: &Device, segment: u32, uuid: Uuid) -> Result<
     Ok(blocks.iter().enumerate().filter_map(read).collect())
 }
 
-/// Of some records the one that says where the segment's state is, if there is one.
+/// The record that says where the segment's state is, if there is one.
 pub(super) fn in_force(records: &[(usize, OwnerRecord)]) -> Option<&(usize, OwnerRecord)> {
     records.iter().filter(|(_, record)| record.is_in_force()).max_by_key(|(_, record)| record.owner_epoch)
 }
 
 impl Segment {
-    /// Whose epoch is its owner's from now on.
+    /// Makes this the owner of the segment, with that epoch.
     pub(crate) fn own(&self, epoch: u64) {
-        self.ownership.epoch.store(epoch, Ordering::Release);
+        let before = self.ownership.epoch.swap(epoch, Ordering::Release);
+        debug_assert!(before < epoch, "an owner's epoch {before} is followed by {epoch}");
     }
 
-    /// What the log asks before it says that what it flushed is durable.
+    /// The log's check before it says that flushed records are durable.
     pub(crate) fn check_flushed(&self) -> Result<()> {
         let looks = self.ownership.looks_after_flushes.load(Ordering::Acquire);
         if looks { self.check_claims() } else { self.fenced() }
     }
 
-    /// Fails for ever once another has claimed the segment, who reads what was on the device before this returned.
+    /// Fails for ever once another owner has claimed the segment. That owner reads what was on the device before this returned.
     pub(crate) fn check_claims(&self) -> Result<()> {
         let own = self.ownership.epoch.load(Ordering::Acquire);
         if self.ownership.fenced_by.get().is_none() && own > 0 {
@@ -115,7 +120,7 @@ impl Segment {
         self.fenced()
     }
 
-    /// The same, and looks also at the superblocks: who opens a segment that he thinks nobody has leaves no other trace.
+    /// The same, and looks at the superblocks as well: an opening without takeover leaves no other trace.
     pub(super) fn check_owner(&self, committed: &Committed) -> Result<()> {
         self.check_claims()?;
         let own = self.ownership.epoch.load(Ordering::Acquire);
@@ -134,7 +139,7 @@ impl Segment {
         self.fenced()
     }
 
-    /// Fails if it is known that another has taken the segment over.
+    /// Fails if it is known that another owner has taken the segment over.
     pub(crate) fn fenced(&self) -> Result<()> {
         match self.ownership.fenced_by.get() {
             Some(new_epoch) => Err(Error::Fenced {
@@ -146,7 +151,7 @@ impl Segment {
         }
     }
 
-    /// Why nothing more is written.
+    /// The error of a write that comes too late.
     pub(crate) fn stopped(&self, why: &str) -> Error {
         let stopped = || Error::Stopped { volume: self.device.name().to_owned(), why: why.to_owned() };
         self.fenced().err().unwrap_or_else(stopped)

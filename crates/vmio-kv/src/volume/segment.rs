@@ -1,31 +1,31 @@
-//! A segment: its allocator, its catalogue of regions, and what its last commit said.
+//! A segment: its allocator, its catalogue of keyspaces, and its last commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use parking_lot::MutexGuard;
 
+use crate::batching_lock::BatchingLock;
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, FullPlace, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::block::{Block, Kind, Sealed, Uuid, random_uuid, unseal};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, first_units, unit_of, units_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, Group, first_units, unit_of, units_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
-use crate::streak_lock::StreakLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
+use crate::volume::chunk_generations::ChunkGenerations;
 use crate::volume::commit::{Changes, Committed};
-use crate::volume::era::Retired;
+use crate::volume::epoch::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
-use crate::volume::reserve::{Claim, Reservation, Reserve};
-use crate::volume::room::{AHEAD_UNITS, give_chunks_room, give_own_units_room};
-use crate::volume::unit_lives::UnitLives;
+use crate::volume::space::{AHEAD_UNITS, give_chunks_space, give_own_units_space};
+use crate::volume::space_reservation::{FreeReserve, SpacePriority, SpaceReservation};
 
 /// A segment of a volume.
 pub(crate) struct Segment {
@@ -33,39 +33,41 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     pub(crate) uuid: Uuid,
     pub(crate) retired: Arc<Retired>,
-    pub(crate) lives: UnitLives,
+    pub(crate) chunk_generations: ChunkGenerations,
     pub(crate) merges: Merges,
-    pub(crate) reserve: Reserve,
+    pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
-    allocator: StreakLock<Allocator>,
-    /// Whoever gives units room on the device, or takes it from them, holds it.
-    pub(super) room: Mutex<()>,
+    allocator: BatchingLock<Allocator>,
+    /// Held while units are given space on the device, or lose it.
+    pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
-    /// The number of the last commit, for those who must not wait for the one under way.
+    /// The epoch of the last commit, for readers that must not wait for the one under way.
     pub(super) epoch: AtomicU64,
-    /// Heads of large values that were written, from a random number on.
+    /// The first record that an opening reads back after the last commit, for the same readers.
+    pub(super) replay_sequence: AtomicU64,
+    /// Counts the heads of large values, from a random number on.
     heads: AtomicU32,
 }
 
-/// The epoch of a segment in which nothing was committed yet.
+/// The epoch of an empty segment.
 pub(crate) const EPOCH_FIRST: u64 = 1;
 
-/// Free units are given back to the file system when so many have come together, or such a share of a short volume.
+/// How many free units are worth a discard, and which share of a short volume.
 const DISCARD_UNITS: usize = 8;
 const DISCARD_SHARE: usize = 16;
 
-/// Lays out an empty segment: a log of one chunk, and the next one taken.
+/// Lays out an empty segment: a log of one chunk, and the next chunk taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
-    give_own_units_room(device, &entry.groups)?;
+    give_own_units_space(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
-    allocator.grant_up_to(allocator.next_grant(true));
-    give_chunks_room(device, &mut allocator, 2)?;
+    allocator.set_write_fence(allocator.next_write_fence(true));
+    give_chunks_space(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
-        Error::Full { volume, wanted: 2 * UNIT_BYTES, place: FullPlace::Volume }
+        Error::Full { volume, wanted: 2 * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume }
     };
-    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
-    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
+    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
+    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
     let header = ChunkHeader {
         segment: entry.uuid,
         offset: chunk,
@@ -78,9 +80,9 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let mut front = Box::new(Block::ZERO);
     front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     device.write(chunk, &front.0)?;
-    allocator.grant_up_to(unit_of(next) + 1);
-    let granted = allocator.next_grant(true);
-    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, granted);
+    allocator.set_write_fence(unit_of(next) + 1);
+    let write_fence = allocator.next_write_fence(true);
+    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, write_fence);
     changed.blocks.iter().try_for_each(|(offset, block)| device.write(*offset, &block.0))?;
     changed.unused.iter().try_for_each(|unused| unused.write(device))?;
     device.flush()?;
@@ -93,15 +95,15 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         log_generation: 0,
         log_durable: 1,
         free_log: 0,
-        next_region: 1,
-        allocator_epochs: AllocatorEpochs::of(allocator.epochs(granted)),
+        next_keyspace: 1,
+        allocator_epochs: AllocatorEpochs::of(allocator.epochs(write_fence)),
         units: units_of(&entry.groups),
-        granted,
+        write_fence,
         catalogue: Vec::new(),
     };
     let copies = first_group(device, entry)?.superblocks();
     for (copy, offset) in copies.into_iter().enumerate() {
-        // The other copy is void, whatever the device held there.
+        // The other copy is void, whatever was there.
         let block = if copy as u64 == EPOCH_FIRST % 2 {
             superblock.to_block(entry.uuid, offset, EPOCH_FIRST)
         } else {
@@ -117,7 +119,7 @@ fn first_group(device: &Device, entry: &SegmentEntry) -> Result<Group> {
     entry.groups.first().copied().ok_or_else(wrong)
 }
 
-/// Where a segment's superblocks are, the epoch of the newest, and what it says.
+/// The places of a segment's superblocks, the epoch of the newest, and that one.
 pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<([u64; 2], u64, Superblock)> {
     let copies = first_group(device, entry)?.superblocks();
     let Some(Newest { copy, block, .. }) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
@@ -137,16 +139,16 @@ pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<(
 }
 
 impl Segment {
-    /// Reads the newest committed state. Chunks of the log that are newer are to be marked by whoever replays it, who calls
-    /// [`Self::ready`] then. All segments of a store share whether they look after each flush if they were taken over.
+    /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`].
+    /// `looks_after_flushes` is shared by all segments of a store.
     pub(crate) fn open(
         device: Arc<Device>,
-        lives: &UnitLives,
+        chunk_generations: &ChunkGenerations,
         looks_after_flushes: &Arc<AtomicBool>,
         entry: &SegmentEntry,
     ) -> Result<Self> {
         let (copies, epoch, superblock) = read_superblock(&device, entry)?;
-        // Where the volume has grown into what another one was, that may have left a copy.
+        // Where the volume has grown over another one, that may have left a copy.
         let is_own = |sealed: &Sealed<'_>| (sealed.uuid == entry.uuid).then_some(0);
         let read = |kind: Kind, offsets: [u64; 2]| match device.read_best(kind, offsets, epoch, is_own)? {
             Some(found) => Ok(found),
@@ -157,15 +159,15 @@ impl Segment {
             let damage = Damage::Value { what: "the number of its units", found: units_of(&entry.groups) };
             return Err(device.damaged("the table of segments", segment_tables(0)[0], damage));
         };
-        let granted = superblock.granted_units(&groups);
-        let needed = superblock.allocator_epochs.needs(granted);
-        let mut allocator = Allocator::read(&groups, granted, needed, read, wrong)?;
+        let write_fence = superblock.write_fence_end(&groups);
+        let needed = superblock.allocator_epochs.needs(write_fence);
+        let mut allocator = Allocator::read(&groups, write_fence, needed, read, wrong)?;
         if !superblock.allocator_epochs.allows(allocator.epochs(needed)) {
             let first = entry.groups[0].bitmaps(0)[0];
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
         }
         if groups != entry.groups {
-            // Growth was cut short: what it has left must be written over before its epoch comes again.
+            // Growth was cut short: blocks that it has left must be overwritten before their epoch comes again.
             for block in allocator.last_unknown_blocks() {
                 let newest = device.read_best(block.kind, block.offsets, epoch, is_own)?;
                 allocator.know_newest(block, newest.as_ref());
@@ -181,7 +183,7 @@ impl Segment {
             free_log_blocks.push(next);
             let block = device.read_block(next)?;
             let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| {
-                // Each commit writes its own.
+                // Each commit writes its own free log.
                 match (sealed.uuid == entry.uuid, sealed.epoch) {
                     (false, _) => Err(Damage::Foreign),
                     (true, found) if found != epoch => Err(Damage::Epoch { found, wanted: epoch }),
@@ -189,7 +191,7 @@ impl Segment {
                 }
             });
             let (freed, behind) = rows.map_err(|damage| device.damaged("the free log", next, damage))?;
-            // Who might have read them is gone.
+            // Their readers are gone.
             for freed in freed {
                 let end =
                     freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
@@ -203,41 +205,43 @@ impl Segment {
             }
             next = behind;
         }
-        let mut regions = Vec::new();
+        let mut keyspaces = Vec::new();
         for reference in &superblock.catalogue {
-            regions.push(read_catalogue(&device, entry.uuid, *reference)?);
+            keyspaces.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
-        // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
-        let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
-        let committed = Committed::new(copies, epoch, superblock, regions, free_log_blocks);
-        // Another than other openings have begun with, most likely.
+        // 0 means all units; once the segment grows it must not. The owner may use all features from its first commit on.
+        let superblock = Superblock { units: units_of(&groups), write_fence, incompatible: FEATURES, ..superblock };
+        let replay_sequence = AtomicU64::new(superblock.log_replay_sequence);
+        let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
+        // Most likely not the number that another opening has begun with.
         let failed =
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
-        let [low, high, ..] = Uuid::random().map_err(failed)?.0;
+        let [low, high, ..] = random_uuid().map_err(failed)?.into_bytes();
         Ok(Segment {
-            lives: lives.clone(),
+            chunk_generations: chunk_generations.clone(),
             merges: Merges::default(),
-            reserve: Reserve::default(),
+            free_reserve: FreeReserve::default(),
             device,
             number: entry.number,
             uuid: entry.uuid,
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
-            allocator: StreakLock::new(allocator),
-            room: Mutex::default(),
+            allocator: BatchingLock::new(allocator),
+            allocating: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
+            replay_sequence,
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
         })
     }
 
-    /// All that is taken has been marked: what is not is free. Tells the device which units hold nodes.
+    /// Finds the free units, once everything taken is marked, and tells the device which units hold nodes.
     pub(crate) fn ready(&self) -> Result<()> {
         let opened = self.epoch();
         let mut allocator = self.allocator();
         allocator.find_free_units();
         for (unit, of) in allocator.units() {
-            self.lives.know(unit, (of.purpose == Purpose::Log).then_some(of.former_epoch), opened);
+            self.chunk_generations.know(unit, (of.purpose == Purpose::Log).then_some(of.former_epoch), opened);
             if matches!(of.purpose, Purpose::Leaves(_) | Purpose::Branches(_)) {
                 self.device.know_unit(unit, true, priority(of.purpose))?;
             }
@@ -249,128 +253,133 @@ impl Segment {
         self.allocator.lock()
     }
 
-    /// What the last commit said.
+    /// The last commit's superblock.
     pub(crate) fn superblock(&self) -> Superblock {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
     }
 
-    /// The error that the superblock is not what it should be.
+    /// The error of a superblock that is not what it should be.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
     }
 
-    /// Has the superblock's copies be elsewhere from the next commit on.
+    /// Moves the superblock's copies, from the next commit on.
     pub(super) fn move_superblocks(&self, copies: [u64; 2]) {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).copies = copies;
     }
 
-    /// The regions that were committed.
-    pub(crate) fn regions(&self) -> Vec<RegionEntry> {
+    /// The committed keyspaces.
+    pub(crate) fn keyspaces(&self) -> Vec<KeyspaceEntry> {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        committed.regions().cloned().collect()
+        committed.keyspaces().cloned().collect()
     }
 
-    /// The number of the last commit.
+    /// The epoch of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The number of the commit under way, or of the next: what nodes that are built now say.
+    /// The number of the first record that an opening would read back. It does not wait for a commit under way, whose flushes may take long.
+    pub(crate) fn replay_sequence(&self) -> u64 {
+        self.replay_sequence.load(Ordering::Acquire)
+    }
+
+    /// The epoch of the next commit, or of the one under way: nodes that are built now have it.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epoch() + 1
     }
 
-    /// The number of the next head of a large value. Of the 4096 before it none has the same.
+    /// The number of the next large value's head. None of the 4096 before it has the same.
     pub(crate) fn next_head_number(&self) -> u32 {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-    /// How many units have to be free with room for a claim to so many chunks, and whether they are.
-    fn units_for(&self, claim: Claim, chunks: u64, allocator: &Allocator) -> (u64, bool) {
-        let least = |claim| self.reserve.least_free(claim, allocator.units_in_all()) + chunks;
-        match claim {
-            // Nothing is given room on the device for what is to stay free beside.
-            Claim::Unasked => {
-                let wanted = least(Claim::Put);
-                let has_much = allocator.free_units_with_holes() >= least(claim);
+    /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
+    fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
+        let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
+        match priority {
+            // Background writes give no units space that have to stay free for others.
+            SpacePriority::Background => {
+                let wanted = least(SpacePriority::Put);
+                let has_much = allocator.free_units_with_holes() >= least(priority);
                 (if has_much { wanted } else { u64::MAX }, has_much && allocator.free_units() >= wanted)
             }
-            _ => (least(claim), allocator.free_units() >= least(claim)),
+            _ => (least(priority), allocator.free_units() >= least(priority)),
         }
     }
 
-    /// How many units there are beside what is kept for others than such a claim.
-    pub(super) fn units_beside(&self, claim: Claim, allocator: &Allocator) -> u64 {
-        allocator.free_units().saturating_sub(self.reserve.least_free(claim, allocator.units_in_all()))
+    /// How many units a write of that priority may take.
+    pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
+        allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
     }
 
-    /// Has so many units have room for a claim, if there is any for them.
-    pub(super) fn make_ready_for(&self, claim: Claim, units: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(claim, units, &self.allocator());
+    /// Gives that many units space for a write of that priority, as far as there is any.
+    pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
         if !is_there && wanted < u64::MAX {
             self.make_ready(wanted)?;
         }
         Ok(())
     }
 
-    /// Refuses a claim to so many chunks if what is kept for others would not be left: as it is now. Who is to find them reserves them.
-    pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(claim, chunks, &self.allocator());
+    /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
+    pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
         if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
             return Ok(());
         }
-        Err(self.full(chunks.max(1) * UNIT_BYTES))
+        Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
     }
 
-    /// The same, and nobody else takes the chunks as long as the reservation is there.
-    pub(crate) fn reserve(&self, claim: Claim, chunks: u64) -> Result<Reservation<'_>> {
+    /// Reserves that many chunks for a write of that priority, or fails.
+    pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
         loop {
             let wanted = {
                 let mut allocator = self.allocator();
-                let (wanted, is_there) = self.units_for(claim, chunks, &allocator);
+                let (wanted, is_there) = self.units_for(priority, chunks, &allocator);
                 if is_there {
                     allocator.reserve(chunks);
-                    return Ok(Reservation::new(self, chunks));
+                    return Ok(SpaceReservation::new(self, chunks));
                 }
                 wanted
             };
             if wanted == u64::MAX || !self.make_ready(wanted)? {
-                return Err(self.full(chunks.max(1) * UNIT_BYTES));
+                return Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES));
             }
         }
     }
 
-    /// For who takes no chunk.
-    pub(crate) fn reserve_none(&self) -> Reservation<'_> {
-        Reservation::new(self, 0)
+    /// A reservation of no chunk.
+    pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
+        SpaceReservation::new(self, 0)
     }
 
-    /// Takes units into use behind those that it has, if these groups have more.
+    /// Takes more units into use, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
-            give_own_units_room(&self.device, groups)?;
+            give_own_units_space(&self.device, groups)?;
             self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
         }
         Ok(())
     }
 
-    /// Takes something of the allocator, having more units granted first if it takes that.
+    /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, those are provided first.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
-            let (taken, lacks_grant, lacks_room, ready) = {
+            let (taken, hit_write_fence, lacks_space, ready) = {
                 let mut allocator = self.allocator();
                 let taken = take(&mut allocator);
-                (taken, allocator.take_lacks_grant(), allocator.take_lacks_room(), allocator.free_units())
+                (taken, allocator.take_hit_write_fence(), allocator.take_lacks_space(), allocator.free_units())
             };
-            if taken.is_some() || has_tried_all || !(lacks_grant || lacks_room) {
+            if taken.is_some() || has_tried_all || !(hit_write_fence || lacks_space) {
                 return Ok(taken);
             }
-            if lacks_grant {
-                self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            if hit_write_fence {
+                self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                // What is left in units that are begun is taken where no other has room.
+                // If no other unit gets space, what is left in units taken in part will do.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }
@@ -378,56 +387,56 @@ impl Segment {
 
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
-        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.lives.begin(unit)))?;
-        self.begin_chunk(taken.ok_or_else(|| self.full(UNIT_BYTES))?)
+        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.chunk_generations.begin(unit)))?;
+        self.begin_chunk(taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?)
     }
 
-    /// Takes one of so many units that are reserved, of which there is one less then.
+    /// Takes a reserved unit; `reserved` counts those that are left.
     pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
         let taken = self.take(|allocator| {
             let left = reserved.checked_sub(1)?;
-            let unit = allocator.take_reserved_chunk(|unit| self.lives.begin(unit))?;
+            let unit = allocator.take_reserved_chunk(|unit| self.chunk_generations.begin(unit))?;
             *reserved = left;
             Some(unit)
         })?;
-        taken.ok_or_else(|| self.full(UNIT_BYTES))
+        taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))
     }
 
-    /// Has a unit that was taken be a chunk of the log; returns where it begins.
+    /// Begins a chunk of the log in a unit that was taken. Returns its place.
     pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
-        Ok(unit * UNIT_BYTES)
+        Ok(unit * ALLOCATION_UNIT_BYTES)
     }
 
-    /// Takes up to so many blocks in a row for nodes, pending until they are committed.
-    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, region: u32, most: u64) -> Result<Extent> {
-        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, region, most))?;
-        let (taken, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+    /// Takes up to `most` blocks in a row for nodes. They are pending until a commit has them.
+    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
+        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
+        let (taken, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-            // What the device has there is no node, or not ours any more: it must not be read.
-            Entered::Again(free) => self.ensure_room(unit_of(taken.offset)).and_then(|()| {
+            // What the device has there is no node, or an outdated one: it must not be read.
+            Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),
         };
         if begun.is_err() {
-            // Others may share the cursor.
+            // Other threads may share the cursor.
             self.allocator().leave(cursor);
             self.abandon(std::iter::once(taken.into()));
         }
         begun.map(|()| taken)
     }
 
-    /// Has the device give up what it holds of free units, down to `least` of them together: a commit is durable that does not refer to
-    /// them, and nobody reads them any more.
+    /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
     pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
         let mut units = DISCARD_UNITS.max(least);
         loop {
-            // What is reserved keeps its room, and what is next. Few at a time: what is being discarded is not to be had.
-            let _alone = self.room();
+            // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
+            // discarded.
+            let _alone = self.allocating();
             let mut allocator = self.allocator();
-            let kept = self.reserve.least_free(Claim::Put, allocator.units_in_all()) + AHEAD_UNITS;
+            let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
             let runs = allocator.begin_discard(units, kept as usize);
             drop(allocator);
             if runs.is_empty() {
@@ -443,30 +452,30 @@ impl Segment {
         }
     }
 
-    /// So many free units are worth a discard while others write: fewer in a short volume.
+    /// How many free units are worth a discard while others write: fewer in a short volume.
     pub(crate) fn worth_a_discard(&self) -> usize {
         (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
-    /// Counts a record that nobody points to any longer.
+    /// Counts a record as garbage.
     pub(crate) fn count_garbage(&self, record: Pointer) {
-        // The room of large values is given back, not collected.
+        // The space of large values is freed, not collected.
         if record.kind() == PointerKind::Extents {
             return;
         }
         self.allocator().add_garbage(unit_of(record.offset()), record.record_bytes());
     }
 
-    /// Gives blocks back that nobody has published.
+    /// Frees blocks that were never published.
     pub(crate) fn abandon(&self, blocks: impl Iterator<Item = Freed>) {
         let mut allocator = self.allocator();
         blocks.for_each(|freed| allocator.free(freed));
     }
 }
 
-fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> Result<Vec<RegionEntry>> {
+fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> Result<Vec<KeyspaceEntry>> {
     let BlockReference { offset, epoch } = reference;
-    let damaged = |damage| device.damaged("the catalogue of regions", offset, damage);
+    let damaged = |damage| device.damaged("the catalogue of keyspaces", offset, damage);
     let block = device.read_block(offset)?;
     let sealed = unseal(&block.0, Kind::Catalogue, offset).map_err(damaged)?;
     if sealed.uuid != segment {
@@ -478,7 +487,7 @@ fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> 
     catalogue::from_block(&sealed).map_err(damaged)
 }
 
-/// Kreon's order of eviction (§3.3.1): of level N inner nodes 2N − 1 and leaves 2N, the log behind them all.
+/// The order of eviction (Kreon §3.3.1): 2N − 1 for inner nodes of level N, 2N for its leaves, and then the log.
 pub(crate) fn priority(purpose: Purpose) -> u8 {
     match purpose {
         Purpose::Leaves(level) => 2 * level,

@@ -1,49 +1,53 @@
-//! Taking a volume's segments over from an owner that may still be there, and write at any time what he had begun to.
+//! Takeover of a volume's segments from an owner that may still be running, and may finish writes that it has begun at any time.
 //!
-//! A *claim* is written and made durable before anything of a segment is read that counts; from then on the former owner
-//! acknowledges nothing. All segments are claimed before anything else is done. Then each goes on in units that he was never granted:
-//! its groups' own units (superblocks, bitmaps, unit tables), its log and its nodes. The claim becomes a record in force, twice, when the new superblock is durable: from then on
-//! nobody looks at the former owner's places, and what he still writes there is seen by nobody.
+//! The new owner writes a *claim*, durably, before it reads anything of a segment that counts. From then on the former owner acknowledges
+//! nothing. All segments are claimed before anything else is done.
+//!
+//! Then each segment goes on beyond the former owner's write fence: its groups' own units (superblocks, bitmaps, unit tables), its log and
+//! its nodes. When the new superblock is durable, the claim becomes a record in force, with two copies. From then on the former owner's
+//! places are not read, and its late writes have no effect.
 
 use std::collections::BTreeMap;
 
 use crate::device::Device;
 use crate::error::{Damage, Error, FullPlace, Result};
-use crate::format::block::{Block, Uuid};
-use crate::format::geometry::{Group, UNIT_BLOCKS, UNIT_BYTES, first_units, unit_behind, units_from};
+use crate::format::block::{Block, Uuid, random_uuid};
+use crate::format::geometry::{
+    ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, Group, first_units, unit_behind, units_from,
+};
 use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_tables};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::ownership::{Standing, in_force, read_records};
-use crate::volume::reserve::OWN_UNITS;
 use crate::volume::segment::{Segment, read_superblock};
+use crate::volume::space_reservation::OWN_UNITS;
 
 use zerocopy::IntoBytes;
 
-/// Units that a claim grants beside the groups' own, until the first superblock does.
+/// How many units a claim fences besides the groups' own, until the first superblock moves the fence.
 const CLAIM_UNITS: u64 = 8;
-/// By how many units a volume grows at least that has no room for a new owner.
+/// The least growth of a volume that has no space for a new owner.
 const GROWTH_UNITS_MIN: u64 = 32;
 
-/// A segment that was claimed.
+/// A claim to a segment.
 pub(crate) struct Claim {
     record: OwnerRecord,
-    /// Which half of the records has it: the other has the one in force.
+    /// The half of the records that has it: the record in force is in the other.
     half: usize,
-    /// Units below were granted to others.
+    /// Other owners may write to units below.
     pub(crate) first_unit: u64,
 }
 
 impl Claim {
-    /// What the owner's epoch is at least.
+    /// The least epoch of the new owner.
     pub(crate) fn owner_epoch(&self) -> u64 {
         self.record.owner_epoch
     }
 }
 
 impl SegmentEntry {
-    /// With the groups' own units where the record in force says that they are.
+    /// Finds the groups' own units, where the record in force says that they are.
     pub(super) fn find_own_units(&mut self, device: &Device) -> Result<()> {
         let table = segment_tables(0)[0];
         if self.number as usize >= SEGMENTS_A_TABLE {
@@ -63,7 +67,7 @@ impl SegmentEntry {
         Ok(())
     }
 
-    /// Has the record in force be there twice, should one be damaged or have been torn.
+    /// Writes the second copy of the record in force again, if it is damaged or torn.
     pub(super) fn mend_owner(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let records = read_records(device, self.number, self.uuid)?;
         let Some((place, record)) = in_force(&records) else { return Ok(()) };
@@ -84,45 +88,45 @@ fn write_record(device: &Device, segment: &SegmentEntry, record: &OwnerRecord, p
 
 /// What is known of a segment's owners.
 struct Owners {
-    /// Where a claim goes: the half of the records that has not the one in force.
+    /// Where a claim goes: the half of the records without the one in force.
     half: usize,
-    /// Units below were granted to others.
+    /// Other owners may write to units below.
     first_unit: u64,
-    /// The highest epoch of one of them.
+    /// The highest epoch of another owner.
     newest_epoch: u64,
-    regions: usize,
+    keyspaces: usize,
 }
 
 impl Volume {
-    /// Claims all segments: when this returns, their owner acknowledges nothing more, and what he has acknowledged can be read. `may_open`
-    /// refuses so many segments and regions before that.
+    /// Claims all segments. When this returns, the former owner acknowledges nothing more, and all that it has acknowledged can be
+    /// read. `may_open` may refuse the numbers of segments and keyspaces before any claim.
     pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
-        let name = Uuid::random().map_err(failed)?;
+        let name = random_uuid().map_err(failed)?;
         let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
         loop {
-            // Of what was read before the claims the former owner may have made more.
+            // Before our claims the former owner may have made more of what was read.
             self.layout = Self::read_again(&self.device)?;
             let mut all_stand = true;
             let segments = self.layout.segments.clone();
             let owners: Vec<Owners> =
                 segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
             self.may_write()()?;
-            // Nobody is fenced in vain.
-            may_open(segments.len(), owners.iter().map(|owners| owners.regions).sum())?;
-            self.check_room(segments.iter().zip(&owners))?;
+            // No owner is fenced in vain.
+            may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
+            self.check_space(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
                 let own = claims.get(&entry.number);
                 if own.is_some_and(|own| own.first_unit >= first_unit && own.half == half) {
                     continue;
                 }
                 all_stand = false;
-                // An owner who commits while we claim may have been granted more than we saw. The next epoch is left out: of somebody who
-                // opens the segment, or has created it, and comes late.
+                // An owner that commits while we claim may have moved its fence further than we saw. The next epoch is left
+                // out, for an opening or a creation that comes late.
                 let owner_epoch = own.map_or(newest_epoch + 2, |own| own.record.owner_epoch);
-                let granted = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
-                let record = OwnerRecord { owner_epoch, claim: name, granted, own_units: Vec::new() };
+                let write_fence = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
+                let record = OwnerRecord { owner_epoch, claim: name, write_fence, own_units: Vec::new() };
                 write_record(&self.device, entry, &record, 2 * half)?;
                 claims.insert(entry.number, Claim { record, half, first_unit });
                 self.standing.retain(|standing| standing.number != entry.number);
@@ -133,11 +137,11 @@ impl Volume {
                 break;
             }
         }
-        // A block that the former owner was about to write of header or table has the next epoch, and may come late.
+        // A block of header or table that the former owner was about to write has the next epoch, and may come late.
         self.mend()?;
         self.layout.epoch += 2;
         self.layout.write(&self.device, &self.may_write())?;
-        // What he has lengthened the volume by he may be laying a segment out in.
+        // It may be laying out a segment in units that it has made the volume longer by.
         self.unused_from = self.layout.header.units;
         let lacking = |volume: &Self, (number, claim): (&u32, &Claim)| -> Result<u64> {
             Ok(units_lacking(volume.segment(*number)?, claim.first_unit))
@@ -145,43 +149,43 @@ impl Volume {
         let mut lacking_in_all = claims.iter().map(|claim| lacking(self, claim)).sum::<Result<u64>>()?;
         for (number, claim) in &mut claims {
             lacking_in_all -= lacking(self, (number, claim))?;
-            self.find_room(*number, claim, lacking_in_all)?;
+            self.find_space(*number, claim, lacking_in_all)?;
         }
         Ok(claims)
     }
 
-    /// Who has owned a segment, apart from who has claimed it by that `name`.
+    /// The owners of a segment, without the one that has claimed it by that `name`.
     fn owners(&self, entry: &SegmentEntry, name: Uuid) -> Result<Owners> {
         let records = read_records(&self.device, entry.number, entry.uuid)?;
         let half = in_force(&records).map_or(0, |(place, _)| 1 - place / 2);
         let (.., superblock) = read_superblock(&self.device, entry)?;
         let groups = first_units(&entry.groups, superblock.units).unwrap_or_else(|| entry.groups.clone());
         let others = || records.iter().map(|(_, record)| record).filter(|record| record.claim != name);
-        let granted = others().map(|record| record.granted).max().unwrap_or(0);
+        let write_fence = others().map(|record| record.write_fence).max().unwrap_or(0);
         let newest_epoch = others().map(|record| record.owner_epoch).max().unwrap_or(0);
-        // None is ever given up.
-        let regions = superblock.next_region.saturating_sub(1) as usize;
+        // No number of a keyspace is used twice.
+        let keyspaces = superblock.next_keyspace.saturating_sub(1) as usize;
         Ok(Owners {
             half,
-            first_unit: superblock.granted_units(&groups).max(granted),
+            first_unit: superblock.write_fence_end(&groups).max(write_fence),
             newest_epoch: newest_epoch.max(superblock.owner_epoch),
-            regions,
+            keyspaces,
         })
     }
 
-    /// Fails if the volume cannot become so long that each segment has room behind what others were granted.
-    fn check_room<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
+    /// Fails if the volume cannot grow enough to give each segment space beyond other owners' fences.
+    fn check_space<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
         let lacking: u64 = owners.map(|(entry, owners)| units_lacking(entry, owners.first_unit)).sum();
         if self.layout.header.units + lacking <= self.units_max() {
             return Ok(());
         }
         let volume = self.device.name().to_owned();
-        Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume })
+        Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume })
     }
 
-    /// Has a segment have room behind what others were granted, and the claim say up to where it goes. So many units have to be left to
+    /// Gives a segment space beyond other owners' fences, and notes in the claim how far its own fence reaches. `left` units stay for
     /// other segments.
-    fn find_room(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
+    fn find_space(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
         let lacking = units_lacking(self.segment(number)?, claim.first_unit);
         if lacking == 0 {
             return Ok(());
@@ -190,25 +194,24 @@ impl Volume {
         let end = self.units_max().saturating_sub(left).min(least + GROWTH_UNITS_MIN);
         if end < least {
             let volume = self.device.name().to_owned();
-            return Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume });
+            return Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume });
         }
         let may_write = self.may_write();
         self.change(self.layout.grown(number, self.unused_from..end), &may_write)?;
         let entry = self.segment(number)?;
-        let granted = unit_behind(&entry.groups, claim.first_unit, units_needed(entry));
-        claim.record.granted = granted.unwrap_or(claim.first_unit);
+        let write_fence = unit_behind(&entry.groups, claim.first_unit, units_needed(entry));
+        claim.record.write_fence = write_fence.unwrap_or(claim.first_unit);
         may_write()?;
         write_record(&self.device, entry, &claim.record, 2 * claim.half)
     }
 }
 
-/// How many units a new owner needs before his first superblock grants him more: for each group another one of its own, for one group
-/// more as well.
+/// How many units a new owner needs before its first superblock moves the fence: another own unit for each group, and for one group more.
 fn units_needed(segment: &SegmentEntry) -> u64 {
     2 * (segment.groups.len() as u64 + 1) + CLAIM_UNITS
 }
 
-/// How many of them a segment lacks from a unit on. They may have to be a group of their own.
+/// How many of these units a segment lacks from a unit on. They may have to be a group of their own.
 fn units_lacking(segment: &SegmentEntry, first_unit: u64) -> u64 {
     let needed = units_needed(segment);
     if units_from(&segment.groups, first_unit) >= needed {
@@ -218,32 +221,32 @@ fn units_lacking(segment: &SegmentEntry, first_unit: u64) -> u64 {
 }
 
 impl Segment {
-    /// Has nothing to do any more with units that others were granted, but for reading what they hold; `groups` may be more than it had.
+    /// Keeps off units that other owners may write to, but for reading; `groups` may be more than it had.
     pub(crate) fn keep_off(&self, claim: &Claim, groups: &[Group]) {
         let mut allocator = self.allocator();
         let new_units = allocator.extend(groups);
         allocator.use_units(new_units);
         allocator.keep_off(claim.first_unit);
-        allocator.grant_up_to(claim.record.granted);
+        allocator.set_write_fence(claim.record.write_fence);
     }
 
-    /// Commits the state anew in places of the new owner's own, and has them be those that count.
+    /// Commits the state in places of the new owner's own, and puts its record in force.
     pub(crate) fn establish(&self, volume: &mut Volume, claim: Claim, owner_epoch: u64) -> Result<()> {
         // One more for the commit.
         self.make_ready(volume.segment(self.number)?.groups.len() as u64 + 2 * OWN_UNITS)?;
-        let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(UNIT_BYTES))?;
+        let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         if own_units.len() > OWN_UNITS_MAX {
             let volume = self.device.name().to_owned();
             return Err(Error::Option {
                 option: "take_over",
                 value: own_units.len() as u64,
-                why: "of a volume of so many groups it cannot be done",
+                why: "a volume with so many groups cannot be taken over",
             })
             .inspect_err(|_| tracing::error!(volume, "it has too many groups to be taken over"));
         }
-        let zeros = vec![Block::ZERO; UNIT_BLOCKS as usize];
+        let zeros = vec![Block::ZERO; ALLOCATION_UNIT_BLOCKS as usize];
         for unit in &own_units {
-            self.device.write(unit * UNIT_BYTES, zeros.as_slice().as_bytes())?;
+            self.device.write(unit * ALLOCATION_UNIT_BYTES, zeros.as_slice().as_bytes())?;
         }
         let mut groups = volume.segment(self.number)?.groups.clone();
         groups.iter_mut().zip(&own_units).for_each(|(group, unit)| group.own_unit = *unit);

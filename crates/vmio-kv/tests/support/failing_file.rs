@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{Access, Backing, FileBacking};
 
-/// Fails once in so many operations, at random; 0 for never.
+/// One in this many operations fails, at random; 0 for none.
 pub type OneIn = Arc<AtomicU64>;
 
-/// It has no descriptor to offer, so that all that is done to it comes here.
+/// It has no descriptor, so that all operations come here.
 pub struct FailingFile {
     pub file: FileBacking,
     pub one_in: OneIn,
@@ -45,7 +45,7 @@ impl Backing for FailingFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // What fails may have been done in part.
+        // A failed operation may have been done in part.
         let half = if data.len() > 4096 { &data[..data.len() / 2 / 4096 * 4096] } else { &[] };
         self.operation().or_else(|error| self.file.write_at(offset, half).and(Err(error)))?;
         self.file.write_at(offset, data)

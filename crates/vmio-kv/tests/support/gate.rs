@@ -1,4 +1,4 @@
-//! A backing that stops an owner in the middle of his work, whatever he is doing, and lets him go on later.
+//! A backing that stops an owner in the middle of its work, and lets it continue later.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use vmio::backing::{Access, Backing};
 
-/// Where an owner is stopped.
+/// The place where an owner is stopped.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -18,13 +18,13 @@ struct State {
 }
 
 impl Gate {
-    /// Has all wait from the operation on that comes after so many more writes, flushes and discards.
+    /// Makes all wait after `after` more writes, flushes and discards.
     pub fn stop_after(&self, operations: u64) {
         let mut state = self.0.0.lock().unwrap();
         state.stops_at = Some(state.operations + operations);
     }
 
-    /// Returns when somebody waits, or `is_over` says that nobody will.
+    /// Returns when a thread waits, or when `is_over` says that none will.
     pub fn wait_until_stopped(&self, is_over: impl Fn() -> bool) -> bool {
         loop {
             if self.0.0.lock().unwrap().waiting > 0 {
@@ -37,13 +37,13 @@ impl Gate {
         }
     }
 
-    /// Lets all go on.
+    /// Lets all continue.
     pub fn open(&self) {
         self.0.0.lock().unwrap().stops_at = None;
         self.0.1.notify_all();
     }
 
-    /// How many operations there were.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.0.0.lock().unwrap().operations
     }
@@ -90,7 +90,7 @@ impl<B: Backing> Backing for Gated<B> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.gate.pass();
-        // As a file does: it may be longer by now, and is never shortened by who lengthens it.
+        // Like a file: it may be longer by now, and growing never shortens it.
         if len > self.backing.len() { self.backing.set_len(len) } else { Ok(()) }
     }
 

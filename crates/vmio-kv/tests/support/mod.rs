@@ -1,4 +1,4 @@
-//! What vmio's own tests have, and these use as well.
+//! Helpers of vmio's own tests, which these use as well.
 #![allow(dead_code, clippy::unwrap_used)]
 
 #[path = "../../../vmio/tests/support/child.rs"]
@@ -19,7 +19,7 @@ pub use random::Random;
 use vmio::backing::Backing;
 use vmio_kv::{Finding, Options, Report, check_on};
 
-/// Nothing is wrong with the volume on a backing, and no block is lost; of the log a crash may leave a chunk that was taken ahead.
+/// Checks that nothing is wrong with the volume on a backing, and that no block is lost. Of the log a crash may leave a reserved chunk.
 pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &str) -> Report {
     let report = check_on(backing, options, |_| {}).unwrap();
     assert!(report.is_clean(), "{when}: {}", listed(&report.problems));
@@ -28,7 +28,7 @@ pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &s
     report
 }
 
-/// In one line: where a run prints but the first one, it says what was found.
+/// In one line: a run that prints more than the first one says what it found.
 fn listed(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

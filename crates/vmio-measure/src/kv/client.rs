@@ -1,10 +1,10 @@
-//! The threads that use a store, and how long each of their operations takes.
+//! The threads that use a store, and the times of their operations.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Region};
+use super::engine::{Engine, Keyspace};
 use anyhow::anyhow;
 use hdrhistogram::Histogram;
 use rand::SeedableRng;
@@ -17,13 +17,13 @@ use super::workload::{Durability, Inserts, Operation, Operations};
 use crate::worker::new_histogram;
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// From here on it is asked how much of an operation's time the thread waited for a processor: that costs a microsecond, and
-/// no wait that matters is shorter.
+/// For operations that take at least this long, the thread's wait for a processor is measured: that costs a microsecond, and no shorter wait
+/// matters.
 const SLOW_NS: u64 = 20_000;
-/// And once in so many operations, so that the short waits of others do not add up to something.
+/// The wait is also measured once in this many operations, so that short waits do not add up.
 const OPERATIONS_A_LOOK: u64 = 256;
 
-/// Has all clients do their share of so many operations, or less if time runs out, and makes their writes durable meanwhile.
+/// Runs a number of operations on all clients, or fewer if the time runs out, and makes their writes durable meanwhile.
 pub fn run(clients: &mut [Client<'_>], spec: &KvSpec, ops: u64, deadline: Option<Instant>) -> anyhow::Result<()> {
     let Some(first) = clients.first() else { return Ok(()) };
     let engine = first.engine;
@@ -51,38 +51,38 @@ pub fn run(clients: &mut [Client<'_>], spec: &KvSpec, ops: u64, deadline: Option
 /// A thread that uses the store.
 pub struct Client<'a> {
     engine: &'a dyn Engine,
-    regions: u64,
+    keyspaces: u64,
     operations: Operations<'a>,
     inserts: &'a Inserts,
     thread: u32,
     record: RecordBuffer<'a>,
     random: SmallRng,
-    /// What was found.
+    /// The client's results.
     pub tally: Tally,
 }
 
-/// What clients have found.
+/// Results of clients.
 pub struct Tally {
     /// Of all operations, in nanoseconds.
     pub latencies: Histogram<u64>,
-    /// The same without the time that their threads waited for a processor; `None` where the kernel does not tell.
+    /// The same without the threads' waits for a processor; `None` if the kernel does not count them.
     pub engine_latencies: Option<Histogram<u64>>,
     /// Records that were missing or wrong.
     pub errors: u64,
-    /// Whether time ran out.
+    /// Whether the time ran out.
     pub is_stopped: bool,
-    /// A sum of all that was read.
+    /// A sum of all bytes read.
     seen: u64,
 }
 
 impl Tally {
-    /// Of nothing.
+    /// No results yet.
     pub fn new() -> anyhow::Result<Self> {
         let engine_latencies = Some(new_histogram()?);
         Ok(Self { latencies: new_histogram()?, engine_latencies, errors: 0, is_stopped: false, seen: 0 })
     }
 
-    /// Adds what another client has found.
+    /// Adds the results of another client.
     pub fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.latencies.add(&other.latencies)?;
         match (&mut self.engine_latencies, &other.engine_latencies) {
@@ -91,7 +91,7 @@ impl Tally {
         }
         self.errors += other.errors;
         self.is_stopped |= other.is_stopped;
-        // The compiler may not leave out what is read for it.
+        // Keeps the compiler from leaving out the reads.
         self.seen = std::hint::black_box(self.seen.wrapping_add(other.seen));
         Ok(())
     }
@@ -113,7 +113,7 @@ impl<'a> Client<'a> {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             engine,
-            regions: u64::from(spec.setup.regions),
+            keyspaces: u64::from(spec.setup.keyspaces),
             operations: Operations::new(spec.phase, spec.distribution, inserts, thread)?
                 .with_absent(spec.absent_percent)
                 .with_scans_of(spec.scan_records),
@@ -134,7 +134,7 @@ impl<'a> Client<'a> {
         self.tally.is_stopped = false;
     }
 
-    /// Inserts what others have inserted more, when a time limit has stopped them all.
+    /// Inserts the missing records after a time limit has stopped all clients.
     pub fn catch_up(&mut self, inserts: &Inserts) -> anyhow::Result<()> {
         inserts.missing(self.thread).try_for_each(|number| self.perform(Operation::Insert(number)))
     }
@@ -188,7 +188,7 @@ impl<'a> Client<'a> {
             Operation::Scan(number, records) => self.scan(number, records),
             Operation::Delete(number) => {
                 self.record.key(number);
-                self.region(number).delete(self.record.last_key())
+                self.keyspace(number).delete(self.record.last_key())
             }
             Operation::Seek => self.seek(),
             Operation::SeekTo(number) => self.seek_to(number),
@@ -200,20 +200,20 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn region(&self, number: u64) -> &'a dyn Region {
-        self.engine.region((number % self.regions) as u32)
+    fn keyspace(&self, number: u64) -> &'a dyn Keyspace {
+        self.engine.keyspace((number % self.keyspaces) as u32)
     }
 
     fn put(&mut self, number: u64) -> anyhow::Result<()> {
-        let region = self.region(number);
+        let keyspace = self.keyspace(number);
         let (key, value) = self.record.record(number, &mut self.random);
-        region.put(key, value)
+        keyspace.put(key, value)
     }
 
     fn read(&mut self, number: u64) -> anyhow::Result<()> {
         self.record.key(number);
         let (record, mut seen, mut is_right) = (&self.record, 0, false);
-        self.region(number).get(record.last_key(), &mut |value| {
+        self.keyspace(number).get(record.last_key(), &mut |value| {
             seen = sum(value);
             is_right = record.is_value_of(record.last_key(), value);
         })?;
@@ -223,7 +223,7 @@ impl<'a> Client<'a> {
 
     fn read_absent(&mut self, number: u64) -> anyhow::Result<()> {
         self.record.key(number);
-        let is_there = self.region(number).get(self.record.last_key(), &mut |_| {})?;
+        let is_there = self.keyspace(number).get(self.record.last_key(), &mut |_| {})?;
         self.tally.note(0, !is_there);
         Ok(())
     }
@@ -233,7 +233,7 @@ impl<'a> Client<'a> {
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, true);
         let mut begins_right = false;
         let mut is_first = true;
-        self.region(number).scan(record.last_key(), records, &mut |key, value| {
+        self.keyspace(number).scan(record.last_key(), records, &mut |key, value| {
             seen = seen.wrapping_add(sum(value));
             is_right &= record.is_value_of(key, value);
             if is_first {
@@ -248,7 +248,7 @@ impl<'a> Client<'a> {
     fn seek(&mut self) -> anyhow::Result<()> {
         self.record.first_key();
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, false);
-        self.region(0).scan(record.last_key(), 1, &mut |key, value| {
+        self.keyspace(0).scan(record.last_key(), 1, &mut |key, value| {
             seen = sum(value);
             is_right = record.is_in_upper_half(key) && record.is_value_of(key, value);
         })?;
@@ -256,12 +256,12 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// To the first record that there is, which has to be this one.
+    /// Seeks to the first record that exists, which must be this one.
     fn seek_to(&mut self, number: u64) -> anyhow::Result<()> {
         let first = self.record.first_key().to_vec();
         self.record.key(number);
         let (record, mut seen, mut is_right) = (&self.record, 0_u64, false);
-        self.region(0).scan(&first, 1, &mut |key, value| {
+        self.keyspace(0).scan(&first, 1, &mut |key, value| {
             seen = sum(value);
             is_right = key == record.last_key() && record.is_value_of(key, value);
         })?;

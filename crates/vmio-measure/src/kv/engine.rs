@@ -1,4 +1,4 @@
-//! Key-value stores behind one trait, so that vmio-kv and others are measured by the same code, and who can open them.
+//! Key-value stores behind one trait, so that the same code measures vmio-kv and others, and the stores that a program can open.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,73 +9,71 @@ use serde::{Deserialize, Serialize};
 
 /// The stores that a program can open.
 pub trait Stores: Sync {
-    /// Whether an engine is among them; an error that says where to find it if not.
+    /// Fails with advice if an engine is not among them.
     fn check(&self, engine: EngineKind) -> Result<()>;
 
-    /// Opens the store in a folder that is there, or creates it; fails as [`Self::check`] does.
+    /// Opens or creates the store in an existing folder; fails as [`Self::check`] does.
     fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>>;
 }
 
-/// A store that is open. Any threads may use it.
+/// An open store, which threads may share.
 pub trait Engine: Send + Sync {
-    /// One of the regions (tables, column families) that it was opened with, by its number from 0 on.
-    fn region(&self, number: u32) -> &dyn Region;
+    /// One of the keyspaces (tables, column families) of the setup, by its number from 0 on.
+    fn keyspace(&self, number: u32) -> &dyn Keyspace;
 
     /// Returns once all writes that have returned are durable.
     fn sync(&self) -> Result<()>;
 
-    /// Brings all that is in memory to its place on the device, and returns when that is durable and the engine has nothing
-    /// left to do in the background.
+    /// Writes everything in memory to its place on the device; returns when that is durable and no background work is left.
     fn flush(&self) -> Result<()>;
 
-    /// Closes it; everything is durable.
+    /// Closes the store; everything is durable.
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// How full its levels in memory are, 1 where writers have to wait; `None` where it has none or does not tell.
+    /// How full the memtables are, 1 where writers have to wait; `None` if the engine has none or does not report it.
     fn memory_fill(&self) -> Option<f64> {
         None
     }
 
-    /// What opening has read back of its log; `None` where it has none or does not tell.
+    /// The log that opening has read; `None` if the engine has none or does not report it.
     fn replayed(&self) -> Option<Replayed> {
         None
     }
 }
 
-/// Keys and values of a store that is open. Any threads may use them.
+/// A keyspace of an open store, which threads may share.
 ///
-/// A write is durable when it returns where [`Setup::sync_writes`] says so, and otherwise after [`Engine::sync`].
-pub trait Region {
+/// A write is durable when it returns if [`Setup::sync_writes`] is set, and otherwise after [`Engine::sync`].
+pub trait Keyspace {
     /// Sets a key's value.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Has `read` see a key's value where the engine has it, and tells whether there is one.
+    /// Shows `read` a key's value in place; returns whether there is one.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Has a key have no value.
+    /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Has `read` see up to so many keys and values in order, from the first key that is not less on, and tells how many
-    /// there were.
+    /// Shows `read` at most `records` keys and values in order, from `from` on; returns how many there were.
     fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
 }
 
-/// What opening a store has read back of its log.
+/// The log that opening a store has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replayed {
-    /// Writes.
+    /// Number of writes.
     pub records: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
 }
 
-/// The engines by name.
+/// The engines, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum EngineKind {
     /// vmio-kv.
     Vmio,
-    /// The same over the kernel module.
+    /// vmio-kv over the kernel module.
     VmioKernel,
     /// LMDB.
     Lmdb,
@@ -85,14 +83,14 @@ pub enum EngineKind {
     Fjall,
     /// RocksDB, tuned for the memory, without compression.
     Rocksdb,
-    /// The same with LZ4.
+    /// The same with LZ4 compression.
     RocksdbLz4,
-    /// RocksDB as it comes.
+    /// RocksDB with its defaults.
     RocksdbDefault,
 }
 
 impl EngineKind {
-    /// All that there are, whether or not a program has them.
+    /// All engines, whether or not a program has them.
     pub const ALL: [EngineKind; 8] = [
         Self::Vmio,
         Self::VmioKernel,
@@ -104,7 +102,7 @@ impl EngineKind {
         Self::RocksdbDefault,
     ];
 
-    /// Its name.
+    /// The engine's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vmio => "vmio",
@@ -118,7 +116,7 @@ impl EngineKind {
         }
     }
 
-    /// What cargo has to be told, beside the package, for a vmio-bench that has it.
+    /// Cargo options for a vmio-bench with this engine.
     pub fn cargo_options(self) -> &'static str {
         match self {
             Self::Vmio | Self::VmioKernel | Self::Lmdb => "",
@@ -126,7 +124,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether it runs only where the kernel module is loaded.
+    /// Whether the engine needs the kernel module.
     pub const fn needs_module(self) -> bool {
         matches!(self, Self::VmioKernel)
     }
@@ -161,32 +159,32 @@ impl From<EngineKind> for String {
     }
 }
 
-/// What a store is opened with.
+/// The setup of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
-    /// Its folder.
+    /// The store's folder.
     pub folder: PathBuf,
-    /// All the memory that the process may have, in bytes: page cache included.
+    /// The memory of the process, in bytes, including page cache.
     pub memory_bytes: u64,
-    /// About how many bytes of keys and values it will hold.
+    /// About how many bytes of keys and values the store will hold.
     pub data_bytes: u64,
     /// About how many bytes of keys and values will be written over its life.
     pub written_bytes: u64,
-    /// Regions (tables, column families), one at least.
-    pub regions: u32,
+    /// Keyspaces (tables, column families), at least one.
+    pub keyspaces: u32,
     /// Whether each write is durable when it returns.
     pub sync_writes: bool,
     /// Whether most records are put in the order of their keys.
     pub puts_in_order: bool,
-    /// Bytes of its memory that vmio-kv has for filters of leaves; others have filters or not.
+    /// Memory for vmio-kv's leaf filters, in bytes; other engines decide for themselves.
     pub filter_bytes: u64,
-    /// Where vmio-kv is to note the pages that it touches; others do not.
+    /// Where vmio-kv records the pages that it touches; other engines do not.
     pub page_trace: Option<PathBuf>,
 }
 
 impl Setup {
-    /// The names of the regions.
-    pub fn region_names(&self) -> impl Iterator<Item = String> {
-        (0..self.regions).map(|number| format!("region{number}"))
+    /// The names of the keyspaces.
+    pub fn keyspace_names(&self) -> impl Iterator<Item = String> {
+        (0..self.keyspaces).map(|number| format!("keyspace{number}"))
     }
 }

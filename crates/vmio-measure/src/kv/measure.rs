@@ -1,4 +1,4 @@
-//! One phase of one engine, in a process of its own.
+//! Measures one phase of one engine, in its own process.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::block_trace::BlockTrace;
 use crate::device_counters::DeviceCounters;
 use crate::process::{self, Usage};
 
-/// One in so many operations is done before, without being counted.
+/// The warm-up is this fraction of the operations.
 const WARM_UP_PART: u64 = 4;
 
 /// Opens the store, runs the phase, and closes it.
@@ -32,12 +32,12 @@ pub fn measure(spec: &KvSpec, stores: &dyn Stores) -> anyhow::Result<KvResult> {
         run(&mut clients, spec, spec.ops / WARM_UP_PART, limit)?;
         clients.iter_mut().for_each(Client::forget);
         if spec.phase.writes() {
-            // What is owed to the device for these is not owed by what is measured.
+            // Device work of the warm-up does not count.
             engine.flush()?;
         }
     }
     let device = DeviceCounters::now(&spec.setup.folder)?;
-    // Where there is no block device, there is nothing to trace.
+    // Without a block device there is nothing to trace.
     let trace = spec.trace.as_ref().and_then(|buffers| BlockTrace::start(buffers, &spec.setup.folder).ok());
     let (usage, start) = (Usage::now()?, Instant::now());
     run(&mut clients, spec, spec.ops, spec.limit.map(|limit| start + limit))?;
@@ -69,7 +69,7 @@ pub fn measure(spec: &KvSpec, stores: &dyn Stores) -> anyhow::Result<KvResult> {
         scan_records: spec.scan_records,
         filter_bytes: spec.setup.filter_bytes,
         durability: spec.durability,
-        regions: spec.setup.regions,
+        keyspaces: spec.setup.keyspaces,
         records: inserts.records(),
         key_bytes: spec.shape.key_bytes,
         value_bytes: spec.shape.value_bytes,

@@ -1,4 +1,4 @@
-//! `vmio bench kv`: vmio-kv, and what other stores a program has, at YCSB's phases.
+//! `vmio bench kv`: vmio-kv and the other stores of a program at YCSB's phases.
 
 mod client;
 mod engine;
@@ -34,7 +34,7 @@ use self::workload::{Distribution, Durability, Phase, SCAN_RECORDS};
 use crate::block_trace::TraceBuffers;
 use crate::place::{Place, PlaceArgs};
 
-pub use self::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+pub use self::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 pub use self::measure::measure;
 pub use self::own::{OwnBenchArgs, run_own};
 pub use self::own_engine::{MeasuredByVmioBench, OwnStores};
@@ -55,38 +55,37 @@ const EXAMPLES: &str = "\
 
 const ENGINES: &str = "\
   vmio             vmio-kv
-  vmio-kernel      the same over the kernel module, if it is named
-LMDB, redb, fjall and RocksDB are measured beside these by vmio-bench, a program of vmio's repository:
+  vmio-kernel      vmio-kv over the kernel module; only if it is named
+vmio-bench, a program of vmio's repository, measures LMDB, redb, fjall and RocksDB as well:
 `cargo run --release -p vmio-bench -- kv`.";
 
 const ABOUT: &str = "\
-Every phase runs in a process of its own, within a memory cgroup of --memory that holds its page
-cache, too, on a cold page cache; a quarter as many operations again warm it up. Each engine's store
-is loaded first, whether or not L is among the phases, which then find what those before have left.
-Values cannot be compressed; every byte of what is read is looked at, and records that are not there
-or not right are counted. A phase with writes has ended when its data is in its place on the device
-and nothing is left to be done in the background.
+Every phase runs in its own process, in a memory cgroup of --memory that includes its page cache, and begins
+with a cold page cache. A warm-up of a quarter as many operations comes first. Each engine's store is loaded
+first, whether or not L is among the phases; each phase finds what the phases before have left. Values cannot be
+compressed. Every byte read is looked at, and missing or wrong records are counted. A phase with writes ends
+when its data is in its place on the device and no background work is left.
 
 Phases: L load; A 50 % reads, 50 % updates; B 95 % reads, 5 % updates; C reads; D 95 % reads of the latest,
 5 % inserts; E 95 % scans of 1 to 100 records, 5 % inserts; F 50 % reads, 50 % reads with an update; G scans; U updates, evenly.
 
-Scenarios, each on a store of its own:
+Scenarios, each on a new store:
   prefixes   L, C and G with keys that begin with the same 64 bytes
-  deletes    deletes of the lower half of all keys, one by one, then seeks to where it began
-  queue      puts behind all records, each with a look for the first one and its deletion; one thread
-  mass-delete  deletes of the first half of all keys in their order, after each hundredth a seek to the first that is left; one thread
-  regions    L, A, C and G in 300 regions (tables, column families)
+  deletes    deletes of the lower half of all keys, one by one, then seeks to its beginning
+  queue      puts after all records, each with a look for the first record and its deletion; one thread
+  mass-delete  deletes of the first half of all keys in order, after each hundredth a seek to the first remaining key; one thread
+  keyspaces  L, A, C and G in 300 keyspaces (tables, column families)
   reopen     opening after a load and a clean close
-  recovery   opening after kill -9 during a load: of vmio when both levels in memory are full
+  recovery   opening after kill -9 during a load: for vmio when both memtables are full
 
-Durability: with `periodic`, a sync each second makes writes durable, for all engines; with `sync`, they are when
-they return; with `none`, no more is done than the engine does by itself.
+Durability: with `periodic`, a sync each second makes writes durable, for all engines; with `sync`, writes are durable
+when they return; with `none`, the engine alone decides.
 
-p99.99e is the latency that one operation in 10 000 exceeds, without the time in which its thread could run
-and other threads had the processors: what the engine's locks and its I/O take. R is 0 for requests to the
-device that follow each other, and a third for pages at random; it needs root.";
+p99.99e is the latency that one operation in 10 000 exceeds, without the time in which its thread was ready
+but other threads had the processors: it is the time for the engine's locks and its I/O. R is 0 for sequential requests
+to the device, and a third for random pages; it needs root.";
 
-/// What the help says after the options: examples, what is measured, and which engines there are.
+/// The text after the options: examples, an explanation of the figures, and the engines.
 pub fn help(examples: &str, engines: &str) -> String {
     format!("Examples:\n  {examples}\n\n{ABOUT}\n\nEngines:\n  {engines}")
 }
@@ -95,25 +94,25 @@ pub fn help(examples: &str, engines: &str) -> String {
 #[derive(Args)]
 #[command(after_help = help(EXAMPLES, ENGINES))]
 pub struct KvBenchArgs {
-    /// Engines; all that this program has and that need no kernel module, unless given
+    /// Engines. Default: all engines of this program that need no kernel module
     #[arg(long, value_delimiter = ',', value_name = "ENGINE")]
     engines: Vec<EngineKind>,
-    /// Phases of YCSB, in this order; L,A,C,E unless these or scenarios are given
+    /// Phases of YCSB, in this order. Default without scenarios: L,A,C,E
     #[arg(long, value_enum, value_delimiter = ',', ignore_case = true, hide_possible_values = true)]
     phases: Vec<Phase>,
-    /// What YCSB does not ask
+    /// Scenarios beyond YCSB
     #[arg(long, value_enum, value_delimiter = ',', hide_possible_values = true, value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
     /// Records to load
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Bytes of a key
+    /// Bytes per key
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(i64::from(KEY_BYTES_MIN)..=500))]
     key_bytes: u32,
-    /// Bytes of a value
+    /// Bytes per value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(i64::from(VALUE_BYTES_MIN)..=1 << 20))]
     value_bytes: u32,
-    /// Operations of a phase after Load; as many as records, and a twentieth of that in the phases of scans, unless given
+    /// Operations of a phase after the load. Default: the number of records, and a twentieth of that in phases of scans
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
     /// Threads
@@ -122,40 +121,40 @@ pub struct KvBenchArgs {
     /// Memory of each engine's process, page cache included
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     memory: u64,
-    /// What of it vmio-kv has for filters of leaves
+    /// The part of the memory for vmio-kv's leaf filters
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     filters: u64,
-    /// Which records are used how often; that of YCSB's phase, unless given
+    /// Distribution of the operations over the records. Default: that of YCSB's phase
     #[arg(long, value_enum)]
     distribution: Option<Distribution>,
-    /// Of a hundred reads so many look for keys that are not there
+    /// Percentage of reads that look for absent keys
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     absent: u32,
     /// Records of a scan, at most
     #[arg(long, value_name = "RECORDS", default_value_t = SCAN_RECORDS, value_parser = clap::value_parser!(u64).range(1..))]
     scan_records: u64,
-    /// Put the records in the order of their keys (LMDB appends them), for stores that take too long otherwise
+    /// Put the records in key order (LMDB appends them), for stores that take too long otherwise
     #[arg(long, conflicts_with_all = ["absent", "scenarios"])]
     in_order: bool,
     /// When writes are durable
     #[arg(long, value_enum, default_value_t = Durability::Periodic)]
     durability: Durability,
-    /// Seconds after which the operations of a phase end, done or not; what is left of its background work is still waited for
+    /// Time limit for the operations of a phase, in seconds; its background work is waited for in any case
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..))]
     phase_limit: Option<u64>,
     #[command(flatten)]
     place: PlaceArgs,
-    /// Write the pages that vmio-kv touches, hits among them, to a file for each phase in this folder, for `vmio sim`; slows it down
+    /// Write the pages that vmio-kv touches, cached ones too, to a file for each phase in this folder, for `vmio sim`; slows vmio-kv down
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     page_traces: Option<PathBuf>,
-    /// Write a page with charts and tables to this file; it needs nothing else
+    /// Write a page with charts and tables to this file; it needs no other files
     #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
     report: Option<ReportFile>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// The least memory: vmio-kv works in 32 MiB, and the process has something beside.
+/// The least memory: vmio-kv needs 32 MiB, and the process some more.
 const MEMORY_BYTES_MIN: u64 = 48 << 20;
 
 /// Runs `vmio bench kv` on stores that the program has.
@@ -183,12 +182,12 @@ pub fn run(args: &KvBenchArgs, stores: &dyn Stores) -> anyhow::Result<()> {
 
 fn check_memory(bytes: u64) -> anyhow::Result<()> {
     if bytes < MEMORY_BYTES_MIN {
-        bail!("--memory {bytes}: engines work in {} at least", format_size(MEMORY_BYTES_MIN));
+        bail!("--memory {bytes}: engines need at least {}", format_size(MEMORY_BYTES_MIN));
     }
     Ok(())
 }
 
-/// Tells what came of it.
+/// Prints the results.
 fn finish(runner: &Runner, place: &Place, outcomes: &[Outcome]) -> anyhow::Result<()> {
     let Runner { records, shape, memory_bytes, threads, .. } = runner;
     runner.output.text(&format!(
@@ -204,14 +203,14 @@ fn finish(runner: &Runner, place: &Place, outcomes: &[Outcome]) -> anyhow::Resul
     runner.output.results(outcomes)?;
     match outcomes.iter().map(Outcome::errors).sum::<u64>() {
         0 => Ok(()),
-        errors => bail!("{errors} records were missing or wrong: the figures are worth nothing; please report this"),
+        errors => bail!("{errors} records were missing or wrong: the figures are invalid; please report this"),
     }
 }
 
 impl KvBenchArgs {
     fn engines(&self, stores: &dyn Stores) -> anyhow::Result<Vec<EngineKind>> {
         if self.page_traces.is_some() && self.engines != [EngineKind::Vmio] {
-            bail!("--page-traces is there for vmio alone, which it slows down: add --engines vmio");
+            bail!("--page-traces works for vmio alone, and slows it down: add --engines vmio");
         }
         if self.engines.is_empty() {
             let runs = |engine: &EngineKind| stores.check(*engine).is_ok() && !engine.needs_module();
@@ -236,7 +235,7 @@ impl KvBenchArgs {
                 prefix_bytes: 0,
                 in_order: self.in_order,
             },
-            regions: 1,
+            keyspaces: 1,
             ops: self.ops,
             threads: self.threads,
             memory_bytes: self.memory,
@@ -253,7 +252,7 @@ impl KvBenchArgs {
     }
 
     fn place(&self, runner: &Runner, scenarios: &[Runner]) -> anyhow::Result<Place> {
-        // One of them at a time is there.
+        // One store exists at a time.
         let written = std::iter::once(runner).chain(scenarios).map(Runner::written_bytes).max().unwrap_or(0);
         self.place.prepare(6 * written + (2 << 30))
     }

@@ -1,4 +1,4 @@
-//! `vmio kv bench`: what a store of vmio-kv does on a disk of the user's.
+//! `vmio kv bench`: measures a vmio-kv store on the user's disk.
 
 use std::path::PathBuf;
 
@@ -13,16 +13,16 @@ use super::workload::{Durability, Phase, SCAN_RECORDS};
 use super::{check_memory, finish};
 use crate::place::Place;
 
-/// What it takes.
+/// Options of `vmio kv bench`.
 #[derive(Args)]
 pub struct OwnBenchArgs {
-    /// Work in a new folder in this one, and remove it afterwards
+    /// Folder to work in; the new folder in it is removed afterwards
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Records to put, then to read, and a twentieth of that to scan from
+    /// Records to put, then to read; a twentieth of them for scans
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Bytes of a value
+    /// Bytes per value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(i64::from(VALUE_BYTES_MIN)..=1 << 20))]
     value_bytes: u32,
     /// Threads
@@ -48,7 +48,7 @@ pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
         phases: vec![Phase::L, Phase::C, Phase::G],
         records: args.records,
         shape,
-        regions: 1,
+        keyspaces: 1,
         ops: None,
         threads: args.threads,
         memory_bytes: args.memory,

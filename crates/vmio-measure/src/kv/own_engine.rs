@@ -1,17 +1,17 @@
-//! vmio-kv itself: the stores that a program has which links nobody else's.
+//! vmio-kv as an engine, for programs that link no other store.
 
 use std::sync::Arc;
 
 use anyhow::Result;
-use vmio_kv::{Db, Durability, Options, RegionHandle};
+use vmio_kv::{Db, Durability, KeyspaceHandle, Options};
 
-use super::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+use super::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 use super::page_trace::PageTrace;
 
 const BESIDE_BYTES_MIN: u64 = 16 << 20;
-const MEMORY_LEVEL_BYTES_MIN: u64 = 64 << 10;
+const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 
-/// Those of vmio-kv alone.
+/// vmio-kv alone.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStores;
 
@@ -32,39 +32,39 @@ impl Stores for OwnStores {
     }
 }
 
-/// An engine that another program has: `vmio` links nobody else's store.
+/// An engine of another program: `vmio` links no other store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{engine} is measured by vmio-bench: cargo run --release -p vmio-bench{} -- kv --engines vmio,{engine}", .engine.cargo_options())]
 pub struct MeasuredByVmioBench {
-    /// The engine that was asked for.
+    /// The requested engine.
     pub engine: EngineKind,
 }
 
 /// A store in a file of the folder.
 pub struct VmioEngine {
-    regions: Vec<VmioRegion>,
-    /// Of the two levels in memory of all regions.
-    memory_levels_bytes: u64,
+    keyspaces: Vec<VmioKeyspace>,
+    /// The memtables of all keyspaces together, twice.
+    memtables_bytes: u64,
     page_trace: Option<Arc<PageTrace>>,
     db: Db,
 }
 
-struct VmioRegion(RegionHandle);
+struct VmioKeyspace(KeyspaceHandle);
 
 impl VmioEngine {
     pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
-        // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
+        // The program, its stacks, page tables and the allocator's reserves come in addition to the store's memory.
         let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
-        // Sparse, so that room which is not used costs nothing.
+        // Sparse, so that unused space costs nothing.
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
-        let regions = u64::from(setup.regions);
-        let level_bytes = (memory_bytes / 8 / regions).max(MEMORY_LEVEL_BYTES_MIN);
+        let keyspaces = u64::from(setup.keyspaces);
+        let memtable_bytes = (memory_bytes / 8 / keyspaces).max(MEMTABLE_BYTES_MIN);
         let page_trace = setup.page_trace.as_deref().map(PageTrace::create).transpose()?.map(Arc::new);
         let mut options = Options::new()
             .engine(engine)
             .memory_bytes(memory_bytes)
-            .memory_level_bytes(level_bytes)
+            .memtable_bytes(memtable_bytes)
             .filter_bytes(setup.filter_bytes)
             .max_volume_bytes(volume_bytes)
             .durability(durability);
@@ -72,20 +72,20 @@ impl VmioEngine {
             options = options.observe_pages(move |page, is_store| trace.note(page, is_store));
         }
         let db = Db::open_or_create(setup.folder.join("volume"), options)?;
-        let regions = match setup.regions {
-            1 => vec![VmioRegion(db.default_region().clone())],
+        let keyspaces = match setup.keyspaces {
+            1 => vec![VmioKeyspace(db.default_keyspace().clone())],
             _ => {
-                let open = |name: String| db.region_or_create(&name).map(VmioRegion);
-                setup.region_names().map(open).collect::<vmio_kv::Result<_>>()?
+                let open = |name: String| db.keyspace_or_create(&name).map(VmioKeyspace);
+                setup.keyspace_names().map(open).collect::<vmio_kv::Result<_>>()?
             }
         };
-        Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.regions), regions, page_trace, db })
+        Ok(Self { memtables_bytes: 2 * memtable_bytes * u64::from(setup.keyspaces), keyspaces, page_trace, db })
     }
 }
 
 impl Engine for VmioEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -97,14 +97,14 @@ impl Engine for VmioEngine {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        drop(self.regions);
+        drop(self.keyspaces);
         self.db.close()?;
         self.page_trace.map_or(Ok(()), |trace| trace.finish())
     }
 
     fn memory_fill(&self) -> Option<f64> {
         let stats = self.db.stats().ok()?;
-        Some(stats.memory_level_bytes as f64 / self.memory_levels_bytes as f64)
+        Some(stats.memtable_bytes as f64 / self.memtables_bytes as f64)
     }
 
     fn replayed(&self) -> Option<Replayed> {
@@ -113,7 +113,7 @@ impl Engine for VmioEngine {
     }
 }
 
-impl Region for VmioRegion {
+impl Keyspace for VmioKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.0.put(key, value)?)
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_an_engine_is_told() {
+    fn an_error_names_the_program_that_has_an_engine() {
         for engine in EngineKind::ALL {
             let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
             let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());

@@ -1,4 +1,4 @@
-//! `--report`: the results as one page with charts that needs nothing else.
+//! `--report`: the results as one page with charts, without other files.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use vmio_report::charts::axis::Unit;
@@ -64,7 +64,7 @@ pub fn page(runner: &Runner, place: &str, outcomes: &[Outcome]) -> Markup {
     }
 }
 
-/// The engines, in the order in which they ran: the same colour for each in all charts.
+/// The engines, in the order of their runs: each has the same colour in all charts.
 fn engines(outcomes: &[Outcome]) -> Vec<String> {
     let mut engines = Vec::new();
     for run in outcomes.iter().filter_map(Outcome::measured) {
@@ -76,7 +76,7 @@ fn engines(outcomes: &[Outcome]) -> Vec<String> {
     engines
 }
 
-/// What a chart shows of every run.
+/// What a chart shows of each run.
 struct Measure {
     title: &'static str,
     what: &'static str,
@@ -112,7 +112,7 @@ fn overview(outcomes: &[Outcome], subtitle: &str) -> Vec<Chart> {
     MEASURES.iter().filter_map(|measure| bars(outcomes, measure, subtitle)).collect()
 }
 
-/// A chart of what runs have to say; nothing if none has.
+/// A chart of the runs that have a value; `None` if no run has one.
 fn bars(outcomes: &[Outcome], measure: &Measure, subtitle: &str) -> Option<Chart> {
     let Measure { title, what, units, value } = *measure;
     let engines = engines(outcomes);
@@ -134,7 +134,7 @@ fn is_of(run: &KvResult, (scenario, phase): (Option<Scenario>, Phase)) -> bool {
     (run.scenario, run.phase) == (scenario, phase)
 }
 
-/// Bytes of keys and values that a phase puts, about.
+/// About how many bytes of keys and values a phase puts.
 fn put_bytes(run: &KvResult) -> f64 {
     let record_bytes = run.prefix_bytes + run.key_bytes + run.value_bytes;
     run.ops as f64 * run.phase.puts() * f64::from(record_bytes)

@@ -1,4 +1,4 @@
-//! A file of the pages that vmio-kv touches, in order: `vmio sim` reads it.
+//! A file of the pages that vmio-kv touches, in order; `vmio sim` reads it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 
-/// The file while it is written: a line is `page,load` or `page,store`.
+/// The file while it is written: each line is `page,load` or `page,store`.
 pub struct PageTrace {
     out: Mutex<BufWriter<File>>,
 }
@@ -18,7 +18,7 @@ impl PageTrace {
         Ok(Self { out: Mutex::new(BufWriter::with_capacity(1 << 20, file)) })
     }
 
-    /// Notes a page. What cannot be written shows in [`Self::finish`].
+    /// Records a page. [`Self::finish`] reports write errors.
     pub fn note(&self, page: u64, is_store: bool) {
         let _ = writeln!(self.out.lock(), "{page},{}", if is_store { "store" } else { "load" });
     }

@@ -1,4 +1,4 @@
-//! What the stores hold: keys by number, and values that nothing compresses and that say whose they are.
+//! The records of the stores: keys by number, and incompressible values that name their keys.
 
 use std::io::Write;
 
@@ -10,30 +10,30 @@ use crate::content::mix64;
 
 /// The shortest key: `user` and sixteen digits.
 pub const KEY_BYTES_MIN: u32 = 20;
-/// The shortest value: what says whose it is.
+/// The shortest value: the mark that names its key.
 pub const VALUE_BYTES_MIN: u32 = MARK_BYTES as u32;
 
 const MARK_BYTES: usize = 8;
-/// Where the hash is in a key, after `user`.
+/// Place of the hash in a key, after `user`.
 const HASH_AT: usize = 4;
-/// Values are cut out of so many random bytes, more than any compressor here looks back.
+/// Values are cut from this many random bytes, more than the window of any compressor here.
 const POOL_BYTES: usize = 1 << 20;
 
 /// The lengths of keys and values.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RecordShape {
-    /// Of a key.
+    /// Bytes per key.
     pub key_bytes: u32,
-    /// Of a value.
+    /// Bytes per value.
     pub value_bytes: u32,
-    /// Bytes at the beginning of each key that all share, beside those.
+    /// Further bytes at the beginning of each key, the same for all.
     pub prefix_bytes: u32,
-    /// Keys follow each other as their records' numbers do, so that records are put in the order of their keys.
+    /// Keys are in the order of their records' numbers, so that records are put in key order.
     pub in_order: bool,
 }
 
 impl RecordShape {
-    /// Key and value together.
+    /// Bytes of a key and its value.
     pub fn bytes(self) -> u64 {
         u64::from(self.prefix_bytes) + u64::from(self.key_bytes) + u64::from(self.value_bytes)
     }
@@ -53,7 +53,7 @@ impl ValuePool {
     }
 }
 
-/// A thread's room for one record.
+/// A thread's buffers for one record.
 pub struct RecordBuffer<'pool> {
     pool: &'pool ValuePool,
     prefix_bytes: usize,
@@ -71,18 +71,19 @@ impl<'pool> RecordBuffer<'pool> {
         Self { pool, prefix_bytes, in_order: shape.in_order, key, value: vec![0; shape.value_bytes as usize] }
     }
 
-    /// The key of a record by its number: hashed, so that records put one after the other are not neighbours, unless they are to be.
+    /// The key of a record by its number. The number is hashed, so that records put one after the other are not neighbours, unless the
+    /// shape is in order.
     pub fn key(&mut self, number: u64) -> &[u8] {
         self.write_key(if self.in_order { number } else { mix64(number) })
     }
 
-    /// What no key is less than: where the [lower half](is_in_lower_half) begins.
+    /// The least possible key: the beginning of the [lower half](is_in_lower_half).
     pub fn first_key(&mut self) -> &[u8] {
         self.write_key(0)
     }
 
     fn write_key(&mut self, hash: u64) -> &[u8] {
-        // The buffer is longer than what is written, so that this cannot fail.
+        // The buffer is longer than the text, so this cannot fail.
         let _ = write!(&mut self.key[self.prefix_bytes..], "user{hash:016x}");
         &self.key
     }
@@ -92,7 +93,7 @@ impl<'pool> RecordBuffer<'pool> {
         key.get(self.prefix_bytes + HASH_AT).is_some_and(|digit| *digit >= b'8')
     }
 
-    /// The key that was made last.
+    /// The last key that was made.
     pub fn last_key(&self) -> &[u8] {
         &self.key
     }
@@ -107,7 +108,7 @@ impl<'pool> RecordBuffer<'pool> {
         (&self.key, &self.value)
     }
 
-    /// Whether a value is as long as it should be and belongs to the key.
+    /// Whether a value has the right length and belongs to the key.
     pub fn is_value_of(&self, key: &[u8], value: &[u8]) -> bool {
         key.len() == self.key.len()
             && value.len() == self.value.len()
@@ -115,12 +116,12 @@ impl<'pool> RecordBuffer<'pool> {
     }
 }
 
-/// Whether a record's key is in the lower half of all keys: about every other one is, and their keys follow each other.
+/// Whether a record's key is in the lower half of all keys: about every second one is, and these keys are adjacent.
 pub fn is_in_lower_half(number: u64) -> bool {
     mix64(number) >> 63 == 0
 }
 
-/// How a value begins; of the key without its prefix.
+/// The first bytes of a value, from the key without its prefix.
 fn mark_of(key: &[u8]) -> [u8; MARK_BYTES] {
     let mut digits = [0; 16];
     digits.copy_from_slice(&key[HASH_AT..][..16]);
@@ -128,7 +129,7 @@ fn mark_of(key: &[u8]) -> [u8; MARK_BYTES] {
     mix64(number as u64 ^ mix64((number >> 64) as u64)).to_le_bytes()
 }
 
-/// Looks at every byte.
+/// Reads every byte.
 pub fn sum(value: &[u8]) -> u64 {
     let (words, rest) = value.as_chunks::<8>();
     let sum = words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_say_whose_they_are() {
+    fn values_name_their_keys() {
         let shape = RecordShape { key_bytes: 24, value_bytes: 100, prefix_bytes: 64, in_order: false };
         let pool = ValuePool::new(shape);
         let mut random = SmallRng::seed_from_u64(1);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_told_by_number_and_by_key() {
+    fn number_and_key_tell_the_same_half() {
         let shape = RecordShape { key_bytes: 24, value_bytes: 8, prefix_bytes: 3, in_order: false };
         let pool = ValuePool::new(shape);
         let mut record = RecordBuffer::new(&pool, shape);

@@ -1,4 +1,4 @@
-//! Opening a store again: after it was closed, and after its process was killed in the middle of a load.
+//! Opens a store again: after a close, and after its process was killed during a load.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -24,7 +24,7 @@ use crate::process;
 pub struct CrashSpec {
     /// The load.
     pub load: KvSpec,
-    /// The file that says what was loaded by then.
+    /// The file that records the state at the kill.
     pub note: PathBuf,
 }
 
@@ -33,26 +33,26 @@ impl Spec for CrashSpec {
     type Found = ();
 }
 
-/// What was loaded when the process was killed.
+/// The state of a load when its process was killed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Crash {
-    /// Those that were put.
+    /// Records that were put.
     pub records: u64,
-    /// Those of them that a sync had made durable, or their own writes.
+    /// Records that a sync, or their own writes, had made durable.
     pub durable_records: u64,
-    /// How full its levels in memory were.
+    /// How full its memtables were.
     pub memory_fill: Option<f64>,
 }
 
-/// Levels in memory that are fuller than this are full: those of the engine that tells are when its writers wait.
+/// Memtables fuller than this count as full. An engine that reports their fill is full when its writers wait.
 const FULL: f64 = 0.9;
 const LOOK: Duration = Duration::from_micros(200);
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Loads, and kills this process: when levels in memory are full, half of all records at least being there; when three
-/// quarters are there, where the engine does not tell how full those are; or when all are.
+/// Loads records, and kills this process: once memtables are full and at least half of all records are there; if the engine does not report
+/// the fill, at three quarters of the records; in any case when all are there.
 pub fn load_and_crash(spec: &CrashSpec, stores: &dyn Stores) -> anyhow::Result<()> {
-    // The thread below syncs, and remembers what for.
+    // The thread below syncs, and remembers the records that this made durable.
     let load = KvSpec { durability: Durability::None, ..spec.load.clone() };
     let durability = spec.load.durability;
     let engine = stores.open(load.engine, &load.setup).with_context(|| format!("cannot open {}", load.engine))?;
@@ -96,7 +96,7 @@ pub fn load_and_crash(spec: &CrashSpec, stores: &dyn Stores) -> anyhow::Result<(
 }
 
 impl Crash {
-    /// Notes it, and kills this process.
+    /// Records the state, and kills this process.
     fn happen(self, note: &Path) -> anyhow::Result<()> {
         fs::write(note, serde_json::to_string(&self)?).with_context(|| format!("cannot write {}", note.display()))?;
         // SAFETY: sends a signal to this process, and touches no memory.
@@ -104,22 +104,22 @@ impl Crash {
         Ok(())
     }
 
-    /// What was noted; nothing if the process did not get so far.
+    /// The recorded state; `None` if the process did not get so far.
     pub fn noted(note: &Path) -> Option<Self> {
         serde_json::from_str(&fs::read_to_string(note).ok()?).ok()
     }
 }
 
-/// Opening a store again.
+/// A second opening of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReopenSpec {
-    /// How it was loaded.
+    /// How the store was loaded.
     pub load: KvSpec,
     /// Records that were put.
     pub records: u64,
-    /// Those that have to be there.
+    /// Records that must be there.
     pub durable_records: u64,
-    /// How full levels in memory were when the process was killed.
+    /// How full the memtables were when the process was killed.
     pub memory_fill: Option<f64>,
 }
 
@@ -128,7 +128,7 @@ impl Spec for ReopenSpec {
     type Found = ReopenResult;
 }
 
-/// What came of it.
+/// Result of a second opening.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReopenResult {
     pub engine: EngineKind,
@@ -140,30 +140,30 @@ pub struct ReopenResult {
     pub value_bytes: u32,
     pub memory_bytes: u64,
     pub threads: u32,
-    /// How full levels in memory were when the process was killed, where the engine tells.
+    /// How full the memtables were when the process was killed, if the engine reports it.
     pub memory_fill: Option<f64>,
-    /// Until the store was open, in seconds.
+    /// Seconds until the store was open.
     pub open_s: f64,
-    /// The first read after that.
+    /// Time of the first read after that.
     pub first_read_us: f64,
-    /// What opening has read back of the log, where the engine tells.
+    /// The log that opening has read, if the engine reports it.
     pub replayed_records: Option<u64>,
     pub replayed_log_bytes: Option<u64>,
-    /// Records whose put had returned, and which are not there: none that was durable.
+    /// Records whose put had returned and that are not there: none of them was durable.
     pub lost_records: u64,
-    /// Of opening and that read.
+    /// For opening and that read.
     pub dev_read_bytes: Option<u64>,
     pub dev_write_bytes: Option<u64>,
     pub space_bytes: u64,
     pub max_rss_bytes: Option<u64>,
-    /// Records that were wrong, or missing though they were durable; of ten thousand, and of those that were not durable.
+    /// Records that were wrong, or missing though durable: among ten thousand durable ones, and among all others.
     pub errors: u64,
 }
 
-/// Of the records that must be there, about so many are looked for.
+/// About this many of the durable records are checked.
 const LOOKED_FOR: u64 = 10_000;
 
-/// Opens the store, and looks for its records.
+/// Opens the store, and checks its records.
 pub fn reopen(spec: &ReopenSpec, stores: &dyn Stores) -> anyhow::Result<ReopenResult> {
     let ReopenSpec { load, records, durable_records, memory_fill } = spec;
     let before = DeviceCounters::now(&load.setup.folder)?;
@@ -176,8 +176,8 @@ pub fn reopen(spec: &ReopenSpec, stores: &dyn Stores) -> anyhow::Result<ReopenRe
     let read = |record: &mut RecordBuffer<'_>, number| -> anyhow::Result<Option<bool>> {
         record.key(number);
         let mut is_right = None;
-        let (record, region) = (&*record, engine.region((number % u64::from(load.setup.regions)) as u32));
-        region.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
+        let (record, keyspace) = (&*record, engine.keyspace((number % u64::from(load.setup.keyspaces)) as u32));
+        keyspace.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
         Ok(is_right)
     };
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Runs phases on the stores of engines, each in a process of its own.
+//! Runs phases on the stores of engines, each in its own process.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,39 +20,39 @@ use crate::child::{self, Killed, Spec};
 use crate::device_cache::drop_page_caches;
 use crate::place::Place;
 
-/// What is run on each engine.
+/// The runs of each engine.
 #[derive(Clone)]
 pub struct Runner {
-    /// What it is a part of, if it is not YCSB alone.
+    /// The scenario, if it is not YCSB alone.
     pub scenario: Option<Scenario>,
     /// In this order, after a load in any case.
     pub phases: Vec<Phase>,
     pub records: u64,
     pub shape: RecordShape,
-    pub regions: u32,
-    /// Of a phase after the load, if it is said.
+    pub keyspaces: u32,
+    /// Operations of a phase after the load, if given.
     pub ops: Option<u64>,
     pub threads: u32,
     pub memory_bytes: u64,
-    /// What of it vmio-kv has for filters of leaves.
+    /// The part of the memory for vmio-kv's leaf filters.
     pub filter_bytes: u64,
-    /// That of YCSB's phase otherwise.
+    /// The default is the distribution of YCSB's phase.
     pub distribution: Option<Distribution>,
-    /// Of a hundred reads so many look for records that are not there.
+    /// Percentage of reads that look for absent records.
     pub absent_percent: u32,
     /// Records of a scan, at most.
     pub scan_records: u64,
     pub durability: Durability,
-    /// Of a phase.
+    /// Time limit of a phase.
     pub limit: Option<Duration>,
-    /// Where what the device is asked for can be traced to; nothing without the right to.
+    /// Buffers for a trace of the device's requests; `None` without permission.
     pub trace: Option<Rc<TraceBuffers>>,
-    /// The folder for the pages that vmio-kv touches, a file for each phase.
+    /// The folder for the pages that vmio-kv touches, one file for each phase.
     pub page_traces: Option<PathBuf>,
     pub output: OutputArgs,
 }
 
-/// What came of a phase or a scenario.
+/// Result of a phase or a scenario.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Outcome {
@@ -61,7 +61,7 @@ pub enum Outcome {
     Failed(KvFailure),
 }
 
-/// An engine that did not get through a phase; it does none of the later ones.
+/// An engine that did not complete a phase; its later phases are skipped.
 #[derive(Debug, Serialize)]
 pub struct KvFailure {
     pub engine: EngineKind,
@@ -109,7 +109,7 @@ impl Runner {
         }
     }
 
-    /// About how many bytes of keys and values all phases write, those before they are measured included.
+    /// About how many bytes of keys and values all phases write, including warm-ups.
     pub fn written_bytes(&self) -> u64 {
         let later = self.phases.iter().filter(|&&phase| phase != Phase::L && phase.writes());
         let ops: u64 = later.map(|&phase| self.ops(phase)).sum();
@@ -147,7 +147,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Not everybody does everything in little memory: that is a result. Other failures are not.
+    /// An engine that fails in little memory is a result. Other failures are errors.
     pub fn failure(&self, engine: EngineKind, phase: Phase, error: anyhow::Error) -> anyhow::Result<Outcome> {
         if !error.is::<Killed>() {
             return Err(error);
@@ -162,7 +162,7 @@ impl Runner {
             memory_bytes: self.memory_bytes,
             data_bytes: self.records * self.shape.bytes(),
             written_bytes: self.written_bytes(),
-            regions: self.regions,
+            keyspaces: self.keyspaces,
             sync_writes: self.durability == Durability::Sync,
             puts_in_order: self.shape.in_order,
             filter_bytes: self.filter_bytes,
@@ -190,10 +190,10 @@ impl Runner {
         self.run_child(&spec.setup, &format!("kv: {}, {}", spec.engine, spec.phase), spec)
     }
 
-    /// Measures a store in a process with as much memory as was said, on a cold page cache.
+    /// Measures a store in a process with the given memory, on a cold page cache.
     pub fn run_child<S: Spec>(&self, setup: &Setup, what: &str, spec: &S) -> anyhow::Result<S::Found> {
         let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output)?;
-        // So that every phase reads from the device what it begins with.
+        // So that every phase begins with reads from the device.
         drop_page_caches(&setup.folder)?;
         Ok(child::run(what, cgroup.as_ref(), spec)?.0)
     }

@@ -1,4 +1,4 @@
-//! What YCSB does not ask: long prefixes, deletes, queues, many regions, opening again, and recovery after a kill.
+//! Scenarios beyond YCSB: long prefixes, deletes, queues, many keyspaces, a second opening, and recovery after a kill.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -13,25 +13,27 @@ pub enum Scenario {
     Deletes,
     /// Puts at the end of a queue whose first record is taken
     Queue,
-    /// Deletes of the first half of all keys in their order, with seeks between to the first that is left
+    /// Deletes of the first half of all keys in order, with seeks in between to the first remaining key
     MassDelete,
-    /// Load, updates, reads and scans in 300 regions
-    Regions,
+    /// Load, updates, reads and scans in 300 keyspaces
+    #[serde(alias = "regions")]
+    #[value(alias = "regions")]
+    Keyspaces,
     /// Opening after a load and a clean close
     Reopen,
-    /// Opening after a process was killed while it loaded, its levels in memory full
+    /// Opening after a process was killed during a load, with full memtables
     Recovery,
 }
 
 impl Scenario {
-    /// Its name.
+    /// The scenario's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefixes => "prefixes",
             Self::Deletes => "deletes",
             Self::Queue => "queue",
             Self::MassDelete => "mass-delete",
-            Self::Regions => "regions",
+            Self::Keyspaces => "keyspaces",
             Self::Reopen => "reopen",
             Self::Recovery => "recovery",
         }

@@ -1,4 +1,4 @@
-//! How scenarios are run.
+//! Runs scenarios.
 
 use anyhow::Context;
 
@@ -12,12 +12,13 @@ use crate::child::Killed;
 use crate::place::Place;
 
 const PREFIX_BYTES: u32 = 64;
-const REGIONS: u32 = 300;
+const KEYSPACES: u32 = 300;
 
 impl Runner {
-    /// What it is for a scenario.
+    /// The runner for a scenario.
     pub fn for_scenario(&self, scenario: Scenario) -> Self {
-        let ours = Self { scenario: Some(scenario), regions: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
+        let ours =
+            Self { scenario: Some(scenario), keyspaces: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
         let in_order = RecordShape { in_order: true, ..self.shape };
         match scenario {
             Scenario::Prefixes => Self {
@@ -26,18 +27,18 @@ impl Runner {
                 ..ours
             },
             Scenario::Deletes => Self { phases: vec![Phase::Delete, Phase::Seek], ..ours },
-            // One thread knows which record is the first.
+            // With one thread it is known which record is the first.
             Scenario::Queue => Self { shape: in_order, threads: 1, phases: vec![Phase::Queue], ..ours },
             Scenario::MassDelete => Self { shape: in_order, threads: 1, phases: vec![Phase::MassDelete], ..ours },
-            Scenario::Regions => {
-                Self { regions: REGIONS, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
+            Scenario::Keyspaces => {
+                Self { keyspaces: KEYSPACES, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
             }
-            // All records have to be there to be looked for.
+            // All records must be there to be checked.
             Scenario::Reopen | Scenario::Recovery => Self { limit: None, ..ours },
         }
     }
 
-    /// Runs the scenario that this runner is for on a new store of an engine.
+    /// Runs this runner's scenario on a new store of an engine.
     pub fn run_scenario(&self, engine: EngineKind, place: &Place, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
         let opened = match self.scenario {
             Some(Scenario::Reopen) => self.reopen(engine, place),
@@ -67,7 +68,7 @@ impl Runner {
         let crash = CrashSpec { load: load.clone(), note: note.path().to_owned() };
         match self.run_child(&setup, &format!("kv: {engine}, a load that is killed"), &crash) {
             Err(error) if error.is::<Killed>() => {
-                // Nothing in it: it was killed for want of memory, before its time.
+                // An empty file: the process was killed for lack of memory, before its time.
                 let Some(Crash { records, durable_records, memory_fill }) = Crash::noted(note.path()) else {
                     return Err(error);
                 };

@@ -1,4 +1,4 @@
-//! One phase of one engine: what is to be done, and what came of it.
+//! One phase of one engine: its parameters and its result.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use super::scenario::Scenario;
 use super::workload::{Distribution, Durability, Phase};
 use crate::child::Spec;
 
-/// What the child does.
+/// The parameters for the child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KvSpec {
     pub(super) engine: EngineKind,
     pub(super) setup: Setup,
-    /// What it is a part of, if it is not YCSB alone.
+    /// The scenario, if it is not YCSB alone.
     pub(super) scenario: Option<Scenario>,
     pub(super) phase: Phase,
     pub(super) distribution: Distribution,
-    /// Of a hundred reads so many look for records that are not there.
+    /// Percentage of reads that look for absent records.
     pub(super) absent_percent: u32,
     /// Records of a scan, at most.
     pub(super) scan_records: u64,
-    /// Records that are there before; in the load phase, those to put.
+    /// Records that are there before; in the load phase, the records to put.
     pub(super) records: u64,
     pub(super) shape: RecordShape,
     /// Operations of all threads together.
     pub(super) ops: u64,
     pub(super) threads: u32,
     pub(super) durability: Durability,
-    /// When operations end though not all are done.
+    /// Time at which the operations end, complete or not.
     pub(super) limit: Option<Duration>,
-    /// Where what the device is asked for can be traced to.
+    /// Buffers for a trace of the device's requests.
     pub(super) trace: Option<PathBuf>,
 }
 
@@ -42,22 +42,23 @@ impl Spec for KvSpec {
     type Found = KvResult;
 }
 
-/// What it found.
+/// The child's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KvResult {
     pub engine: EngineKind,
     pub scenario: Option<Scenario>,
     pub phase: Phase,
     pub distribution: Distribution,
-    /// Of a hundred reads so many looked for records that are not there.
+    /// Percentage of reads that looked for absent records.
     pub absent_percent: u32,
     /// Records of a scan, at most.
     pub scan_records: u64,
-    /// What of its memory vmio-kv had for filters of leaves.
+    /// The part of its memory that vmio-kv had for leaf filters.
     pub filter_bytes: u64,
     pub durability: Durability,
-    pub regions: u32,
-    /// Records that are there after.
+    #[serde(alias = "regions")]
+    pub keyspaces: u32,
+    /// Records that are there afterwards.
     pub records: u64,
     pub key_bytes: u32,
     pub value_bytes: u32,
@@ -65,26 +66,25 @@ pub struct KvResult {
     pub in_order: bool,
     pub memory_bytes: u64,
     pub threads: u32,
-    /// Those that were done.
+    /// Operations that were done.
     pub ops: u64,
-    /// Whether the time limit came before all that were wanted.
+    /// Whether the time limit came before the last operation.
     pub stopped: bool,
-    /// Thousands of operations per second; where there are writes, until all of them are on the device and nothing is left to
-    /// be done for them.
+    /// Thousands of operations per second. With writes, the time includes all work until they are on the device and nothing is left to do.
     pub kops: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
     pub p9999_us: f64,
     pub max_us: f64,
-    /// Without the time that threads waited for a processor; nothing where the kernel does not tell.
+    /// Without threads' waits for a processor; `None` if the kernel does not count them.
     pub p9999_engine_us: Option<f64>,
     pub max_engine_us: Option<f64>,
-    /// The part of the time in which operations were over and their background work was not, in seconds.
+    /// Seconds after the last operation in which background work went on.
     pub flush_s: f64,
     /// CPU time of all threads of the process, in seconds for a million operations.
     pub cpu_s_per_mop: f64,
-    /// By the block device's counters; nothing where there is no block device.
+    /// From the block device's counters; `None` without a block device.
     pub dev_read_bytes: Option<u64>,
     pub dev_reads: Option<u64>,
     pub dev_write_bytes: Option<u64>,
@@ -92,13 +92,13 @@ pub struct KvResult {
     /// Average sizes of these requests.
     pub read_request_bytes: Option<f64>,
     pub write_request_bytes: Option<f64>,
-    /// R of what the device was asked for, by the kernel's block trace; nothing without the right to one.
+    /// R of the device's requests, from the kernel's block trace; `None` without permission for one.
     pub randomness: Option<f64>,
     pub read_randomness: Option<f64>,
     pub write_randomness: Option<f64>,
-    /// What the files take on the device, closed.
+    /// Bytes of the closed store's files on the device.
     pub space_bytes: u64,
     pub max_rss_bytes: Option<u64>,
-    /// Records that were not there or not what they should be.
+    /// Records that were missing or wrong.
     pub errors: u64,
 }

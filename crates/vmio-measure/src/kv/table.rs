@@ -1,4 +1,4 @@
-//! The results for people: a table a phase, each engine beside vmio.
+//! The results as text: a table for each phase, each engine compared with vmio.
 
 use vmio_report::table::Table;
 
@@ -42,11 +42,11 @@ const REOPEN_HEADER: [&str; 10] = [
     "wrong",
 ];
 
-/// A table with what it is about.
+/// A table with its title.
 pub(super) struct Section {
     pub title: String,
     pub table: Table,
-    /// What the figures do not say, a line each.
+    /// Remarks below the table, one a line.
     pub remarks: Vec<String>,
 }
 
@@ -92,12 +92,12 @@ pub(super) fn sections(outcomes: &[Outcome]) -> Vec<Section> {
     sections
 }
 
-/// The phase, and what it is a part of.
+/// The phase, with its scenario.
 pub(super) fn phase_name(scenario: Option<Scenario>, phase: Phase) -> String {
     scenario.map_or_else(|| phase.to_string(), |scenario| format!("{} {phase}", scenario.name()))
 }
 
-/// Who did not get through, a line each.
+/// The engines that failed, one a line.
 pub(super) fn failures(outcomes: &[Outcome]) -> Vec<String> {
     let failed = outcomes.iter().filter_map(Outcome::failed);
     let line = |KvFailure { engine, scenario, phase, failure }: &KvFailure| {
@@ -106,7 +106,7 @@ pub(super) fn failures(outcomes: &[Outcome]) -> Vec<String> {
     failed.map(line).collect()
 }
 
-/// All of it as text.
+/// All sections as text.
 pub(super) fn text(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for Section { title, table, remarks } in sections(outcomes) {
@@ -117,7 +117,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
     text + NOTE
 }
 
-/// In the order in which the first of each ran.
+/// In the order of the first run of each.
 pub(super) fn measured_phases(outcomes: &[Outcome]) -> Vec<(Option<Scenario>, Phase)> {
     let mut phases = Vec::new();
     for run in outcomes.iter().filter_map(Outcome::measured) {

@@ -1,4 +1,4 @@
-//! The phases of YCSB: which operations, and on which records.
+//! The phases of YCSB: their operations, and the records of those.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,29 +40,28 @@ pub enum Phase {
     /// Scans of 1 to 100 records
     #[value(name = "G")]
     G,
-    /// Updates alone, spread evenly: what the store's collection or compaction has to keep up with; not YCSB's
+    /// Updates alone, spread evenly, which the store's collection or compaction has to keep up with; not YCSB's
     #[value(name = "U")]
     U,
     /// Deletes of the lower half of all keys; not YCSB's
     #[value(skip)]
     #[serde(rename = "delete")]
     Delete,
-    /// Seeks to the first key that there is, where half of all were deleted; not YCSB's
+    /// Seeks to the first key, where half of all keys were deleted; not YCSB's
     #[value(skip)]
     #[serde(rename = "seek")]
     Seek,
-    /// A record is put behind all others, the first one looked for, and deleted; not YCSB's
+    /// Puts a record after all others, finds the first one, and deletes it; not YCSB's
     #[value(skip)]
     #[serde(rename = "queue")]
     Queue,
-    /// Deletes of the first half of all records, in the order of their keys, and after each hundredth a seek to the first key that there is;
-    /// not YCSB's
+    /// Deletes the first half of all records in key order, with a seek to the first key after each hundredth; not YCSB's
     #[value(skip)]
     #[serde(rename = "mass-delete")]
     MassDelete,
 }
 
-/// How operations are spread over the records.
+/// The distribution of operations over the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -70,7 +69,7 @@ pub enum Distribution {
     Zipfian,
     /// The same, the newest record most popular
     Latest,
-    /// Each as likely as any other
+    /// All records equally likely
     Uniform,
 }
 
@@ -78,16 +77,16 @@ pub enum Distribution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// When the engine has it so
+    /// When the engine does it by itself
     None,
     /// Within a second
     Periodic,
-    /// When they return; engines that can have several writers share a flush
+    /// When they return; engines with several writers share a flush
     Sync,
 }
 
 impl Distribution {
-    /// Its name.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Zipfian => "zipfian",
@@ -97,7 +96,7 @@ impl Distribution {
     }
 }
 
-/// What a phase does, in percent.
+/// The operations of a phase, in percent.
 #[derive(Clone, Copy)]
 struct Mix {
     reads: u32,
@@ -116,12 +115,12 @@ impl Phase {
         }
     }
 
-    /// Whether it changes the store.
+    /// Whether the phase changes the store.
     pub fn writes(self) -> bool {
         !matches!(self, Self::C | Self::G | Self::Seek)
     }
 
-    /// Whether a part of it is done before, without being counted: what is done once is not.
+    /// Whether the phase is warmed up; operations that can be done only once are not.
     pub fn warms_up(self) -> bool {
         !matches!(self, Self::L | Self::Delete | Self::MassDelete)
     }
@@ -134,17 +133,17 @@ impl Phase {
         self.mix().map_or(0.0, |mix| f64::from(100 - mix.reads - mix.scans) / 100.0)
     }
 
-    /// Whether it has reads of single records.
+    /// Whether the phase reads single records.
     pub fn reads(self) -> bool {
         self.mix().is_some_and(|mix| mix.reads > 0)
     }
 
-    /// Whether most of it is scans.
+    /// Whether the phase is mostly scans.
     pub fn scans(self) -> bool {
         matches!(self, Self::E | Self::G | Self::Seek)
     }
 
-    /// What is left of a hundred are reads followed by an update. `None` for what is no mix.
+    /// The rest to a hundred are reads followed by an update. `None` for phases that are no mix.
     fn mix(self) -> Option<Mix> {
         let mix = |reads, updates, inserts, scans| Some(Mix { reads, updates, inserts, scans });
         match self {
@@ -179,46 +178,46 @@ impl fmt::Display for Phase {
 pub enum Operation {
     /// Read it.
     Read(u64),
-    /// Look for one that is never there.
+    /// Look for a record that never exists.
     ReadAbsent(u64),
     /// Put another value.
     Update(u64),
-    /// Put one that is not there yet.
+    /// Put a record that does not exist yet.
     Insert(u64),
     /// Read it, then put another value.
     ReadUpdate(u64),
-    /// Read so many from it on.
+    /// Read this many records from it on.
     Scan(u64, usize),
     /// Delete it.
     Delete(u64),
-    /// Find the first record that there is.
+    /// Find the first record.
     Seek,
-    /// The same, which has to be this one.
+    /// Find the first record, which must be this one.
     SeekTo(u64),
-    /// Put one behind all others, and delete the first, which has to be this one.
+    /// Put a record after all others, and delete the first, which must be this one.
     Turn(u64),
 }
 
-/// How many records each thread has inserted; the numbers of new records go round the threads.
+/// The number of records that each thread has inserted; the threads take turns in the numbers of new records.
 pub struct Inserts {
     before: u64,
     by_thread: Vec<AtomicU64>,
 }
 
 impl Inserts {
-    /// After so many records that are there.
+    /// After `before` existing records.
     pub fn new(before: u64, threads: u32) -> Self {
         Self { before, by_thread: (0..threads).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// All records below this are there.
+    /// All records below this exist.
     pub fn records(&self) -> u64 {
         let least = self.by_thread.iter().map(|count| count.load(Ordering::Acquire)).min().unwrap_or(0);
         self.before + least * self.by_thread.len() as u64
     }
 
-    /// What a thread has to insert for each of them to have inserted as many as the one with the most: then no record is there that
-    /// [`Self::records`] leaves out.
+    /// The records that a thread has to insert to catch up with the thread with the most: then [`Self::records`] leaves out no existing
+    /// record.
     pub fn missing(&self, thread: u32) -> impl Iterator<Item = u64> + '_ {
         let most = self.by_thread.iter().map(|count| count.load(Ordering::Acquire)).max().unwrap_or(0);
         let has_less = move || self.by_thread[thread as usize].load(Ordering::Relaxed) < most;
@@ -230,7 +229,7 @@ impl Inserts {
         self.before + count * self.by_thread.len() as u64 + u64::from(thread)
     }
 
-    /// The record that the thread's last insert named is there.
+    /// The record of the thread's last insert exists.
     pub fn done(&self, thread: u32) {
         self.by_thread[thread as usize].fetch_add(1, Ordering::Release);
     }
@@ -242,30 +241,30 @@ pub struct Operations<'a> {
     chooser: Chooser,
     inserts: &'a Inserts,
     thread: u32,
-    /// So many of a hundred reads look for records that are not there.
+    /// Percentage of reads that look for absent records.
     absent_percent: u32,
     /// Records of a scan, at most.
     scan_records: u64,
 }
 
-/// Numbers from this one on no record has.
+/// No record has this number or a greater one.
 const FIRST_ABSENT: u64 = 1 << 63;
 
 enum Work {
     Mixed(Mix),
-    /// Of each record in its turn, from this number on.
+    /// Each record in turn, from this number on.
     Deletes(u64),
     Seeks,
     /// Takes records from the front, from this number on.
     Queue(u64),
-    /// Of each record in its turn, from this number on, of the first half.
+    /// Each record of the first half in turn, from this number on.
     DeletesInOrder {
         next: u64,
         has_sought: bool,
     },
 }
 
-/// Deletes after each of which there is a seek, in order.
+/// Deletes between two seeks, in order.
 const DELETES_A_SEEK: u64 = 100;
 
 enum Chooser {
@@ -280,7 +279,7 @@ const ZIPF_EXPONENT: f64 = 0.99;
 pub const SCAN_RECORDS: u64 = 100;
 
 impl<'a> Operations<'a> {
-    /// Of a thread in a phase.
+    /// The operations of a thread in a phase.
     pub fn new(phase: Phase, distribution: Distribution, inserts: &'a Inserts, thread: u32) -> anyhow::Result<Self> {
         let records = inserts.records().max(1);
         let ranks = || Zipf::new(records as f64, ZIPF_EXPONENT);
@@ -299,17 +298,17 @@ impl<'a> Operations<'a> {
         Ok(Self { work, chooser, inserts, thread, absent_percent: 0, scan_records: SCAN_RECORDS })
     }
 
-    /// The same, and so many of a hundred reads look for records that are not there, some of them more often than others as well.
+    /// The same, with a percentage of reads that look for absent records, some of them more often than others as well.
     pub fn with_absent(self, percent: u32) -> Self {
         Self { absent_percent: percent, ..self }
     }
 
-    /// The same, with scans of so many records at most.
+    /// The same, with scans of at most `records` records.
     pub fn with_scans_of(self, records: u64) -> Self {
         Self { scan_records: records, ..self }
     }
 
-    /// Draws the next one; `None` when there is nothing left to do.
+    /// Draws the next operation; `None` when nothing is left to do.
     pub fn next(&mut self, random: &mut SmallRng) -> Option<Operation> {
         match &mut self.work {
             Work::Mixed(mix) => {
@@ -385,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of 10 000 operations are of each kind.
+    /// The number of operations of each kind among 10 000.
     fn count(phase: Phase) -> anyhow::Result<[u32; 5]> {
         let inserts = Inserts::new(1000, 2);
         let mut operations = Operations::new(phase, phase.default_distribution(), &inserts, 1)?;
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_of_the_reads_find_nothing() -> anyhow::Result<()> {
+    fn the_given_percentage_of_reads_finds_nothing() -> anyhow::Result<()> {
         let inserts = Inserts::new(1000, 1);
         let operations = Operations::new(Phase::B, Distribution::Zipfian, &inserts, 0)?.with_absent(30);
         let (mut operations, mut random) = (operations, SmallRng::seed_from_u64(1));
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_are_as_long_as_is_said() -> anyhow::Result<()> {
+    fn scans_have_the_given_length() -> anyhow::Result<()> {
         let inserts = Inserts::new(1000, 1);
         let mut random = SmallRng::seed_from_u64(1);
         let mut operations = Operations::new(Phase::G, Distribution::Uniform, &inserts, 0)?.with_scans_of(5000);
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_reads_nor_scans_alone_puts() {
+    fn phases_other_than_reads_and_scans_put() {
         let puts = [Phase::L, Phase::A, Phase::B, Phase::C, Phase::E, Phase::F, Phase::Delete].map(Phase::puts);
         assert_eq!(puts, [1.0, 0.5, 0.05, 0.0, 0.05, 0.5, 0.0]);
     }
@@ -508,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_half_is_deleted_in_order_and_the_first_that_is_left_sought() -> anyhow::Result<()> {
+    fn the_first_half_is_deleted_in_order_with_seeks_to_the_first_remaining_key() -> anyhow::Result<()> {
         let inserts = Inserts::new(1000, 1);
         let mut operations = Operations::new(Phase::MassDelete, Distribution::Uniform, &inserts, 0)?;
         let mut random = SmallRng::seed_from_u64(1);
@@ -522,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_popular_are_read_most_and_lie_scattered() -> anyhow::Result<()> {
+    fn popular_records_are_read_most_and_are_scattered() -> anyhow::Result<()> {
         let inserts = Inserts::new(10_000, 1);
         let operations = Operations::new(Phase::C, Distribution::Zipfian, &inserts, 0)?;
         let mut random = SmallRng::seed_from_u64(1);
@@ -540,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_read_most() -> anyhow::Result<()> {
+    fn the_latest_records_are_read_most() -> anyhow::Result<()> {
         let inserts = Inserts::new(10_000, 1);
         let operations = Operations::new(Phase::D, Distribution::Latest, &inserts, 0)?;
         let mut random = SmallRng::seed_from_u64(1);

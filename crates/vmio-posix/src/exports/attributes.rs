@@ -1,4 +1,4 @@
-//! What a file has beside its bytes, and its length by its path.
+//! A file's attributes, and its length by its path.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,7 +14,7 @@ use crate::synchronous::Target;
 unsafe fn at_or_itself(folder: c_int, path: *const c_char, flags: c_int) -> Option<Target> {
     // SAFETY: by the caller.
     unsafe {
-        // Some calls take no path for the descriptor itself.
+        // Some calls take a null path for the descriptor itself.
         let is_empty = path.is_null() || (*path == 0 && flags & libc::AT_EMPTY_PATH != 0);
         match flags & AT_SYMLINK_NOFOLLOW {
             _ if is_empty => Target::of(folder),

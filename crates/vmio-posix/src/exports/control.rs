@@ -1,4 +1,4 @@
-//! ioctl: some of its requests are about the bytes of files, or a position.
+//! ioctl: some of its requests concern the bytes of files, or a position.
 
 use std::ffi::{c_int, c_ulong};
 use std::slice;
@@ -6,16 +6,16 @@ use std::slice;
 use libc::file_clone_range;
 use smallvec::SmallVec;
 
-use super::files::{changes_by_mode, held_if_current, past_both, past_the_mapping, reads_by_mode};
+use super::files::{before_changes, before_reads, past_both, past_the_mapping, suspended_if_current};
 use super::{durably, is_of_mode};
 use crate::real;
-use crate::split::{self, Held};
+use crate::split::{self, Suspension};
 use crate::synchronous::Target;
 
-/// The kernel's request to have files share what is the same in them, for which the libc crate has no name.
+/// FIDEDUPERANGE, by which files share equal blocks; the libc crate has no name for it.
 const FIDEDUPERANGE: u32 = 0xc018_9436;
 
-/// What that is given, before a list of the files that are compared with the first.
+/// The header of its argument, before the list of files that are compared with the first.
 #[repr(C)]
 struct Compared {
     offset: u64,
@@ -24,7 +24,7 @@ struct Compared {
     reserved: [u16; 3],
 }
 
-/// One of them.
+/// An entry of that list.
 #[repr(C)]
 struct ComparedWith {
     fd: i64,
@@ -34,30 +34,30 @@ struct ComparedWith {
     reserved: u32,
 }
 
-/// The kernel gives a file blocks of another's.
+/// The kernel lets a file share blocks of another.
 fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
+    let _bytes = [before_reads(from), before_changes(to)];
     if is_of_mode(to) {
         split::replay_before_changes();
     }
     durably(|| [Target::bytes_of(to)], || past_both(from, to, call))
 }
 
-/// The kernel compares files, and changes no bytes of any.
+/// The kernel compares files, and changes no bytes.
 ///
 /// # Safety
-/// `compared` is what the request is given.
+/// `compared` is the argument of the request.
 unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: by the caller the list lies behind what says how long it is.
     let others =
         unsafe { slice::from_raw_parts(compared.add(1).cast::<ComparedWith>(), usize::from((*compared).count)) };
     let all = others.iter().map(|other| other.fd as c_int).chain([fd]);
-    let mut bytes = SmallVec::<[Option<Held>; 2]>::new();
+    let mut bytes = SmallVec::<[Option<Suspension>; 2]>::new();
     for fd in all {
         if past_the_mapping(fd, || 0) == -1 {
             return -1;
         }
-        bytes.push(reads_by_mode(fd));
+        bytes.push(before_reads(fd));
     }
     call()
 }
@@ -78,7 +78,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
         // SAFETY: with this request it is a pointer to that, by the caller.
         FIDEDUPERANGE if argument != 0 => unsafe { compared(fd, argument as *const Compared, call) },
         request if c_ulong::from(request) == libc::FIONREAD => {
-            let _position = held_if_current(fd, std::ptr::null());
+            let _position = suspended_if_current(fd, std::ptr::null());
             call()
         }
         _ => call(),

@@ -1,8 +1,8 @@
-//! Duplicates of descriptors, and many of them closed at once.
+//! Duplicating descriptors, and closing many at once.
 
 use std::ffi::{c_int, c_uint};
 
-use super::{is_of_mode, told_status};
+use super::{is_of_mode, returned_status};
 use crate::entry;
 use crate::errno::Errno;
 use crate::own_descriptors;
@@ -19,11 +19,11 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicate
 }
 
-/// A descriptor is about to become a duplicate of another, which closes it, unless the call fails.
+/// dup2 and dup3 are about to replace a descriptor, unless the call fails.
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if fd != to && own_descriptors::contains(to) && !entry::is_inside() {
-        // vmio reads or writes by it: whatever took its place would get what is meant for it.
-        return told_status(Some(Err(Errno::BADF))).unwrap_or(-1);
+        // It is vmio's own, which reads or writes by it: the new file would get bytes that are meant for vmio's.
+        return returned_status(Some(Err(Errno::BADF))).unwrap_or(-1);
     }
     let is_of_mode = is_of_mode(to) && fd != to;
     if is_of_mode {
@@ -60,19 +60,19 @@ pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     let unshare = libc::CLOSE_RANGE_UNSHARE as c_int;
     let others = flags & !unshare;
     // No descriptor has this number: the kernel says whether it has the call, and these flags.
-    // SAFETY: no memory is concerned.
+    // SAFETY: the call does not access memory.
     if first > last || unsafe { real::close_range(c_uint::MAX, c_uint::MAX, others) } != 0 {
         // SAFETY: by the caller.
         return unsafe { real::close_range(first, last, flags) };
     }
-    // SAFETY: no memory is concerned.
+    // SAFETY: the call does not access memory.
     if flags & unshare != 0 && unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return -1;
     }
     if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         if flags & unshare != 0 {
-            // Other threads keep theirs.
-            split::leave_range(first..=last);
+            // Other threads keep their descriptors.
+            split::stop_serving_range(first..=last);
         } else {
             split::closed_range(first..=last);
         }
@@ -80,11 +80,11 @@ pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     close_around(first, last, others)
 }
 
-/// Closes what is the program's in a range, and leaves what is vmio's.
+/// Closes the program's descriptors in a range, and not vmio's own.
 fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     while let Some(own) = own_descriptors::first_in(first, last) {
         if own > first {
-            // SAFETY: by the caller, who does not know of what is left out.
+            // SAFETY: by the caller, which does not have the descriptors that are left out.
             let status = unsafe { real::close_range(first, own - 1, flags) };
             if status != 0 {
                 return status;

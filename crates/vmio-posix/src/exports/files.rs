@@ -1,24 +1,24 @@
-//! What is done to files by their descriptors, other than reading and writing.
+//! Calls on descriptors other than reads and writes.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 
 use libc::{flock, off_t, size_t, ssize_t};
 
-use super::{by_mode, durably, is_of_mode, of_file, of_mapped, told_number, told_status};
+use super::{by_mode, durably, is_of_mode, of_file, of_mapped, returned_error, returned_status};
 use crate::entry;
 use crate::errno::Errno;
+use crate::files_kept_open;
 use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
-use crate::refused;
-use crate::split::{self, Held};
+use crate::split::{self, Suspension};
 use crate::synchronous::Target;
 use crate::transfer;
 
-/// fcntl's, for which the libc crate has no names.
+/// Commands of fcntl for which the libc crate has no names.
 const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
 const F_SETOWN_EX: c_int = 15;
@@ -28,16 +28,16 @@ const F_GETOWN_EX: c_int = 16;
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if own_descriptors::contains(fd) {
         if !entry::is_inside() {
-            // A program that closes whatever is open, without knowing what it is.
-            return told_status(Some(Err(Errno::BADF))).unwrap_or(-1);
+            // The program closes whatever is open, vmio's descriptors among them.
+            return returned_status(Some(Err(Errno::BADF))).unwrap_or(-1);
         }
-        // From here on the number may become another's.
+        // From here on the number may become another file's.
         own_descriptors::remove(fd);
     } else {
         if is_of_mode(fd) {
             split::closed(fd);
         }
-        if refused::are_there() || Process::current().is_some_and(|process| !process.table.is_empty()) {
+        if files_kept_open::are_there() || Process::current().is_some_and(|process| !process.table.is_empty()) {
             let _ = of_file(fd, memory::before_close);
         }
     }
@@ -51,28 +51,28 @@ unsafe extern "C" fn __close(fd: c_int) -> c_int {
     unsafe { close(fd) }
 }
 
-/// What fsync returns, if it is not for the kernel to say.
+/// The return value of fsync, if the kernel need not be called.
 fn synced_by_mode(fd: c_int) -> Option<c_int> {
     if !is_of_mode(fd) {
         return None;
     }
     // SAFETY: the program has it open during its call.
-    told_status(split::synced(unsafe { BorrowedFd::borrow_raw(fd) }))
+    returned_status(split::sync(unsafe { BorrowedFd::borrow_raw(fd) }))
 }
 
-/// Before what changes bytes of a file otherwise than by a write.
-pub(super) fn changes_by_mode(fd: c_int) -> Option<Held> {
-    is_of_mode(fd).then(|| split::changes(fd)).flatten()
+/// To be called before bytes of a file are changed by anything but a write.
+pub(super) fn before_changes(fd: c_int) -> Option<Suspension> {
+    is_of_mode(fd).then(|| split::before_kernel_writes(fd)).flatten()
 }
 
-/// Before the kernel reads a file otherwise than by a read.
-pub(super) fn reads_by_mode(fd: c_int) -> Option<Held> {
-    is_of_mode(fd).then(|| split::reads(fd)).flatten()
+/// To be called before the kernel reads a file by anything but a read.
+pub(super) fn before_reads(fd: c_int) -> Option<Suspension> {
+    is_of_mode(fd).then(|| split::before_kernel_reads(fd)).flatten()
 }
 
-/// Has the kernel's position be that of a descriptor, for a call that starts from there if it is given none.
-pub(super) fn held_if_current(fd: c_int, at: *const off_t) -> Option<Held> {
-    (at.is_null() && is_of_mode(fd)).then(|| split::held(fd))
+/// Gives the kernel a descriptor's position, for a call that starts from it if it gets no offset.
+pub(super) fn suspended_if_current(fd: c_int, at: *const off_t) -> Option<Suspension> {
+    (at.is_null() && is_of_mode(fd)).then(|| split::suspend(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -100,7 +100,7 @@ unsafe extern "C" fn fsync(fd: c_int) -> c_int {
         return status;
     }
     // SAFETY: by the caller.
-    told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
+    returned_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
@@ -109,10 +109,10 @@ unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
         return status;
     }
     // SAFETY: by the caller.
-    told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
+    returned_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
-/// Has the kernel know of all that was written, for a call that flushes what it knows of.
+/// Writes back all frames, for a call by which the kernel flushes everything.
 fn write_back_all() -> Result<(), Errno> {
     let outcome = if split::is_on() && !entry::is_inside() { split::write_back_all() } else { Ok(()) };
     if let Some(process) = Process::current().filter(|process| !process.uses_page_cache() && process.is_caller()) {
@@ -126,9 +126,9 @@ fn write_back_all() -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync() {
-    // It cannot say what was not to be had; the next fsync of the file does.
+    // `sync` cannot return an error; the next fsync of the file does.
     let _ = write_back_all();
-    // SAFETY: no memory is concerned.
+    // SAFETY: the call does not access memory.
     unsafe { real::sync() }
 }
 
@@ -137,19 +137,22 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
     let written = write_back_all();
     // SAFETY: by the caller.
     let status = unsafe { real::syncfs(fd) };
-    if status == 0 { told_status(written.err().map(Err)).unwrap_or(0) } else { status }
+    if status == 0 { returned_status(written.err().map(Err)).unwrap_or(0) } else { status }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
-    // Nobody may take it for as long as it was; where writes are logged, a replay would bring back what was cut off.
-    let _held = is_of_mode(fd).then(|| split::held(fd));
+    // The known length would be too long; and in strict mode a replay would bring back the bytes that are cut off.
+    let _suspension = is_of_mode(fd).then(|| split::suspend(fd));
     if is_of_mode(fd) {
         split::replay_before_changes();
     }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
     // SAFETY: by the caller.
-    durably(|| [Target::bytes_of(fd)], || told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) }))
+    durably(
+        || [Target::bytes_of(fd)],
+        || returned_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) }),
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -158,11 +161,11 @@ unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
     unsafe { ftruncate(fd, len) }
 }
 
-/// Has the kernel do something that changes or reads bytes of a mapped file; -1 if that cannot be done.
+/// Has the kernel change or read bytes of a mapped file; -1 if that fails.
 pub(super) fn past_the_mapping<T: From<i8>>(fd: c_int, call: impl FnOnce() -> T) -> T {
     let give_up = || of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
-    // What could not be written, as on a full disk, would come over what the call does, or be missing from what it reads.
-    if told_status(give_up()).is_some() {
+    // Stores that cannot be written, as on a full disk, would overwrite the call's result later, or be missing from its input.
+    if returned_status(give_up()).is_some() {
         return T::from(-1);
     }
     let outcome = call();
@@ -170,10 +173,10 @@ pub(super) fn past_the_mapping<T: From<i8>>(fd: c_int, call: impl FnOnce() -> T)
     outcome
 }
 
-/// The same of two files, either of which may be mapped.
+/// The same for two files, either of which may be mapped.
 pub(super) fn past_both<T: From<i8>>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
-    // What could not be written would be missing.
-    if told_status(of_mapped(from, |from| transfer::write_out(from, 0..u64::MAX))).is_some() {
+    // Stores that cannot be written would be missing.
+    if returned_status(of_mapped(from, |from| transfer::write_out(from, 0..u64::MAX))).is_some() {
         return T::from(-1);
     }
     past_the_mapping(to, call)
@@ -184,16 +187,16 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t
     // SAFETY: by the caller.
     let call = || durably(|| [Target::bytes_of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
     let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
-    let _held = if moves && is_of_mode(fd) {
-        Some(split::held(fd))
+    let _suspension = if moves && is_of_mode(fd) {
+        Some(split::suspend(fd))
     } else if transfer::keeps_bytes(mode) {
-        // It may become longer.
-        reads_by_mode(fd)
+        // The file may become longer.
+        before_reads(fd)
     } else {
-        changes_by_mode(fd)
+        before_changes(fd)
     };
     if transfer::keeps_bytes(mode) {
-        // What somebody has cut off before must not come back.
+        // Bytes that somebody has cut off before must not come back.
         let _ = of_mapped(fd, transfer::adopt_length);
         let outcome = call();
         let _ = of_mapped(fd, transfer::adopt_length);
@@ -210,14 +213,14 @@ unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
-    let _held = reads_by_mode(fd);
+    let _suspension = before_reads(fd);
     let _ = of_mapped(fd, transfer::adopt_length);
     // SAFETY: by the caller.
     let mut outcome = unsafe { real::posix_fallocate(fd, offset, len) };
     if outcome == 0 && durably(|| [Target::bytes_of(fd)], || 0) != 0 {
         outcome = libc::EIO;
     }
-    let adopted = told_number(of_mapped(fd, transfer::adopt_length));
+    let adopted = returned_error(of_mapped(fd, transfer::adopt_length));
     if outcome == 0 { adopted.unwrap_or(0) } else { outcome }
 }
 
@@ -227,7 +230,7 @@ unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> 
     unsafe { posix_fallocate(fd, offset, len) }
 }
 
-/// The kernel has copied so many bytes to a file, or none.
+/// The kernel has copied a number of bytes to a file, or has failed.
 fn copied(to: c_int, count: ssize_t) -> ssize_t {
     if count > 0 && durably(|| [Target::bytes_of(to)], || 0) != 0 { -1 } else { count }
 }
@@ -241,8 +244,8 @@ unsafe extern "C" fn copy_file_range(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    let _positions = [held_if_current(from, from_at), held_if_current(to, to_at)];
-    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
+    let _positions = [suspended_if_current(from, from_at), suspended_if_current(to, to_at)];
+    let _bytes = [before_reads(from), before_changes(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) }))
 }
@@ -256,16 +259,16 @@ unsafe extern "C" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    let _positions = [held_if_current(from, from_at), held_if_current(to, to_at)];
-    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
+    let _positions = [suspended_if_current(from, from_at), suspended_if_current(to, to_at)];
+    let _bytes = [before_reads(from), before_changes(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
-    let _positions = [held_if_current(from, from_at), held_if_current(to, std::ptr::null())];
-    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
+    let _positions = [suspended_if_current(from, from_at), suspended_if_current(to, std::ptr::null())];
+    let _bytes = [before_reads(from), before_changes(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) }))
 }
@@ -293,18 +296,20 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
                 // SAFETY: by the caller.
                 return split::flags(fd, || unsafe { real::fcntl(fd, command, argument) });
             }
-            // They are about what is cached while it is warm, or used for that.
-            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd),
-            // The keeper is told by signals to whom the file belongs.
-            libc::F_SETOWN | libc::F_GETOWN | F_SETOWN_EX | F_GETOWN_EX | F_SETSIG | F_GETSIG => split::leave(fd),
+            // These concern state that is cached while the file is leased, or the lease itself.
+            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::stop_serving(fd),
+            // These concern the signal that reaches the lease manager.
+            libc::F_SETOWN | libc::F_GETOWN | F_SETOWN_EX | F_GETOWN_EX | F_SETSIG | F_GETSIG => {
+                split::stop_serving(fd)
+            }
             _ => {}
         }
     }
     // SAFETY: with these commands the argument is a pointer to a lock, by the caller.
     let is_from_position = || unsafe { locks::is_from_position(&*(argument as *const flock)) };
     let is_held = is_of_mode(fd) && locks::is_about(command) && argument != 0 && is_from_position();
-    let _position = is_held.then(|| split::held(fd));
-    // Also of a file that is not mapped, as it may be soon.
+    let _position = is_held.then(|| split::suspend(fd));
+    // Also for a file that is not mapped, since it may be soon.
     let clipped = match locks::is_about(command) && argument != 0 && fd >= 0 && !entry::is_inside() {
         // SAFETY: with these commands the argument is a pointer to a lock, by the caller, who has the file open.
         true => unsafe {
@@ -338,7 +343,7 @@ unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_in
     unsafe { fcntl(fd, command, argument) }
 }
 
-// The C library's own takes its locks by a system call.
+// The C library's function takes the lock by a system call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
     let lock =
@@ -347,15 +352,15 @@ unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
         libc::F_LOCK => (libc::F_SETLKW, lock(libc::F_WRLCK)),
         libc::F_TLOCK => (libc::F_SETLK, lock(libc::F_WRLCK)),
         libc::F_ULOCK => (libc::F_SETLK, lock(libc::F_UNLCK)),
-        // As the C library's: a lock for loads is none that it tells of.
+        // As the C library does: a read lock does not count.
         libc::F_TEST => (libc::F_GETLK, lock(libc::F_RDLCK)),
-        _ => return told_status(Some(Err(Errno::INVAL))).unwrap_or(-1),
+        _ => return returned_status(Some(Err(Errno::INVAL))).unwrap_or(-1),
     };
     // SAFETY: the lock is ours, the descriptor the caller's.
     let status = unsafe { fcntl(fd, command, std::ptr::from_mut(&mut lock) as usize) };
     let is_anothers = command == libc::F_GETLK && i32::from(lock.l_type) != libc::F_UNLCK;
     if status == 0 && is_anothers {
-        return told_status(Some(Err(Errno::ACCESS))).unwrap_or(-1);
+        return returned_status(Some(Err(Errno::ACCESS))).unwrap_or(-1);
     }
     status
 }

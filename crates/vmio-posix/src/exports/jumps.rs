@@ -1,5 +1,5 @@
-//! Jumps of the C library's: a handler of the program's that has interrupted vmio may leave it by one. (x86-64; elsewhere it is not known where
-//! they go.)
+//! longjmp and related calls: a handler of the program's that has interrupted vmio may leave vmio by a jump. Only on x86-64, where the target is
+//! known.
 
 use std::arch::asm;
 use std::ffi::{c_int, c_void};
@@ -7,10 +7,10 @@ use std::ffi::{c_int, c_void};
 use crate::entry;
 use crate::real;
 
-/// Where the stack pointer is in a `jmp_buf`, in words.
+/// The index of the stack pointer in a `jmp_buf`, in words.
 const STACK_POINTER: usize = 6;
 
-/// Where a jump goes.
+/// The stack pointer to which a jump goes.
 ///
 /// # Safety
 /// It is a `jmp_buf` that was filled.

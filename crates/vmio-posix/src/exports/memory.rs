@@ -1,4 +1,4 @@
-//! mmap and its kin.
+//! mmap and related calls.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{MAP_FAILED, MAP_FIXED, MREMAP_FIXED, off_t, size_t};
 
-use super::{is_of_mode, of_file, told, told_number, told_status};
+use super::{is_of_mode, of_file, returned, returned_error, returned_status};
 use crate::entry;
 use crate::memory::{self, Request};
 use crate::process::Process;
@@ -29,9 +29,9 @@ unsafe extern "C" fn mmap(
     if flags & libc::MAP_ANONYMOUS == 0 && is_of_mode(fd) {
         // SAFETY: the program has it open during its call.
         let mapped = unsafe { BorrowedFd::borrow_raw(fd) };
-        split::maps(mapped, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
+        split::before_kernel_maps(mapped, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
     }
-    // What is private and stored to is never vmio's: the loader's segments, and allocators' memory.
+    // A private writable mapping is never served: such are the loader's segments and allocators' memory.
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let mut answer = None;
@@ -42,7 +42,7 @@ unsafe extern "C" fn mmap(
         let request = Request { len, protection, flags, offset: offset as u64 };
         answer = of_file(fd, |fd| memory::map(fd, request));
     }
-    told(answer, pointer, MAP_FAILED)
+    returned(answer, pointer, MAP_FAILED)
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::mmap(address, len, protection, flags, fd, offset) })
 }
@@ -62,12 +62,12 @@ unsafe extern "C" fn mmap64(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    told_status(entry::enter(|| memory::unmap(address as usize, len)))
+    returned_status(entry::enter(|| memory::unmap(address as usize, len)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::munmap(address, len) })
 }
 
-// The fifth argument is there with MREMAP_FIXED only, and its register's contents mean nothing else.
+// The fifth argument exists with MREMAP_FIXED only; without it the register is ignored.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -80,53 +80,53 @@ unsafe extern "C" fn mremap(
         None if flags & MREMAP_FIXED != 0 => memory::is_taken(new as usize..(new as usize).saturating_add(new_len)),
         answer => answer,
     });
-    told(answer, pointer, MAP_FAILED)
+    returned(answer, pointer, MAP_FAILED)
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::mremap(address, old_len, new_len, flags, new) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    told_status(entry::enter(|| memory::sync(address as usize, len, flags)))
+    returned_status(entry::enter(|| memory::sync(address as usize, len, flags)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::msync(address, len, flags) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    told_status(entry::enter(|| memory::advise(address as usize, len, advice)))
+    returned_status(entry::enter(|| memory::advise(address as usize, len, advice)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::madvise(address, len, advice) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    // The C library makes nothing of POSIX_MADV_DONTNEED either; the other numbers are those of madvise.
+    // The C library ignores POSIX_MADV_DONTNEED, too; the other numbers are those of madvise.
     let answer = entry::enter(|| match advice {
-        libc::POSIX_MADV_DONTNEED => memory::leave(address as usize),
+        libc::POSIX_MADV_DONTNEED => memory::ignore(address as usize),
         advice => memory::advise(address as usize, len, advice),
     });
     // SAFETY: by the caller.
-    told_number(answer).unwrap_or_else(|| unsafe { real::posix_madvise(address, len, advice) })
+    returned_error(answer).unwrap_or_else(|| unsafe { real::posix_madvise(address, len, advice) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int {
-    told_status(entry::enter(|| memory::protect(address as usize, len, protection)))
+    returned_status(entry::enter(|| memory::protect(address as usize, len, protection)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::mprotect(address, len, protection) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlock(address: *const c_void, len: size_t) -> c_int {
-    told_status(entry::enter(|| memory::lock(address as usize)))
+    returned_status(entry::enter(|| memory::lock(address as usize)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::mlock(address, len) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munlock(address: *const c_void, len: size_t) -> c_int {
-    told_status(entry::enter(|| memory::leave(address as usize)))
+    returned_status(entry::enter(|| memory::ignore(address as usize)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::munlock(address, len) })
 }

@@ -1,10 +1,10 @@
-//! Names: made, changed and taken away.
+//! Creating, renaming and removing names.
 
 use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, dev_t, mode_t};
 
-use super::{durably, told};
+use super::{durably, returned};
 use crate::real;
 use crate::synchronous::{self, Target};
 
@@ -141,8 +141,8 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     if !synchronous::is_on() {
         return make();
     }
-    // SAFETY: likewise; the last name alone is changed.
+    // SAFETY: by the caller. The call changes only the last name of the path.
     let targets = || unsafe { [Target::folder_of(AT_FDCWD, template)] };
     let made = synchronous::make_durable(targets, || Some(make()).filter(|path| !path.is_null()));
-    told(made, |path| path, std::ptr::null_mut()).unwrap_or(std::ptr::null_mut())
+    returned(made, |path| path, std::ptr::null_mut()).unwrap_or(std::ptr::null_mut())
 }

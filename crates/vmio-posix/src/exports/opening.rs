@@ -1,19 +1,19 @@
 //! Opening files.
 //!
-//! `open` and its kin take a mode only with some flags: it is passed on as the register that it comes in.
+//! `open` and the related calls take a mode only with some flags: its register is passed on in any case.
 
 use std::ffi::{c_char, c_int, c_long};
 
 use libc::{AT_FDCWD, mode_t, open_how};
 use rustix::io::Errno;
 
-use super::{is_of_mode, told, told_status};
+use super::{is_of_mode, returned, returned_status};
 use crate::real;
 use crate::sharing;
 use crate::split;
 use crate::synchronous;
 
-/// An open of the program's, by what takes its flags.
+/// Opens a file for the program, by a function that takes the flags.
 ///
 /// # Safety
 /// The path is null or a C string.
@@ -29,11 +29,11 @@ unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn
         let outcome = if may_refuse {
             sharing::open(flags, attempt)
         } else if flags & libc::O_NONBLOCK != 0 && is_of_mode(0) {
-            split::give_way_to(|| attempt(flags))
+            split::retry_after_returning_leases(|| attempt(flags))
         } else {
             attempt(flags)
         };
-        told(Some(outcome), |fd| fd, -1).unwrap_or(-1)
+        returned(Some(outcome), |fd| fd, -1).unwrap_or(-1)
     };
     if !synchronous::is_on() {
         return noticed(open(flags), false);
@@ -44,7 +44,7 @@ unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn
     // SAFETY: by the caller.
     match unsafe { synchronous::open(folder, path, flags, open) } {
         Ok(opened) => noticed(opened.fd, opened.is_made_durable),
-        Err(error) => told_status(Some(Err(error))).unwrap_or(-1),
+        Err(error) => returned_status(Some(Err(error))).unwrap_or(-1),
     }
 }
 
@@ -115,7 +115,7 @@ unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_i
     unsafe { openat(folder, path, flags, 0) }
 }
 
-/// openat2, for which the C library has no function. A `how` that is longer than we know is left as it is.
+/// openat2, for which the C library has no function. A `how` that is longer than the one known here goes to the kernel unchanged.
 ///
 /// # Safety
 /// As of the system call.
@@ -129,7 +129,7 @@ pub(super) unsafe fn openat2(folder: c_int, path: *const c_char, how: c_long, ho
     let asked = unsafe { *(how as *const open_how) };
     let with = |flags: c_int| {
         let mut how = asked;
-        // What no open knows is for the kernel to refuse.
+        // The kernel refuses unknown flags.
         how.flags = asked.flags >> 32 << 32 | u64::from(flags as u32);
         open((&raw const how) as c_long) as c_int
     };

@@ -1,4 +1,4 @@
-//! The ends of a program: what is in memory alone must reach the files first.
+//! The end of a process: stores must reach the files first.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem;
@@ -9,44 +9,44 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::process::getpid;
 
-use super::{streams, told_status};
+use super::{returned_status, streams};
 use crate::entry;
 use crate::messages;
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, AllLeft};
-use crate::unseen::{self, Looked, Named, environment};
+use crate::split::{self, AllUnserved};
+use crate::uncovered_programs::{self, Examined, Named, environment};
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = end;
 
-/// The program's own handlers have run by now. Its other threads may still touch mapped memory, so that nothing is unmapped.
+/// The program's atexit handlers have run by now. Its other threads may still touch mapped memory, so nothing is unmapped.
 extern "C" fn end() {
     streams::end();
     finish_for_good();
 }
 
-/// When a process says what was done for it.
+/// When a process prints its report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reports {
     Now,
     Later,
 }
 
-/// Syncs, if the caller is the process that has files mapped, and not its child before exec. Also where a handler ends the
-/// program in the middle of a call.
+/// Writes all stores, if the caller is the process that has files mapped and not its child before exec. A signal handler may end the program
+/// in the middle of a call.
 #[must_use = "other threads go on until the process has ended"]
-fn finish(reports: Reports) -> Option<AllLeft> {
-    // What other threads write from now on is the kernel's at once.
-    let all_left = (split::is_on() && !entry::is_own_thread()).then(AllLeft::new);
-    if all_left.is_some() {
+fn finish(reports: Reports) -> Option<AllUnserved> {
+    // From now on writes of other threads go to the kernel at once.
+    let all_unserved = (split::is_on() && !entry::is_own_thread()).then(AllUnserved::new);
+    if all_unserved.is_some() {
         split::close_logs();
         if reports == Reports::Now {
             entry::as_vmio(split::report);
         }
     }
-    let Some(process) = Process::current() else { return all_left };
+    let Some(process) = Process::current() else { return all_unserved };
     let _ = entry::enter::<()>(|| {
         if process.is_caller() {
             process.sync_all();
@@ -56,15 +56,15 @@ fn finish(reports: Reports) -> Option<AllLeft> {
         }
         None
     });
-    all_left
+    all_unserved
 }
 
-/// The process ends, and nothing of it is vmio's any more.
+/// The process ends: vmio serves nothing any more.
 fn finish_for_good() {
     mem::forget(finish(Reports::Now));
 }
 
-/// Before a call that ends the program, but is made elsewhere.
+/// To be called before a call elsewhere that ends the program.
 pub(super) fn ending() {
     finish_for_good();
 }
@@ -85,7 +85,7 @@ unsafe extern "C" fn _Exit(status: c_int) -> ! {
 /// The number of /dev/null.
 const NULL_DEVICE: libc::dev_t = libc::makedev(1, 3);
 
-// The C library's own ends the parent past the name of `_exit`.
+// The C library's function ends the parent without calling `_exit` by its name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_streams: c_int) -> c_int {
     // SAFETY: these are the calls that the program makes by this one; the path is a string.
@@ -115,7 +115,7 @@ unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_streams: c_int) -> c_int 
             || about.st_rdev != NULL_DEVICE
         {
             libc::close(null);
-            return told_status(Some(Err(Errno::NODEV))).unwrap_or(-1);
+            return returned_status(Some(Err(Errno::NODEV))).unwrap_or(-1);
         }
         (0..=2).for_each(|stream| _ = libc::dup2(null, stream));
         if null > 2 {
@@ -125,7 +125,7 @@ unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_streams: c_int) -> c_int 
     }
 }
 
-// What the program has told at_quick_exit runs afterwards: stores of that are lost.
+// Handlers of at_quick_exit run afterwards: their stores are lost.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     finish_for_good();
@@ -133,31 +133,31 @@ unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     unsafe { real::quick_exit(status) }
 }
 
-/// By a descriptor of the program's: if it is none, that is the call's error.
+/// Names a program by a descriptor. If the descriptor is not open, the call fails by itself.
 fn by_descriptor(fd: c_int) -> Named<'static> {
     // SAFETY: the program has it open during its call.
     if fd < 0 { at_path(c"") } else { Named::Open(unsafe { BorrowedFd::borrow_raw(fd) }) }
 }
 
-/// execveat's way: by a path from a folder, or by a descriptor alone.
+/// Names a program as execveat does: by a path from a folder, or by a descriptor.
 fn by_folder(folder: c_int, path: &CStr, flags: c_int) -> Named<'_> {
     if flags & libc::AT_EMPTY_PATH != 0 && path.is_empty() {
         return by_descriptor(folder);
     }
-    // SAFETY: likewise.
+    // SAFETY: the program has it open during its call.
     if folder < 0 { at_path(path) } else { Named::At(unsafe { BorrowedFd::borrow_raw(folder) }, path) }
 }
 
-/// By a path from the working directory, if there is one.
+/// Names a program by a path from the working directory; `None` if the path is null.
 ///
 /// # Safety
-/// It is null or a C string, that lasts as long as what is returned.
+/// The path is null or a C string that outlives the returned value.
 unsafe fn at<'a>(path: *const c_char) -> Option<Named<'a>> {
     // SAFETY: by the caller.
     (!path.is_null()).then(|| at_path(unsafe { CStr::from_ptr(path) }))
 }
 
-/// The same of a name that is looked for in `PATH`.
+/// Names a program that is looked for in `PATH`.
 ///
 /// # Safety
 /// As of [`at`].
@@ -170,52 +170,53 @@ fn at_path(path: &CStr) -> Named<'_> {
     Named::At(CWD, path)
 }
 
-/// Looks at a program that is about to begin; if the call names none, that is its error.
+/// Examines a program that is about to be started. If the call names none, it fails by itself.
 ///
 /// # Safety
 /// The environment is null or a list of C strings that ends with null.
-unsafe fn look(named: Option<Named<'_>>, environment: *const *const c_char) -> Result<Looked, Errno> {
-    let none = Looked { is_there: false, why: None };
+unsafe fn examine(named: Option<Named<'_>>, environment: *const *const c_char) -> Result<Examined, Errno> {
+    let none = Examined { is_there: false, why: None };
     // SAFETY: by the caller.
-    named.map_or(Ok(none), |named| unsafe { unseen::check(named, environment) })
+    named.map_or(Ok(none), |named| unsafe { uncovered_programs::check(named, environment) })
 }
 
-/// Has the process become a program.
+/// Has the process run another program.
 ///
 /// # Safety
-/// As of [`look`].
+/// As of [`examine`].
 unsafe fn become_program(
     named: Option<Named<'_>>,
     environment: *const *const c_char,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: by the caller.
-    let looked = match unsafe { look(named, environment) } {
+    let looked = match unsafe { examine(named, environment) } {
         Ok(looked) => looked,
-        Err(error) => return told_status(Some(Err(error))).unwrap_or(-1),
+        Err(error) => return returned_status(Some(Err(error))).unwrap_or(-1),
     };
-    let _all_left = last_words(named, looked);
+    let _all_unserved = report_before_exec(named, looked);
     let status = call();
-    // It goes on, and has more to tell when it ends.
-    split::goes_on();
+    // The exec has failed: the process goes on, and reports again at its end.
+    split::exec_failed();
     if let Some(process) = Process::current().filter(|process| process.is_caller()) {
-        process.goes_on();
+        process.exec_failed();
     }
     status
 }
 
-/// Before an exec. Where there is no program to be executed, the process says nothing yet.
-fn last_words(named: Option<Named<'_>>, looked: Looked) -> Option<AllLeft> {
+/// Reports before an exec. Without an executable program the process does not report yet.
+fn report_before_exec(named: Option<Named<'_>>, looked: Examined) -> Option<AllUnserved> {
     if !looked.is_there {
         return finish(Reports::Later);
     }
     if let Some(named) = named {
-        unseen::report(named, looked, getpid().as_raw_nonzero().get());
+        uncovered_programs::report(named, looked, getpid().as_raw_nonzero().get());
     }
     finish(Reports::Now)
 }
 
-/// Before one of the execs that are defined elsewhere, which cannot be refused: the process ends as if it could not become the program.
+/// To be called before an exec that is defined elsewhere and cannot be refused: to refuse the program, the process is ended as if the exec had
+/// failed.
 ///
 /// # Safety
 /// The path is null or a string.
@@ -224,7 +225,7 @@ pub(super) unsafe extern "C" fn becoming(path: *const c_char) {
     unsafe { becoming_named(at(path), environment()) }
 }
 
-/// The same of one that looks in `PATH`.
+/// The same for an exec that looks in `PATH`.
 ///
 /// # Safety
 /// As of [`becoming`].
@@ -233,7 +234,7 @@ pub(super) unsafe extern "C" fn becoming_searched(file: *const c_char) {
     unsafe { becoming_named(in_path(file), environment()) }
 }
 
-/// The same of one that is given an environment.
+/// The same for an exec that gets an environment.
 ///
 /// # Safety
 /// As of [`becoming`].
@@ -243,20 +244,20 @@ pub(super) unsafe fn becoming_with(path: *const c_char, environment: *const *con
 }
 
 /// # Safety
-/// As of [`look`].
+/// As of [`examine`].
 unsafe fn becoming_named(named: Option<Named<'_>>, environment: *const *const c_char) {
     // SAFETY: by the caller.
-    let Ok(looked) = (unsafe { look(named, environment) }) else {
+    let Ok(looked) = (unsafe { examine(named, environment) }) else {
         // SAFETY: a process may always end.
         unsafe { _exit(NOT_EXECUTABLE) }
     };
-    // If there is none, the process goes on as it was.
+    // If there is no such program, the process goes on.
     if looked.is_there {
-        mem::forget(last_words(named, looked));
+        mem::forget(report_before_exec(named, looked));
     }
 }
 
-/// The status of a shell for a program that it cannot run.
+/// The status that shells return for a program that they cannot run.
 const NOT_EXECUTABLE: c_int = 126;
 
 #[unsafe(no_mangle)]
@@ -308,22 +309,22 @@ unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: by the caller.
     let named = (!path.is_null()).then(|| by_folder(folder, unsafe { CStr::from_ptr(path) }, flags));
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     let call = || unsafe { real::execveat(folder, path, arguments, environment, flags) };
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     unsafe { become_program(named, environment, call) }
 }
 
 /// Another process is about to share the descriptors.
 #[must_use = "it does so later"]
-fn share() -> Option<AllLeft> {
-    (split::is_on() && !entry::is_own_thread()).then(AllLeft::new)
+fn share() -> Option<AllUnserved> {
+    (split::is_on() && !entry::is_own_thread()).then(AllUnserved::new)
 }
 
-/// Has another process be a program.
+/// Starts another process with a program.
 ///
 /// # Safety
-/// As of [`look`]; there is room for the process's number, or none.
+/// As of [`examine`]; there is room for the process's number, or none.
 unsafe fn spawn(
     process: *mut pid_t,
     named: Option<Named<'_>>,
@@ -331,11 +332,11 @@ unsafe fn spawn(
     call: impl FnOnce(*mut pid_t) -> c_int,
 ) -> c_int {
     // SAFETY: by the caller.
-    let looked = match unsafe { look(named, environment.cast()) } {
+    let looked = match unsafe { examine(named, environment.cast()) } {
         Ok(looked) => looked,
         Err(error) => return error.raw_os_error(),
     };
-    let _all_left = share();
+    let _all_unserved = share();
     let mut number = 0;
     let error = call(&raw mut number);
     if error == 0 {
@@ -344,7 +345,7 @@ unsafe fn spawn(
             unsafe { process.write(number) };
         }
         if let Some(named) = named {
-            unseen::report(named, looked, number);
+            uncovered_programs::report(named, looked, number);
         }
     }
     error
@@ -361,7 +362,7 @@ unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     // SAFETY: by the caller, here and below.
     let call = |process| unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) };
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     unsafe { spawn(process, at(path), environment, call) }
 }
 
@@ -376,20 +377,20 @@ unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     // SAFETY: by the caller, here and below.
     let call = |process| unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) };
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     unsafe { spawn(process, in_path(file), environment, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    let _all_left = share();
+    let _all_unserved = share();
     // SAFETY: by the caller.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    let _all_left = share();
+    let _all_unserved = share();
     // SAFETY: by the caller.
     streams::noticed(unsafe { real::popen(command, mode) })
 }

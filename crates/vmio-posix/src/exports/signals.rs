@@ -1,5 +1,5 @@
-//! SIGBUS, which copies from and to mapped files may come upon: the program's own handler is called for what is none of theirs, and
-//! nothing that the program does blocks it.
+//! SIGBUS, which copies from and to mapped files may raise. The program cannot block it, and the program's own handler is called for all other
+//! faults.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -42,10 +42,11 @@ unsafe extern "C" fn __sigaction(signal: c_int, action: *const Action, before: *
     unsafe { sigaction(signal, action, before) }
 }
 
-/// The signals, from the lowest bit on, whose handlers are to have SIGBUS blocked, as the program has asked.
+/// The signals, from the lowest bit on, for whose handlers the program has asked to block SIGBUS.
 static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
 
-/// The C library's sigaction, but for SIGBUS in the mask of a handler, which may write to a file. The program is told what it has asked for.
+/// The C library's sigaction without SIGBUS in the handler's mask, since the handler may write to a file. The program reads back the mask that
+/// it has set.
 ///
 /// # Safety
 /// As of sigaction(2).
@@ -78,7 +79,7 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     status
 }
 
-/// A mask without SIGBUS, which kills who blocks it and comes upon one.
+/// A mask without SIGBUS: a thread that raises SIGBUS while it blocks it is killed.
 ///
 /// # Safety
 /// `set` is null or a set.
@@ -119,7 +120,7 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *
     unsafe { real::pthread_sigmask(how, ours.as_ref().map_or(set, ptr::from_ref), before) }
 }
 
-/// The mask that a call waits with, for what handlers do meanwhile.
+/// The mask during a call that waits, since handlers may run meanwhile.
 ///
 /// # Safety
 /// `set` is null or a set, and `call` lasts no longer than this.

@@ -1,4 +1,4 @@
-//! Streams: the C library reads, writes and closes what is behind them past its own names.
+//! Streams: the C library reads, writes and closes their files without calling its own exported names.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 use libc::{DIR, FILE};
 use rustix::io::Errno;
 
-use super::{durably, is_of_mode, told};
+use super::{durably, is_of_mode, returned};
 use crate::real;
 use crate::sharing;
 use crate::split;
@@ -16,19 +16,19 @@ use crate::synchronous::{self, Target};
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let is_alone = is_of_mode(fd) && split::is_alone(fd);
     if is_of_mode(fd) {
-        // Other descriptors of it share the position that the stream moves.
-        split::given_away(fd);
+        // Other descriptors of the description share the position that the stream moves.
+        split::taken_by_stream(fd);
     }
     // SAFETY: by the caller.
     let stream = unsafe { real::fdopen(fd, mode) };
-    // Other descriptors of the same description would not move with it any more; in sync mode it is durable as it is.
+    // Not if other descriptors share the description: they would not move with it any more. In sync mode it is durable as it is.
     if !stream.is_null() && is_alone && synchronous::is_on() {
         let _ = synchronous::opened_stream(fd, false);
     }
     stream
 }
 
-/// The C library is about to close what is behind a stream.
+/// The C library is about to close a stream's file.
 ///
 /// # Safety
 /// It is an open stream.
@@ -45,7 +45,7 @@ unsafe fn closing(stream: *mut FILE) {
     }
 }
 
-/// The C library has opened a stream, if there is one: its number may have been another file's that we take for open.
+/// The C library may have opened a stream. Its number may have been another file's that was closed without our noticing.
 pub(super) fn noticed(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() && is_of_mode(0) {
         // SAFETY: it was just opened.
@@ -59,7 +59,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     // SAFETY: by the caller.
     let folder = unsafe { real::fdopendir(fd) };
     if !folder.is_null() && is_of_mode(fd) {
-        split::given_away(fd);
+        split::taken_by_stream(fd);
     }
     folder
 }
@@ -74,7 +74,7 @@ unsafe extern "C" fn closedir(folder: *mut DIR) -> c_int {
     unsafe { real::closedir(folder) }
 }
 
-/// A stream that the C library opens by itself: what it writes is durable, if that is wanted.
+/// Makes the writes of a stream durable that the C library opens by itself, if the mode asks for that.
 fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
     let open = || noticed(open());
     if !synchronous::is_on() {
@@ -93,12 +93,12 @@ fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
         Err(error) => {
             // SAFETY: nobody knows of it.
             unsafe { libc::fclose(stream) };
-            told(Some(Err(error)), |()| stream, ptr::null_mut()).unwrap_or(ptr::null_mut())
+            returned(Some(Err(error)), |()| stream, ptr::null_mut()).unwrap_or(ptr::null_mut())
         }
     }
 }
 
-/// Whether a stream is not to be opened, since another process has the file.
+/// Whether the stream must not be opened, since another process has a lease of the file.
 ///
 /// # Safety
 /// Both are null or C strings.
@@ -107,9 +107,9 @@ unsafe fn is_refused(path: *const c_char, mode: *const c_char) -> bool {
     is_of_mode(0) && unsafe { sharing::refuses_stream(path, mode) }
 }
 
-/// What the program gets then.
+/// The return value in that case.
 fn refused() -> *mut FILE {
-    told::<(), _>(Some(Err(Errno::BUSY)), |()| ptr::null_mut(), ptr::null_mut()).unwrap_or(ptr::null_mut())
+    returned::<(), _>(Some(Err(Errno::BUSY)), |()| ptr::null_mut(), ptr::null_mut()).unwrap_or(ptr::null_mut())
 }
 
 unsafe extern "C" {
@@ -119,19 +119,19 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut FILE);
 }
 
-/// What streams have written by descriptors that the process has inherited, and that may not be durable by themselves.
+/// Makes the writes of streams durable whose descriptors the process has inherited.
 fn make_inherited_durable() -> c_int {
     durably(|| [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(Target::bytes_of), || 0)
 }
 
-/// The end of the process, which writes what streams still have: but for this, after us.
+/// At the end of the process: writes the buffers of streams, which the C library would write after vmio has finished.
 pub(super) fn end() {
     if !synchronous::is_on() {
         return;
     }
-    // SAFETY: the C library's, which it sets at its start.
+    // SAFETY: the C library sets the variable at its start.
     for stream in unsafe { [stdout, stderr] } {
-        // SAFETY: likewise; another thread may be at it for ever.
+        // SAFETY: it is a stream of the C library. It is only tried, since another thread may hold it for ever.
         unsafe {
             if !stream.is_null() && ftrylockfile(stream) == 0 {
                 real::fflush(stream);
@@ -146,7 +146,7 @@ pub(super) fn end() {
 unsafe extern "C" fn fflush(stream: *mut FILE) -> c_int {
     // SAFETY: by the caller.
     let status = unsafe { real::fflush(stream) };
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     let may_be_inherited = synchronous::is_on() && (stream.is_null() || unsafe { libc::fileno(stream) } <= 2);
     if status == 0 && may_be_inherited { make_inherited_durable() } else { status }
 }
@@ -158,10 +158,10 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
     if (0..=2).contains(&fd) {
         // SAFETY: by the caller.
         let status = unsafe { fflush(stream) };
-        // SAFETY: likewise.
+        // SAFETY: by the caller.
         return status | unsafe { real::fclose(stream) };
     }
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     unsafe {
         closing(stream);
         real::fclose(stream)
@@ -174,7 +174,7 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
     if unsafe { is_refused(path, mode) } {
         return refused();
     }
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     opened(path, || unsafe { real::fopen(path, mode) })
 }
 
@@ -188,14 +188,14 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
 unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     // SAFETY: by the caller; it is closed whatever comes of the open.
     unsafe { closing(stream) };
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     if unsafe { is_refused(path, mode) } {
-        // The stream is closed all the same: by a path that leads nowhere.
-        // SAFETY: likewise.
+        // freopen closes the stream even if it fails: an empty path fails.
+        // SAFETY: by the caller.
         unsafe { real::freopen(c"".as_ptr(), mode, stream) };
         return refused();
     }
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     opened(path, || unsafe { real::freopen(path, mode, stream) })
 }
 

@@ -1,21 +1,21 @@
-//! `syscall`, the C library's way to make any system call. Programs close by it (libuv, so Node.js, CMake, Neovim), and what they close is to be
-//! known: a call that has a function of its own here is that function's, and every other the kernel's.
+//! `syscall`, the C library's function for any system call. Programs close descriptors by it (libuv, so Node.js, CMake, Neovim), and vmio must
+//! know of that. A call that has a function here is passed to that function, and every other to the kernel.
 //!
-//! It takes any number of arguments; here they are the registers, and the one place of the stack, that these come in.
+//! It takes any number of arguments; here they are the registers, and the one place on the stack, in which they are passed.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, size_t, timespec, timeval, utimbuf};
 
-use super::makers::made_by_number;
+use super::descriptor_makers::made_by_number;
+use super::obsolete_signal_calls;
 use super::opening;
 use super::process::ending;
-use super::signals_of_old;
 use crate::entry;
 use crate::fork;
 use crate::real;
 
-/// Calls the functions of the table by the names that the program would have called; they are the ones of this library.
+/// Calls the functions of the table by the names that the program would have called, which are this library's.
 macro_rules! served {
     ($number:expr, $arguments:expr; $($call:ident => $function:ident($($of:ty),*);)*) => {
         match $number {
@@ -29,7 +29,7 @@ macro_rules! served {
     };
 }
 
-/// Of the calls that all processors have.
+/// The calls of all architectures.
 fn served(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     served! { number, arguments;
         SYS_close => close(c_int);
@@ -89,7 +89,7 @@ fn served(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     }
 }
 
-/// Of those that only older processors have.
+/// The calls of older architectures only.
 #[cfg(target_arch = "x86_64")]
 fn served_of_old(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     served! { number, arguments;
@@ -117,37 +117,37 @@ fn served_of_old(_number: c_long, _arguments: [c_long; 6]) -> Option<c_long> {
     None
 }
 
-/// Those whose arguments the kernel takes otherwise than the C library.
+/// Calls whose arguments differ between the kernel and the C library.
 ///
 /// # Safety
-/// They are this call's.
+/// The arguments are those of the call.
 unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     // SAFETY: by the caller, here and below.
     let kernel = || unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) };
     let outcome = match number {
         libc::SYS_sync => {
-            // SAFETY: no memory is concerned.
+            // SAFETY: the call does not access memory.
             unsafe { libc::sync() };
             0
         }
         libc::SYS_close_range => {
-            // SAFETY: as above.
+            // SAFETY: the call does not access memory.
             c_long::from(unsafe { super::descriptors::close_range(first as c_uint, second as c_uint, third as c_int) })
         }
-        // SAFETY: as above. The flags are the last; the two before are one offset.
+        // SAFETY: by the caller. The flags come last, after an offset in two arguments.
         libc::SYS_preadv2 => unsafe {
             libc::preadv2(first as c_int, second as *const iovec, third as c_int, fourth, sixth as c_int) as c_long
         },
-        // SAFETY: as above.
+        // SAFETY: by the caller.
         libc::SYS_pwritev2 => unsafe {
             libc::pwritev2(first as c_int, second as *const iovec, third as c_int, fourth, sixth as c_int) as c_long
         },
-        // SAFETY: as above. The kernel's has no flags.
+        // SAFETY: by the caller. The kernel's call has no flags.
         libc::SYS_fchmodat => unsafe {
             c_long::from(libc::fchmodat(first as c_int, second as *const c_char, third as mode_t, 0))
         },
-        // SAFETY: as above. Without a path it is about the descriptor.
+        // SAFETY: by the caller. Without a path the call is about the descriptor.
         libc::SYS_utimensat => unsafe {
             c_long::from(match second {
                 0 => libc::futimens(first as c_int, third as *const timespec),
@@ -156,16 +156,16 @@ unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_l
                 }
             })
         },
-        // SAFETY: as above.
+        // SAFETY: by the caller.
         libc::SYS_openat2 => unsafe { opening::openat2(first as c_int, second as *const c_char, third, fourth) },
         libc::SYS_rt_sigaction => {
-            // SAFETY: as above.
-            unsafe { signals_of_old::rt_sigaction(first as c_int, second, third, fourth) }?
+            // SAFETY: by the caller.
+            unsafe { obsolete_signal_calls::rt_sigaction(first as c_int, second, third, fourth) }?
         }
         libc::SYS_rt_sigprocmask => {
-            // SAFETY: as above.
-            let set = unsafe { signals_of_old::rt_sigprocmask_set(first as c_int, second, fourth) }?;
-            // SAFETY: as above; the set is ours.
+            // SAFETY: by the caller.
+            let set = unsafe { obsolete_signal_calls::rt_sigprocmask_set(first as c_int, second, fourth) }?;
+            // SAFETY: by the caller; the set is in this frame.
             unsafe { real::syscall(number, first, (&raw const set) as c_long, third, fourth, fifth, sixth) }
         }
         libc::SYS_exit_group => {
@@ -173,7 +173,7 @@ unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_l
             kernel()
         }
         libc::SYS_clone if first & c_long::from(libc::CLONE_VM) == 0 => fork::around(kernel),
-        // SAFETY: as above: where there is one, it begins with the flags.
+        // SAFETY: by the caller: a structure that is not null begins with the flags.
         libc::SYS_clone3 if first != 0 && unsafe { *(first as *const u64) } & libc::CLONE_VM as u64 == 0 => {
             fork::around(kernel)
         }
@@ -209,7 +209,7 @@ unsafe extern "C" fn syscall(
     })
 }
 
-/// The routine of a child by `clone` that has a copy of its parent's memory.
+/// The start routine of a child by `clone` with a copy of its parent's memory.
 struct Start {
     routine: real::Routine,
     argument: *mut c_void,
@@ -232,7 +232,7 @@ unsafe extern "C" fn clone(
     local: *mut c_void,
     child: *mut pid_t,
 ) -> c_int {
-    // A thread, or a child that has the very memory.
+    // A thread, or a child that shares the memory.
     if flags & libc::CLONE_VM != 0 || entry::is_inside() {
         // SAFETY: by the caller.
         return unsafe { real::clone(routine, stack, flags, argument, parent, local, child) };
@@ -253,7 +253,7 @@ unsafe extern "C" fn fork() -> pid_t {
     outcome
 }
 
-/// fork without what the program has told `pthread_atfork`.
+/// fork without the handlers of `pthread_atfork`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Fork() -> pid_t {
     // SAFETY: by the caller.

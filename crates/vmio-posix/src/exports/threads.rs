@@ -1,4 +1,4 @@
-//! Threads that vmio starts: all that they call is vmio's own.
+//! Threads that vmio starts: all their calls are vmio's own.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ use crate::real;
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a thread of vmio's does once it is marked as one.
+/// The start routine and argument of a thread of vmio's.
 struct Start {
     routine: Routine,
     argument: *mut c_void,
@@ -39,7 +39,7 @@ unsafe extern "C" fn pthread_create(
     // SAFETY: by the caller; the new thread takes what was made for it.
     let status = unsafe { real::pthread_create(thread, attributes, run_inside, start.cast()) };
     if status != 0 {
-        // SAFETY: there is no thread that could have taken it.
+        // SAFETY: no thread was started that could have taken it.
         drop(unsafe { Box::from_raw(start) });
     }
     status

@@ -6,11 +6,11 @@ use std::slice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use super::{by_mode, is_of_mode, of_mapped, told};
+use super::{by_mode, is_of_mode, of_mapped, returned};
 use crate::entry::Answer;
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, Held, Way};
+use crate::split::{self, Suspension, Way};
 use crate::transfer::{self, Demands, Position};
 
 /// Since Linux 6.14.
@@ -18,28 +18,28 @@ const RWF_DONTCACHE: c_int = 0x80;
 /// Linux's IOV_MAX.
 const BUFFERS_MAX: c_int = 1024;
 
-/// The program's buffer, to be filled.
+/// The program's buffer, which a read fills.
 ///
 /// # Safety
-/// It is valid for stores, and nobody else's meanwhile.
+/// It is valid for stores, and nobody else uses it meanwhile.
 unsafe fn bytes_mut<'a>(start: *mut c_void, len: size_t) -> &'a mut [u8] {
-    // SAFETY: by the caller; no bytes may be at any address.
+    // SAFETY: by the caller; an empty slice may be at any address.
     if len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(start.cast(), len) } }
 }
 
 /// The program's bytes.
 ///
 /// # Safety
-/// They are valid for loads, and stay as they are meanwhile.
+/// They are valid for loads, and nobody changes them meanwhile.
 unsafe fn bytes<'a>(start: *const c_void, len: size_t) -> &'a [u8] {
-    // SAFETY: as above.
+    // SAFETY: by the caller; an empty slice may be at any address.
     if len == 0 { &[] } else { unsafe { slice::from_raw_parts(start.cast(), len) } }
 }
 
-/// The program's list of buffers; none if there may not be so many: Linux says which of the errors of such a call comes first.
+/// The program's list of buffers; `None` if it is longer than allowed: Linux chooses the error.
 ///
 /// # Safety
-/// There are so many.
+/// The list has `count` entries.
 unsafe fn list<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     match count {
         0 => Some(&[]),
@@ -102,10 +102,10 @@ unsafe fn write_list(
 }
 
 fn told_count(answer: Answer<usize>) -> Option<ssize_t> {
-    told(answer, |count| count as ssize_t, -1)
+    returned(answer, |count| count as ssize_t, -1)
 }
 
-/// By the data path of a mode, through the file's mapping, or by `linux`.
+/// Reads by the data path of a mode, through the file's mapping, or by `linux`.
 ///
 /// # Safety
 /// As for [`bytes_mut`].
@@ -186,12 +186,12 @@ fn total(buffers: &[iovec]) -> usize {
     buffers.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
-/// preadv2 and pwritev2 are Linux's, which has to know the position if that is meant.
-fn held_if_current(fd: c_int, offset: off_t) -> Option<Held> {
-    (offset == -1 && is_of_mode(fd)).then(|| split::held(fd))
+/// Linux does preadv2 and pwritev2, and must have the position if they use it.
+fn suspended_if_current(fd: c_int, offset: off_t) -> Option<Suspension> {
+    (offset == -1 && is_of_mode(fd)).then(|| split::suspend(fd))
 }
 
-/// After a write that Linux did.
+/// To be called after a write that Linux did.
 fn noticed(fd: c_int, position: Position, written: ssize_t) -> ssize_t {
     if written > 0 && Process::current().is_some() {
         let _ = of_mapped::<()>(fd, |fd| {
@@ -280,7 +280,7 @@ unsafe extern "C" fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, of
     unsafe { preadv(fd, buffers, count, offset) }
 }
 
-/// Of preadv2 and pwritev2: the position, and what the flags demand; nothing if there are any that are not known.
+/// The position and demands of preadv2 and pwritev2; `None` if a flag is unknown.
 fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demands)> {
     let indifferent = libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_NOAPPEND | RWF_DONTCACHE;
     let demanding = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
@@ -304,8 +304,8 @@ unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, off
         // SAFETY: by the caller.
         return unsafe { read_list_anywhere(fd, buffers, count, position, linux) };
     }
-    let _bytes = is_of_mode(fd).then(|| split::reads(fd)).flatten();
-    let _position = held_if_current(fd, offset);
+    let _bytes = is_of_mode(fd).then(|| split::before_kernel_reads(fd)).flatten();
+    let _position = suspended_if_current(fd, offset);
     let answer = position_and_demands(offset, flags)
         // SAFETY: by the caller.
         .and_then(|(position, _)| unsafe { read_list(fd, buffers, count, position) });
@@ -387,14 +387,14 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
         && !demands.never_appends
         && (split::is_strict() || !demands.syncs)
     {
-        // Whatever else it asks for, in strict mode it is durable.
+        // In strict mode every write is durable, whatever its flags are.
         // SAFETY: by the caller.
         let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
         // SAFETY: by the caller.
         return unsafe { write_list_anywhere(fd, buffers, count, position, linux) };
     }
-    let _bytes = is_of_mode(fd).then(|| split::changes(fd)).flatten();
-    let _position = held_if_current(fd, offset);
+    let _bytes = is_of_mode(fd).then(|| split::before_kernel_writes(fd)).flatten();
+    let _position = suspended_if_current(fd, offset);
     // SAFETY: by the caller.
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });
     let (position, demands) = asked.unwrap_or((Position::At(offset), Demands::default()));
@@ -403,7 +403,7 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
     answer.unwrap_or_else(|| {
         let written = noticed(fd, position, by_linux());
         if written > 0 && demands.appends {
-            // Wherever the end was.
+            // It was written at the end, wherever that was.
             let _ = of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
         }
         written

@@ -1,5 +1,5 @@
-//! Functions with any number of arguments, which stable Rust cannot define: they have something done first, and then become the C
-//! library's own, with all registers as they were. (x86-64; elsewhere they are not intercepted.)
+//! Functions with any number of arguments, which stable Rust cannot define: they call a function first, and then jump to the C library's own
+//! with all registers unchanged. Only on x86-64; elsewhere they are not intercepted.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,11 +11,11 @@ use super::process::{becoming, becoming_searched, becoming_with};
 use crate::real;
 use crate::split;
 
-/// The C library writes to a descriptor, from where the kernel's position is. When it has done so we are not told, so that the description is
-/// Linux's for good.
+/// The C library writes to a descriptor, at the kernel's position. We do not notice when it has done so, so that the kernel serves the
+/// description for good.
 extern "C" fn before_print(fd: c_int) {
     if is_of_mode(fd) {
-        split::leave(fd);
+        split::stop_serving(fd);
     }
 }
 
@@ -24,7 +24,7 @@ extern "C" fn before_print(fd: c_int) {
 /// # Safety
 /// The call is one of execle's.
 unsafe extern "C" fn becoming_with_last(path: *const c_char, saved: *const *const c_char) {
-    /// Arguments that come in registers, and where the others are: behind what is saved, and the address to return to.
+    /// Arguments that are passed in registers, and the place of the others: behind the saved registers and the return address.
     const IN_REGISTERS: usize = 6;
     const ON_STACK: usize = 200 / size_of::<usize>() + 1;
     // SAFETY: by the caller it is there as far as the list goes, and the environment after it.
@@ -33,7 +33,7 @@ unsafe extern "C" fn becoming_with_last(path: *const c_char, saved: *const *cons
     };
     // The path is the first.
     let end = (1..).find(|number| argument(*number).is_null()).unwrap_or_default();
-    // SAFETY: likewise.
+    // SAFETY: by the caller.
     unsafe { becoming_with(path, argument(end + 1).cast()) };
 }
 
@@ -45,8 +45,8 @@ macro_rules! passed_on {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name() {
-                // The arguments' registers, of which rax says how many vectors there are. 200 bytes keep the stack aligned. What is called first
-                // is told the first argument, and where they are.
+                // Saves the argument registers; rax has the number of vector registers. 200 bytes keep the stack aligned. The function that is
+                // called first gets the first argument and the address of the saved registers.
                 naked_asm!(
                     "sub rsp, 200",
                     "mov [rsp], rdi",
@@ -89,7 +89,7 @@ macro_rules! passed_on {
             }
         )*
 
-        /// Finds the C library's own: before any of them is called.
+        /// Finds the C library's functions, before any of them is called.
         pub(super) fn look_up() {
             $($next.store(real::next(name_of(concat!(stringify!($name), "\0"))), Ordering::Relaxed);)*
         }

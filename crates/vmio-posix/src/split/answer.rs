@@ -1,4 +1,4 @@
-//! How a thread of the program's waits for the keeper.
+//! The lease manager's answer to a request, for which a thread of the program's waits.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 const OPEN: u32 = 0;
 const GIVEN: u32 = 1;
 
-/// What the keeper says of a request: a count, or why there is none. It is in the frame of who waits for it.
+/// The outcome of a request: a count or an error. It lies in the frame of the thread that waits.
 pub(super) struct Answer {
     state: AtomicU32,
     outcome: AtomicI64,
@@ -18,20 +18,20 @@ impl Answer {
         Answer { state: AtomicU32::new(OPEN), outcome: AtomicI64::new(0) }
     }
 
-    /// Tells who waits. From here on there may be no such answer any more.
+    /// Wakes the thread that waits. The answer may not exist any more when this returns.
     pub(super) fn give(&self, outcome: Result<usize, Errno>) {
         let outcome = outcome.map_or_else(|error| -i64::from(error.raw_os_error()), |count| count as i64);
         self.outcome.store(outcome, Ordering::Relaxed);
         let state = self.state.as_ptr();
         self.state.store(GIVEN, Ordering::Release);
-        // SAFETY: of the address only the number counts: if the frame has gone, nobody waits there, or is woken once too often.
+        // SAFETY: the kernel uses the address as a number only: if the frame has gone, nobody waits there, or a waiter wakes once too often.
         unsafe { libc::syscall(libc::SYS_futex, state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
     }
 
     pub(super) fn wait(&self) -> Result<usize, Errno> {
         while self.state.load(Ordering::Acquire) == OPEN {
             let (state, operation) = (self.state.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG);
-            // SAFETY: the word is ours; without a time it waits until it is woken, or does not, if it was changed already.
+            // SAFETY: the word is in `self`; a null pointer means no timeout.
             unsafe { libc::syscall(libc::SYS_futex, state, operation, OPEN, std::ptr::null::<libc::timespec>()) };
         }
         match self.outcome.load(Ordering::Relaxed) {

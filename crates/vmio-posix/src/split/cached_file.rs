@@ -1,4 +1,4 @@
-//! A leased file whose bytes are in frames of the process's own: `--mode` with `--cache`.
+//! A leased file whose bytes are in the process's own frames: `--mode` with `--cache`.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -9,26 +9,25 @@ use rustix::fs::{Advice, fadvise, fstat};
 use rustix::io::Errno;
 use vmio::{Access, Cache, Mapping, MappingOptions, PAGE_BYTES, SignalsBlocked};
 
-use super::leased_file::LeasedFile;
+use super::leased_backing::LeasedBacking;
 use crate::entry;
 use crate::errno;
 
-/// Address space that a file gets at least, to grow in. Costs no memory.
+/// The least address space that a file gets, to grow in. It costs no memory.
 const RESERVED_BYTES_MIN: u64 = 64 << 30;
-/// The unit of address space.
+/// Address space is reserved in multiples of this.
 const GRANULE_BYTES: u64 = 1 << 30;
 
-/// What is made resident at a time: of a longer transfer the first pages might be gone when the last have come.
+/// Bytes made resident at a time: in a longer transfer the first pages might be evicted before the last arrive.
 const PART_BYTES: usize = 256 << 10;
 
-/// Its mapping. Reads and writes there are copies; a miss is one system call.
+/// The mapping of a leased file. Reads and writes are copies from and to it; a miss is one system call.
 ///
-/// Of a file that is open for writes whole pages are mapped. What lies behind them is with the kernel, and nowhere else: the end of
-/// the file, and what it has become longer by, which is written by calls. Of that, too, pages that are whole are mapped as soon as
-/// somebody asks for them.
+/// Of a file that is open for writing only whole pages are mapped. The bytes behind them, the end of the file and what is appended by
+/// calls, are with the kernel alone. Appended pages that have become whole are mapped as soon as a call needs them.
 pub(super) struct CachedFile {
     mapping: Mapping,
-    file: Arc<LeasedFile>,
+    file: Arc<LeasedBacking>,
     len: AtomicU64,
     /// Held while more of it is mapped, with signals blocked.
     growth: Mutex<()>,
@@ -40,30 +39,30 @@ fn whole_pages(len: u64) -> u64 {
 }
 
 impl CachedFile {
-    /// Of a file of which there is a lease, and which is so long. None if it had better be the kernel's: a file with holes that is to
-    /// be written, for which a disk that is full would only be found by write-back.
+    /// Maps a leased file of this length. None if the kernel should serve it: a file with holes that is open for writing, where only the
+    /// write-back would find out that the disk is full.
     pub(super) fn open(cache: &Cache, fd: BorrowedFd<'_>, len: u64, access: Access) -> Option<Self> {
         let stat = fstat(fd).ok()?;
         if access == Access::ReadWrite && (stat.st_blocks as u64) * 512 < len {
             return None;
         }
         let mapped = if access == Access::ReadWrite { whole_pages(len) } else { len };
-        let file = Arc::new(LeasedFile::new(fd, access, mapped));
+        let file = Arc::new(LeasedBacking::new(fd, access, mapped));
         let reserved = len.checked_mul(2)?.max(RESERVED_BYTES_MIN).checked_next_multiple_of(GRANULE_BYTES)?;
         let options = MappingOptions::new().access(access).reserve(reserved);
         let mapping = Mapping::open(cache, Arc::clone(&file), options).ok()?;
         mapping.recover_loads().ok()?;
-        // What the kernel has of it in memory would be there twice.
+        // Pages that stay in the page cache would be in memory twice.
         let _ = fadvise(fd, 0, None, Advice::DontNeed);
         Some(CachedFile { mapping, file, len: AtomicU64::new(len), growth: Mutex::new(()), reserved_bytes: reserved })
     }
 
-    /// How long the file is: nobody else can change that.
+    /// The length of the file, which nobody else can change.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Where that ends which is mapped, or can be if `offset` lies in it: what is behind is to be asked of the kernel.
+    /// The end of the mapped bytes. Maps more first if `offset` lies behind them in a whole page. Only the kernel has the bytes behind.
     pub(super) fn mapped(&self, offset: u64) -> u64 {
         let mapped = self.mapping.len();
         if offset < mapped || offset >= self.mappable() { mapped } else { self.map_more() }
@@ -80,38 +79,38 @@ impl CachedFile {
             let _alone = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
             let mappable = self.mappable();
             if mappable > self.mapping.len() {
-                // If that cannot be, the kernel goes on.
+                // If that fails, the kernel serves these bytes.
                 let _ = self.mapping.set_len(mappable);
             }
         });
-        // With the one in `written_by_kernel`.
+        // Pairs with the fence in `written_by_kernel`.
         fence(Ordering::SeqCst);
         self.mapping.len()
     }
 
-    /// Bytes that lie behind what was mapped have been written by the kernel. Where they are mapped by now the pages have them, too.
+    /// The kernel has written bytes behind the mapped ones. If they have been mapped since, this copies them into the pages.
     pub(super) fn written_by_kernel(&self, offset: u64, bytes: &[u8]) {
         self.len.fetch_max(offset + bytes.len() as u64, Ordering::AcqRel);
-        // Either who maps the pages reads from the kernel what was written, or it is seen here that they are mapped.
+        // Either the thread that maps the pages reads the new bytes from the kernel, or this one sees that they are mapped.
         fence(Ordering::SeqCst);
         let mapped = self.mapping.len().saturating_sub(offset).min(bytes.len() as u64) as usize;
         if mapped > 0 {
-            // A page that cannot be had is not in memory, and the kernel has the bytes.
+            // A page that cannot be loaded is not in memory, and the kernel has the bytes.
             let _ = self.write(offset, &bytes[..mapped]);
         }
     }
 
-    /// Copies bytes out that are mapped; false if a page cannot be had.
+    /// Copies mapped bytes out; false if a page cannot be loaded.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> bool {
         let mut parts = (offset..).step_by(PART_BYTES).zip(buffer.chunks_mut(PART_BYTES));
         parts.all(|(at, part)| {
             self.bring_in(at, part.len());
-            // What vmio calls itself, in faults and write-back too, is not the program's.
+            // The calls that vmio makes in faults and write-back are not the program's.
             entry::as_vmio(|| self.mapping.load_at(at, part).is_ok())
         })
     }
 
-    /// Copies bytes in that are mapped, likewise.
+    /// Copies bytes into mapped pages, likewise.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let mut parts = (offset..).step_by(PART_BYTES).zip(bytes.chunks(PART_BYTES));
         parts.all(|(at, part)| {
@@ -120,7 +119,7 @@ impl CachedFile {
         })
     }
 
-    /// By one read where that can be, and no trap. What cannot be had is found out by who touches it.
+    /// Makes pages resident, by one read if possible, and without a trap. The copy that follows finds out about a failure.
     fn bring_in(&self, offset: u64, bytes: usize) {
         let page_bytes = PAGE_BYTES as u64;
         let (first, end) = (offset / page_bytes, (offset + bytes as u64).div_ceil(page_bytes));
@@ -132,8 +131,8 @@ impl CachedFile {
         }
     }
 
-    /// Makes the file so long with room for all of it, for a write that begins there: a page of a hole that is stored to would find out
-    /// only when it is written back that the disk is full. Nobody else may write to the file meanwhile.
+    /// Makes the file this long, with space on the disk, for a write that begins there. In a hole only the write-back would find out that
+    /// the disk is full. Nobody else may write to the file meanwhile.
     pub(super) fn fill_up_to(&self, offset: u64) -> Result<(), Errno> {
         let old = self.len();
         if offset > old {
@@ -143,7 +142,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Hands to the kernel what was stored to a range: a flush of the file makes it durable then.
+    /// Writes the stores to a range back to the kernel: a flush of the file then makes them durable.
     pub(super) fn write_back(&self, bytes: Range<u64>) -> Result<(), Errno> {
         if self.mapping.access() == Access::ReadOnly {
             return Ok(());
@@ -155,7 +154,7 @@ impl CachedFile {
         entry::as_vmio_undisturbed(|| self.mapping.flush(bytes.start..end).map_err(|error| errno::of(&error)))
     }
 
-    /// The same of the whole file, whose descriptor is not used any more from then on.
+    /// Writes the whole file back, and does not use its descriptor any more.
     pub(super) fn give_up(&self) -> Result<(), Errno> {
         let written = self.write_back(0..u64::MAX);
         self.file.give_up();
@@ -173,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// Who has found bytes not mapped yet has the kernel write them, and somebody may have mapped and read the page meanwhile.
+    /// A write finds its bytes not mapped and has the kernel write them. Another thread may have mapped and read the page meanwhile.
     #[test]
     fn what_the_kernel_writes_to_a_page_that_has_just_been_mapped_is_seen() {
         let cache = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20).build().unwrap();

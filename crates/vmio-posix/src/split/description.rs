@@ -1,66 +1,67 @@
-//! An open file description: what duplicated descriptors share.
+//! An open file description: the state that duplicated descriptors share.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::split::leased_file::LeasedFile;
 use crate::split::own_descriptor::OwnDescriptor;
-use crate::split::warm::Warm;
 
-/// Calls by which a file is used before it is worth a lease and a mapping.
-const CALLS_BEFORE_WARMTH: u32 = 8;
-/// A call that is under way for so long waits for its own thread: a signal handler has interrupted it.
+/// A file is worth a lease and a mapping after this number of calls.
+const CALLS_BEFORE_LEASE: u32 = 8;
+/// A call that is still under way after this time waits for its own thread: a signal handler has interrupted it.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Who serves the calls about a description.
+/// Whether vmio or the kernel serves the calls on a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// It is no description at present.
+    /// The slot is not in use.
     Free,
-    /// The kernel, so far.
-    Cold,
-    /// The keeper is at work on it: calls wait.
-    Warming,
-    /// vmio, with a lease.
-    Warm,
-    /// As [`State::Warming`], in the other direction.
-    Leaving,
-    /// The kernel, for good.
+    /// The kernel serves it, and a lease may follow.
+    Unleased,
+    /// The lease manager is taking a lease: calls wait.
+    Leasing,
+    /// vmio serves it, and has a lease.
+    Leased,
+    /// A thread is returning the lease: calls wait.
+    Returning,
+    /// The kernel serves it from now on.
     Linux,
 }
 
-const STATES: [State; 6] = [State::Free, State::Cold, State::Warming, State::Warm, State::Leaving, State::Linux];
+const STATES: [State; 6] =
+    [State::Free, State::Unleased, State::Leasing, State::Leased, State::Returning, State::Linux];
 
-/// One of a fixed number, which are used again: so that a thread may look at one without knowing whether it is still there.
+/// A slot of a fixed table, used again and again: a thread may look at one without knowing whether its description still exists.
 pub(crate) struct Description {
     state: AtomicU32,
-    /// Descriptors that refer to it, and above them [`CALL`] for each call under way.
+    /// The number of its descriptors, plus [`CALL`] for each call under way.
     references: AtomicU64,
-    /// By which vmio reaches it, from when it is first warm until the program has closed its last descriptor.
+    /// vmio's own descriptor of the file, from the first lease until the program has closed its last descriptor.
     pub(super) own: OwnDescriptor,
-    /// The tick of the clock at which one of the program's descriptors was last known to be one of it.
+    /// The clock tick at which one of the program's descriptors was last known to refer to this description.
     pub(super) verified_at: AtomicU64,
     calls: AtomicU32,
-    /// Whether the keeper has been asked.
+    /// Whether the lease manager has been asked for a lease.
     is_asked: AtomicBool,
-    /// Calls of the kernel's under way, from its position or about the file's length: it does not become warm meanwhile.
-    held: AtomicU32,
-    /// As fcntl's F_GETFL has them; of use while it is warm.
+    /// Kernel calls under way that use the kernel's position or the file's length: no lease is taken meanwhile.
+    suspensions: AtomicU32,
+    /// The flags that fcntl's F_GETFL returns; valid while it is leased.
     pub(super) flags: AtomicI32,
-    /// Where the next read or write is; while it is warm the kernel's is not moved.
+    /// The position of the next read or write. While it is leased, the kernel's own position does not move.
     pub(super) position: AtomicU64,
-    /// The file is at least so long, while it is warm.
+    /// A lower bound of the file's length; valid while it is leased.
     pub(super) known_len: AtomicU64,
-    /// What a log's checkpoint finds it by while its writes are logged, or 0.
+    /// The key by which a log's checkpoint finds it while its writes are logged; else 0.
     pub(super) log_key: AtomicU64,
-    /// Whether it is known to be under none of the folders.
+    /// Whether the file is known to be under none of the folders.
     pub(super) is_outside: AtomicBool,
-    /// Whether it has O_DSYNC, of which the program does not know.
+    /// Whether vmio added O_DSYNC, which the program must not see.
     pub(super) hides_dsync: AtomicBool,
-    /// Whether something that was written could not be handed to the kernel.
+    /// Whether a write could not be passed on to the kernel.
     pub(super) has_lost_writes: AtomicBool,
-    warm: AtomicPtr<Warm>,
+    leased: AtomicPtr<LeasedFile>,
 }
 
 const CALL: u64 = 1 << 32;
@@ -74,7 +75,7 @@ impl Description {
             verified_at: AtomicU64::new(0),
             calls: AtomicU32::new(0),
             is_asked: AtomicBool::new(false),
-            held: AtomicU32::new(0),
+            suspensions: AtomicU32::new(0),
             flags: AtomicI32::new(0),
             position: AtomicU64::new(0),
             known_len: AtomicU64::new(0),
@@ -82,7 +83,7 @@ impl Description {
             is_outside: AtomicBool::new(false),
             hides_dsync: AtomicBool::new(false),
             has_lost_writes: AtomicBool::new(false),
-            warm: AtomicPtr::new(ptr::null_mut()),
+            leased: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
@@ -94,19 +95,19 @@ impl Description {
         self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// It is the kernel's for good, if it is anybody's, whatever a thread was making of it that is not there.
+    /// In a forked child: the kernel serves it from now on. A thread of the parent may have been changing its state.
     pub(super) fn abandon(&self) {
-        self.held.store(0, Ordering::SeqCst);
+        self.suspensions.store(0, Ordering::SeqCst);
         if self.state() != State::Free {
             self.state.store(State::Linux as u32, Ordering::SeqCst);
         }
     }
 
-    /// Makes it that of a descriptor that was just opened; false if it is somebody's, or vmio has still one of it.
+    /// Claims a free slot for a descriptor that was just opened; false if it is in use, or vmio still has its own descriptor of it.
     pub(super) fn take(&self) -> bool {
         if self.references.load(Ordering::Relaxed) != 0
             || self.own.get().is_some()
-            || !self.change(State::Free, State::Leaving)
+            || !self.change(State::Free, State::Returning)
         {
             return false;
         }
@@ -118,26 +119,26 @@ impl Description {
         self.hides_dsync.store(false, Ordering::Relaxed);
         self.has_lost_writes.store(false, Ordering::Relaxed);
         self.references.fetch_add(1, Ordering::SeqCst);
-        self.change(State::Leaving, State::Cold)
+        self.change(State::Returning, State::Unleased)
     }
 
-    /// One more descriptor.
+    /// Counts one more descriptor.
     pub(super) fn share(&self) {
         self.references.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One descriptor less, if others are left; false, and nothing, if it is the last.
+    /// Counts one descriptor less, unless it is the last: then nothing changes and this returns false.
     pub(super) fn unshare_one_of_several(&self) -> bool {
         let less = |references: u64| (references % CALL > 1).then(|| references - 1);
         self.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
     }
 
-    /// The last descriptor less.
+    /// Counts the last descriptor off.
     pub(super) fn unshare(&self) {
         self.released(1);
     }
 
-    /// A call begins, and the description stays what it is until it ends.
+    /// Begins a call: the description keeps its lease until the call ends.
     pub(super) fn begin(&self) {
         self.references.fetch_add(CALL, Ordering::SeqCst);
     }
@@ -148,8 +149,8 @@ impl Description {
 
     fn released(&self, reference: u64) {
         if self.references.fetch_sub(reference, Ordering::SeqCst) == reference {
-            // Nobody can find it any more. What was warm has been left before its last descriptor was given up.
-            for state in [State::Cold, State::Linux] {
+            // Nobody can find it any more, and its lease was returned before its last descriptor was counted off.
+            for state in [State::Unleased, State::Linux] {
                 if self.change(state, State::Free) {
                     break;
                 }
@@ -157,12 +158,12 @@ impl Description {
         }
     }
 
-    /// Whether it is nobody's, and vmio has a descriptor of it all the same.
+    /// Whether the program has no descriptor of it, and vmio still has one.
     pub(super) fn is_left_over(&self) -> bool {
         self.references.load(Ordering::SeqCst) == 0 && self.own.get().is_some()
     }
 
-    /// How many descriptors refer to it.
+    /// The number of descriptors that refer to it.
     pub(super) fn descriptors(&self) -> u64 {
         self.references.load(Ordering::SeqCst) % CALL
     }
@@ -172,25 +173,24 @@ impl Description {
         self.references.load(Ordering::SeqCst) < CALL
     }
 
-    /// A call of the kernel's begins, which may last long, and until it ends the description does not become warm. It may be so still.
-    pub(super) fn hold(&self) {
-        self.held.fetch_add(1, Ordering::SeqCst);
+    /// Begins a kernel call, which may last long: no lease is taken until it ends. One that was taken before may still be there.
+    pub(super) fn suspend(&self) {
+        self.suspensions.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The end of that; in a forked child perhaps of a call that began in the parent.
-    pub(super) fn release(&self) {
-        let _ = self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| held.checked_sub(1));
+    /// Ends the kernel call. In a forked child it may have begun in the parent.
+    pub(super) fn resume(&self) {
+        let _ = self.suspensions.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
     }
 
-    /// Whether there is such a call, and it is about to become warm: who has begun that call waits until it is not, or leaves it.
-    fn is_to_stay_cold(&self) -> bool {
-        self.held.load(Ordering::SeqCst) != 0 && self.state() == State::Warming
+    /// Whether a kernel call is under way while a lease is being taken. The caller waits for the lease manager to give up.
+    fn must_stay_unleased(&self) -> bool {
+        self.suspensions.load(Ordering::SeqCst) != 0 && self.state() == State::Leasing
     }
 
-    /// Waits until no call is under way, of such as began before its state was changed; false if that lasts too long, or it is not to
-    /// become warm.
+    /// Waits for the calls that began before the state changed; false if that takes too long, or if a kernel call forbids the lease.
     pub(super) fn drain(&self) -> bool {
-        if self.is_to_stay_cold() {
+        if self.must_stay_unleased() {
             return false;
         }
         if self.is_quiet() {
@@ -198,7 +198,7 @@ impl Description {
         }
         let end = Instant::now() + DRAINED_WITHIN;
         while !self.is_quiet() {
-            if Instant::now() > end || self.is_to_stay_cold() {
+            if Instant::now() > end || self.must_stay_unleased() {
                 return false;
             }
             std::thread::yield_now();
@@ -206,31 +206,31 @@ impl Description {
         true
     }
 
-    /// One more call by which the kernel reads or writes the file; whether the keeper should look at it now.
-    pub(super) fn is_worth_a_look(&self) -> bool {
-        self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS_BEFORE_WARMTH
-            && self.held.load(Ordering::Relaxed) == 0
+    /// Counts a kernel read or write of the file; true if the lease manager should take a lease now.
+    pub(super) fn is_worth_a_lease(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS_BEFORE_LEASE
+            && self.suspensions.load(Ordering::Relaxed) == 0
             && !self.is_asked.swap(true, Ordering::Relaxed)
     }
 
-    /// The keeper has looked, in vain: later it may look again.
+    /// No lease could be taken: the lease manager may try again later.
     pub(super) fn ask_again(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
     }
 
-    /// What there is of it while it is warm. To be had within a call, or by who has made it warm, or leaves it.
-    pub(super) fn warm(&self) -> Option<&Warm> {
-        // SAFETY: it is freed after `take_warm`, when no call is under way.
-        unsafe { self.warm.load(Ordering::Acquire).as_ref() }
+    /// The leased file, if there is a lease. For use within a call, or by the thread that takes or returns the lease.
+    pub(super) fn leased(&self) -> Option<&LeasedFile> {
+        // SAFETY: it is freed after `take_leased`, when no call is under way.
+        unsafe { self.leased.load(Ordering::Acquire).as_ref() }
     }
 
-    pub(super) fn put_warm(&self, warm: Box<Warm>) {
-        self.warm.store(Box::into_raw(warm), Ordering::Release);
+    pub(super) fn put_leased(&self, leased: Box<LeasedFile>) {
+        self.leased.store(Box::into_raw(leased), Ordering::Release);
     }
 
-    /// Takes it out again. Only while no call is under way, and none can begin.
-    pub(super) fn take_warm(&self) -> *mut Warm {
-        self.warm.swap(ptr::null_mut(), Ordering::AcqRel)
+    /// Takes it out. Only while no call is under way and none can begin.
+    pub(super) fn take_leased(&self) -> *mut LeasedFile {
+        self.leased.swap(ptr::null_mut(), Ordering::AcqRel)
     }
 }

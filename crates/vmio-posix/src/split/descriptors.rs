@@ -10,35 +10,38 @@ use rustix::io::Errno;
 use vmio::SignalsBlocked;
 
 use super::cached_file::CachedFile;
+use super::call::Call;
 use super::description::{Description, State};
-use super::keeper;
+use super::lease;
+use super::lease_manager;
+use super::leased_file::{Counts, LeasedFile};
+use super::mode;
 use super::report;
-use super::warm::{Counts, Warm};
 use crate::entry;
 use crate::file::identity_of;
 use crate::locks;
 use crate::settings::Settings;
 
-/// Descriptors with larger numbers are left to Linux.
+/// Descriptors with larger numbers are not served.
 const DESCRIPTORS: usize = 1 << 16;
-/// Descriptions, likewise.
+/// The size of the table of descriptions: further files are not served.
 const DESCRIPTIONS: usize = 1 << 13;
-/// The standard streams: the C library reads and writes them past its own names.
+/// The standard streams: the C library reads and writes them without calling its own exported names.
 const STREAMS: RangeInclusive<RawFd> = 0..=2;
 
 /// The number of a descriptor's description, from 1; 0 if it has none.
 static NUMBERS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 static ALL: [Description; DESCRIPTIONS] = [const { Description::new() }; DESCRIPTIONS];
-/// Where to look for a free one.
+/// Where the search for a free description begins.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// No description with a larger number has been used yet.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// How often one that was warm has been left.
-static LEFT: AtomicU64 = AtomicU64::new(0);
+/// Leases returned so far.
+static LEASES_RETURNED: AtomicU64 = AtomicU64::new(0);
 /// No descriptor with a larger number has had a description yet.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
-/// Whether the program has closed a descriptor of a warm file in a way that nobody tells us of: it may do so at any time.
-static CLOSES_UNSEEN: AtomicBool = AtomicBool::new(false);
+/// Whether the program has closed a descriptor of a leased file without our noticing: it may do so again at any time.
+static CLOSES_UNNOTICED: AtomicBool = AtomicBool::new(false);
 
 fn number(fd: RawFd) -> Option<&'static AtomicU32> {
     NUMBERS.get(usize::try_from(fd).ok()?)
@@ -52,18 +55,18 @@ pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
     }
 }
 
-/// The flags of a descriptor, as `ask` tells them, but for those that are there without the program's doing.
+/// The flags of a descriptor that `ask` returns, without those that vmio has set.
 pub(crate) fn flags(fd: RawFd, ask: impl FnOnce() -> c_int) -> c_int {
-    // As long as there is the call nobody takes a lease of it or gives one back.
+    // While the call lasts nobody takes or returns a lease of it.
     let call = Call::begin(fd);
     let flags = ask();
-    let is_leased = call.is_some_and(|call| call.warm().is_some());
+    let is_leased = call.is_some_and(|call| call.leased().is_some());
     let has_dsync = of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed));
-    let hidden = [(is_leased, libc::O_ASYNC), (has_dsync, libc::O_DSYNC)];
-    hidden.iter().filter(|(is_there, _)| *is_there && flags >= 0).fold(flags, |flags, (_, hidden)| flags & !hidden)
+    let own = [(is_leased, libc::O_ASYNC), (has_dsync, libc::O_DSYNC)];
+    own.iter().filter(|(is_set, _)| *is_set && flags >= 0).fold(flags, |flags, (_, own)| flags & !own)
 }
 
-/// Whether something that was written by a descriptor could not be handed to the kernel: every fsync says so from then on.
+/// Whether a write by a descriptor could not be passed on to the kernel: every fsync fails from then on.
 pub(super) fn has_lost_writes(fd: RawFd) -> bool {
     of_descriptor(fd).is_some_and(|description| description.has_lost_writes.load(Ordering::Relaxed))
 }
@@ -71,6 +74,11 @@ pub(super) fn has_lost_writes(fd: RawFd) -> bool {
 /// Whether no other descriptor shares the description of this one, as far as is known.
 pub(crate) fn is_alone(fd: RawFd) -> bool {
     of_descriptor(fd).is_some_and(|description| description.descriptors() == 1)
+}
+
+/// Whether the program was found to close descriptors without our noticing.
+pub(super) fn has_closed_unnoticed() -> bool {
+    CLOSES_UNNOTICED.load(Ordering::Relaxed)
 }
 
 /// Whether anything is known of a descriptor.
@@ -83,114 +91,31 @@ pub(super) fn is_outside(fd: RawFd) -> bool {
     of_descriptor(fd).is_some_and(|description| description.is_outside.load(Ordering::Relaxed))
 }
 
-/// How long a description is left to Linux.
+/// How long the kernel serves a description.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// Until it is worth another look.
-    ItIsWarm,
-    /// For good: others may have it from now on.
-    TheEnd,
+    /// Until a lease is worth taking again.
+    NextLease,
+    /// For good: other processes may use it from now on.
+    Forever,
 }
 
-/// A call about a description, which stays what it is until the call ends: who leaves it waits for that, if it can.
-pub(crate) struct Call {
-    pub(super) description: &'static Description,
-    pub(super) fd: RawFd,
-    /// As it was when the call began. Who has begun to leave it since must not make half of the call the kernel's: that reads
-    /// what is not written back yet, from a position that is not its own yet.
-    warm: Option<&'static Warm>,
-}
-
-impl Call {
-    /// None if there is nothing to know of the descriptor: the call is Linux's.
-    pub(super) fn begin(fd: RawFd) -> Option<Self> {
-        loop {
-            let description = of_descriptor(fd)?;
-            if description.state() == State::Linux {
-                return None;
-            }
-            description.begin();
-            let mut call = Call { description, fd, warm: None };
-            let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
-            match description.state() {
-                State::Cold if is_same => return Some(call),
-                State::Warm if is_same => {
-                    if call.is_of_the_same_file() {
-                        call.warm = description.warm();
-                        return Some(call);
-                    }
-                    drop(call);
-                    found_closed(fd, description);
-                }
-                State::Linux | State::Free if is_same => return None,
-                _ => {
-                    drop(call);
-                    std::thread::yield_now();
-                }
-            }
-        }
-    }
-
-    /// Whether the descriptor is still one of the description, for all that is known, which is warm. That is asked of the kernel at each call
-    /// where vmio alone has something of the file, or the program was found to close descriptors without our knowing; else once a tick of the clock.
-    fn is_of_the_same_file(&self) -> bool {
-        let description = self.description;
-        let has_bytes = keeper::is_strict() || description.warm().is_some_and(|warm| warm.cached().is_some());
-        if has_bytes || CLOSES_UNSEEN.load(Ordering::Relaxed) {
-            return description.own.is_same(self.fd);
-        }
-        let tick = tick();
-        if description.verified_at.load(Ordering::Relaxed) == tick {
-            return true;
-        }
-        let is_same = description.own.is_same(self.fd);
-        if is_same {
-            description.verified_at.store(tick, Ordering::Relaxed);
-        }
-        is_same
-    }
-
-    /// What there is of it, if it was warm when the call began.
-    pub(super) fn warm(&self) -> Option<&Warm> {
-        self.warm
-    }
-
-    /// Whether nobody has begun to leave it since.
-    pub(super) fn is_still_warm(&self) -> bool {
-        self.description.state() == State::Warm
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.description.end();
-    }
-}
-
-/// The time, to some milliseconds, without a system call.
-fn tick() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it is filled.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Whether the caller is a child that has its parent's memory until it is another program (vfork), and descriptors of its own: what it does to
-/// those says nothing of its parent's. All is Linux's from here on, for both.
-fn is_childs() -> bool {
-    if keeper::is_in_this_process() {
+/// Whether the caller is a child by vfork: it shares its parent's memory until it runs another program, but has its own descriptors, so
+/// that its calls say nothing about its parent's. The kernel serves all descriptions of both from here on.
+fn is_vfork_child() -> bool {
+    if mode::is_in_this_process() {
         return false;
     }
-    leave_all();
+    stop_serving_all();
     true
 }
 
 /// The process has opened a file.
 pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
-    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_childs()) else { return };
+    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_vfork_child()) else { return };
     opened_elsewhere(fd);
     // SAFETY: the program has just opened it.
-    if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
+    if !lease_manager::start_for(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return;
     }
     if let Some((index, description)) = free() {
@@ -200,18 +125,18 @@ pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     }
 }
 
-/// The C library has opened something by itself. Whatever had the number was closed, and we were not told.
+/// The C library has opened a file by itself. The number's former file was closed without our noticing.
 pub(crate) fn opened_elsewhere(fd: RawFd) {
     if let Some(description) = of_descriptor(fd) {
         found_closed(fd, description);
     }
 }
 
-/// The process writes by a descriptor that we know nothing of: it has inherited it, or the C library has opened it.
-pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
+/// Records a descriptor that the process writes by and that we know nothing of: inherited, or opened by the C library.
+pub(super) fn adopt(fd: RawFd) -> Option<&'static Description> {
     let number = number(fd)?;
     let (index, description) = free()?;
-    description.change(State::Cold, State::Linux);
+    description.change(State::Unleased, State::Linux);
     HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
     match number.compare_exchange(0, index + 1, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => Some(description),
@@ -222,7 +147,7 @@ pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
     }
 }
 
-/// One that was nobody's, and its index.
+/// A free description, and its index.
 fn free() -> Option<(u32, &'static Description)> {
     let start = NEXT.load(Ordering::Relaxed);
     let all = (0..DESCRIPTIONS as u32).map(|at| (start + at) % DESCRIPTIONS as u32);
@@ -232,19 +157,19 @@ fn free() -> Option<(u32, &'static Description)> {
     Some(found)
 }
 
-/// The process has duplicated a descriptor, to one that it has told us is closed.
+/// The process has duplicated a descriptor, to a number whose closing we were told of.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
-    if is_childs() {
+    if is_vfork_child() {
         return;
     }
     let Some(number) = number(duplicate) else {
-        // It would be the kernel's, with a position of its own.
-        return leave(fd);
+        // The kernel would serve the duplicate, at a position of its own.
+        return stop_serving(fd);
     };
     opened_elsewhere(duplicate);
     if STREAMS.contains(&duplicate) {
         // The C library moves the position of such a description.
-        leave(fd);
+        stop_serving(fd);
     } else if let Some(description) = of_descriptor(fd) {
         description.share();
         let same = self::number(fd).map_or(0, |number| number.load(Ordering::SeqCst));
@@ -253,37 +178,37 @@ pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     }
 }
 
-/// The process is about to have a descriptor replaced, by a call that may fail: then it stays what it is.
+/// The process is about to replace a descriptor, by a call that may fail and then leaves it as it is.
 pub(crate) fn replacing(fd: RawFd) {
     if let Some(description) = of_descriptor(fd).filter(|description| description.descriptors() == 1) {
-        leave_description(description, Until::TheEnd);
+        end_lease(description, Until::Forever);
     }
 }
 
-/// The process is about to close a descriptor, by a call that does not fail, or has had it replaced.
+/// The process is about to close a descriptor, by a call that does not fail, or has replaced it.
 pub(crate) fn closed(fd: RawFd) {
-    if is_known(fd) && !is_childs() {
+    if is_known(fd) && !is_vfork_child() {
         replacing(fd);
-        forget(fd, Own::GoesWithIt);
+        forget(fd, Own::Closed);
     }
 }
 
-/// A stream of the C library's has a descriptor from now on, and closes it by itself.
-pub(crate) fn given_away(fd: RawFd) {
-    if is_known(fd) && !is_childs() {
-        leave(fd);
-        forget(fd, Own::Stays);
+/// A stream of the C library owns a descriptor from now on, and closes it by itself.
+pub(crate) fn taken_by_stream(fd: RawFd) {
+    if is_known(fd) && !is_vfork_child() {
+        stop_serving(fd);
+        forget(fd, Own::ClosedLater);
     }
 }
 
-/// A descriptor that we took for one of a description is not: it was closed, and we were not told.
-fn found_closed(fd: RawFd, description: &'static Description) {
-    if description.state() == State::Warm {
-        CLOSES_UNSEEN.store(true, Ordering::Relaxed);
+/// A descriptor does not refer to its description any more: it was closed without our noticing.
+pub(super) fn found_closed(fd: RawFd, description: &'static Description) {
+    if description.state() == State::Leased {
+        CLOSES_UNNOTICED.store(true, Ordering::Relaxed);
     }
-    // Unless we have been told meanwhile.
-    if !is_childs() && of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
-        forget(fd, Own::Stays);
+    // Unless we have noticed meanwhile.
+    if !is_vfork_child() && of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
+        forget(fd, Own::ClosedLater);
     }
 }
 
@@ -292,9 +217,9 @@ pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
     known_in(fds).for_each(closed);
 }
 
-/// Leaves the descriptions of all descriptors of a range to Linux for good.
-pub(crate) fn leave_range(fds: RangeInclusive<u32>) {
-    known_in(fds).for_each(leave);
+/// Stops serving all descriptors of a range, for good.
+pub(crate) fn stop_serving_range(fds: RangeInclusive<u32>) {
+    known_in(fds).for_each(stop_serving);
 }
 
 fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
@@ -302,16 +227,16 @@ fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
     (*fds.start()..=end).map(|fd| fd as RawFd).filter(|fd| is_known(*fd))
 }
 
-/// What becomes of vmio's own descriptor with the last of the program's.
+/// What happens to vmio's own descriptor when the program loses its last one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
-    /// The program is about to lose its record locks on the file in any case.
-    GoesWithIt,
-    /// It may have some, so that the keeper looks before it is closed.
-    Stays,
+    /// It is closed, too: the program is about to lose its record locks on the file in any case.
+    Closed,
+    /// The lease manager closes it once the program has no record locks on the file.
+    ClosedLater,
 }
 
-/// A descriptor is closed, or is about to be, or is not ours to know any more.
+/// Forgets a descriptor that is closed, is about to be, or is not ours to follow any more.
 fn forget(fd: RawFd, own: Own) {
     let Some(number) = number(fd) else { return };
     let index = number.swap(0, Ordering::SeqCst);
@@ -319,26 +244,26 @@ fn forget(fd: RawFd, own: Own) {
     if description.unshare_one_of_several() {
         return;
     }
-    leave_description(description, Until::TheEnd);
+    end_lease(description, Until::Forever);
     let has_own = description.own.get().is_some();
-    if has_own && own == Own::GoesWithIt {
+    if has_own && own == Own::Closed {
         description.own.close();
         description.unshare();
     } else {
         description.unshare();
         if has_own {
-            keeper::look_for_closed();
+            lease_manager::find_closed();
         }
     }
 }
 
-/// Looks for descriptors that the program has closed without our knowing, and closes what vmio has of their files.
-pub(super) fn look_for_closed() {
+/// Finds descriptors that the program has closed without our noticing, and closes vmio's own descriptors of their files.
+pub(super) fn find_closed() {
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) as RawFd {
         let Some(description) = of_descriptor(fd).filter(|description| description.own.get().is_some()) else {
             continue;
         };
-        // It becomes no other meanwhile.
+        // So that the slot is not used again meanwhile.
         description.begin();
         let is_known = || of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
         let is_closed = is_known() && description.own.get().is_some() && !description.own.is_same(fd) && is_known();
@@ -357,88 +282,88 @@ pub(super) fn look_for_closed() {
     }
 }
 
-/// Leaves a descriptor's description to Linux for good: its position is the kernel's then.
-pub(crate) fn leave(fd: RawFd) {
+/// Stops serving a descriptor's description for good: the kernel gets its position.
+pub(crate) fn stop_serving(fd: RawFd) {
     if let Some(description) = of_descriptor(fd) {
-        leave_description(description, Until::TheEnd);
+        end_lease(description, Until::Forever);
     }
 }
 
-/// As long as there is one, a description does not become warm: the kernel does a call about its file, from the position that it knows.
-#[must_use = "the call is still to come"]
-pub(crate) struct Held(Option<&'static Description>);
+/// While it exists no lease of the description is taken: the kernel does a call on its file, from the kernel's own position.
+#[must_use = "the kernel's call is still to come"]
+pub(crate) struct Suspension(Option<&'static Description>);
 
-impl Drop for Held {
+impl Drop for Suspension {
     fn drop(&mut self) {
         if let Some(description) = self.0 {
-            description.release();
+            description.resume();
         }
     }
 }
 
-/// Leaves a descriptor's description to Linux for a call of the kernel's.
-pub(crate) fn held(fd: RawFd) -> Held {
-    let held = Held(of_descriptor(fd));
-    if let Some(description) = held.0 {
-        // Before: what the keeper begins to warm up from here on it gives up again.
-        description.hold();
-        leave_description(description, Until::ItIsWarm);
+/// Suspends serving a descriptor's description, for a call that the kernel does.
+pub(crate) fn suspend(fd: RawFd) -> Suspension {
+    let suspension = Suspension(of_descriptor(fd));
+    if let Some(description) = suspension.0 {
+        // First, so that a lease that the lease manager begins to take from here on is given up.
+        description.suspend();
+        end_lease(description, Until::NextLease);
     }
-    held
+    suspension
 }
 
-/// Leaves all descriptions to Linux.
-pub(super) fn leave_all() {
+/// Stops serving all descriptions, for good.
+pub(super) fn stop_serving_all() {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        leave_description(description, Until::TheEnd);
+        end_lease(description, Until::Forever);
     }
 }
 
-/// In a forked child, where nothing is warm: what other threads of the parent were just doing nobody ends.
-pub(super) fn belong_to_child() {
+/// In a forked child, where nothing is leased: nobody finishes what other threads of the parent were doing.
+pub(super) fn reset_in_child() {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.abandon();
         description.own.close();
     }
 }
 
-/// All of which the lease is being asked back; each is told of before. They may be warm again if who has asked is refused; else he has the
-/// file from now on.
-pub(super) fn leave_those_asked_back(told: impl Fn(BorrowedFd<'_>)) {
-    let until = if Settings::refuse_shared() { Until::ItIsWarm } else { Until::TheEnd };
+/// Returns the leases that the kernel is breaking, and calls a function before each. With `--when-shared refuse` the other process is
+/// refused, and a lease may be taken again.
+pub(super) fn return_broken_leases(report: impl Fn(BorrowedFd<'_>)) {
+    let until = if Settings::refuse_shared() { Until::NextLease } else { Until::Forever };
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        if description.state() == State::Warm && keeper::is_asked_back(description) {
-            description.own.get().map(&told);
-            leave_description(description, until);
+        if description.state() == State::Leased && lease::is_being_broken(description) {
+            description.own.get().map(&report);
+            end_lease(description, until);
         }
     }
 }
 
-/// Tries an open that does not wait for leases, and again if one of this process's was in its way: that is given back then. Of others'
-/// no account is taken, which may have been given back meanwhile.
-pub(crate) fn give_way_to<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-    let before = LEFT.load(Ordering::SeqCst);
+/// Tries an open that does not wait for leases. If a lease of this process was in its way, returns that and tries again. Leases of other
+/// processes may have been returned meanwhile, and are not looked at.
+pub(crate) fn retry_after_returning_leases<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let before = LEASES_RETURNED.load(Ordering::SeqCst);
     let outcome = open();
     if !matches!(outcome, Err(Errno::WOULDBLOCK)) {
         return outcome;
     }
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        while matches!(description.state(), State::Warming | State::Leaving) {
+        while matches!(description.state(), State::Leasing | State::Returning) {
             std::thread::yield_now();
         }
     }
-    // In a thread of the program's, which may not allocate.
-    leave_those_asked_back(|_| ());
-    if LEFT.load(Ordering::SeqCst) == before { outcome } else { open() }
+    // This is a thread of the program's, which may not allocate.
+    return_broken_leases(|_| ());
+    if LEASES_RETURNED.load(Ordering::SeqCst) == before { outcome } else { open() }
 }
 
-/// Adds what was done through descriptions that are warm.
+/// Adds the counts of leased descriptions.
 pub(super) fn add_counts(total: &Counts) {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.begin();
-        // Who leaves it from here on waits for the end of this.
-        if description.state() == State::Warm
-            && let Some(counts) = description.warm().and_then(Warm::counts)
+        // A thread that returns the lease from here on waits for the end of this.
+        if description.state() == State::Leased
+            && let Some(counts) = description.leased().and_then(LeasedFile::counts)
         {
             total.absorb(counts);
         }
@@ -446,9 +371,9 @@ pub(super) fn add_counts(total: &Counts) {
     }
 }
 
-/// Hands to the kernel what was written by all descriptions, and waits for those that are just being left. The first error.
+/// Writes back what was written by all descriptions, and waits for leases that are just being returned. Returns the first error.
 pub(crate) fn write_back_all() -> Result<(), Errno> {
-    if !keeper::has_frames() {
+    if !mode::has_frames() {
         return Ok(());
     }
     let mut outcome = Ok(());
@@ -456,11 +381,11 @@ pub(crate) fn write_back_all() -> Result<(), Errno> {
         loop {
             description.begin();
             let state = description.state();
-            if state == State::Warm {
-                outcome = outcome.and(description.warm().map_or(Ok(()), Warm::write_back));
+            if state == State::Leased {
+                outcome = outcome.and(description.leased().map_or(Ok(()), LeasedFile::write_back));
             }
             description.end();
-            if !matches!(state, State::Warming | State::Leaving) {
+            if !matches!(state, State::Leasing | State::Returning) {
                 break;
             }
             std::thread::yield_now();
@@ -469,76 +394,77 @@ pub(crate) fn write_back_all() -> Result<(), Errno> {
     outcome
 }
 
-/// vmio's own descriptor of the file whose operations a log knows by this key. The kernel knows of all that was written by it
-/// when this returns.
+/// vmio's own descriptor of the file whose operations have this key in a log. When this returns the kernel has all that was written by it.
 pub(super) fn own_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
     let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
     let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
-    // Who takes this away retires the file before, and waits for the log.
-    let written = found.warm().map_or(Ok(()), Warm::write_back);
+    // A thread that removes it retires the file first, and waits for the log.
+    let written = found.leased().map_or(Ok(()), LeasedFile::write_back);
     Some(written.and_then(|()| Ok(found.own.get().ok_or(Errno::BADF)?.as_raw_fd())))
 }
 
-/// Whether a description is the kernel's as it should be, or has been made so: it was not warm.
-fn is_left(description: &Description, until: Until) -> bool {
+/// Whether the kernel serves a description, or does so from now on because there was no lease.
+fn is_unserved(description: &Description, until: Until) -> bool {
     match description.state() {
         State::Linux | State::Free => true,
-        State::Cold => until == Until::ItIsWarm || description.change(State::Cold, State::Linux),
-        State::Warming | State::Warm | State::Leaving => false,
+        State::Unleased => until == Until::NextLease || description.change(State::Unleased, State::Linux),
+        State::Leasing | State::Leased | State::Returning => false,
     }
 }
 
-fn leave_description(description: &'static Description, until: Until) {
-    // Most are not warm: two system calls for each of them would be felt at every fork.
-    if is_left(description, until) {
+/// Returns the lease of a description, if there is one: its bytes, position and times go to the kernel first.
+fn end_lease(description: &'static Description, until: Until) {
+    // Most are not leased: two system calls for each would be felt at every fork.
+    if is_unserved(description, until) {
         return;
     }
-    // A handler that comes here must not wait for the thread that it has interrupted.
+    // A signal handler that comes here must not wait for the thread that it has interrupted.
     let _signals = SignalsBlocked::new();
-    while !description.change(State::Warm, State::Leaving) {
-        if is_left(description, until) {
+    while !description.change(State::Leased, State::Returning) {
+        if is_unserved(description, until) {
             return;
         }
-        if matches!(description.state(), State::Warming | State::Leaving) {
+        if matches!(description.state(), State::Leasing | State::Returning) {
             std::thread::yield_now();
         }
     }
-    LEFT.fetch_add(1, Ordering::SeqCst);
+    LEASES_RETURNED.fetch_add(1, Ordering::SeqCst);
     let is_quiet = description.drain();
-    let written = description.warm().and_then(Warm::cached).map_or(Ok(()), CachedFile::give_up);
+    let written = description.leased().and_then(LeasedFile::cached).map_or(Ok(()), CachedFile::give_up);
     let own = description.own.get();
     if let Some(own) = own {
-        hand_over(description, own, written);
+        bring_kernel_up_to_date(description, own, written);
     }
     description.log_key.store(0, Ordering::Release);
     if is_quiet {
         // SAFETY: no call is under way, and none can begin.
-        unsafe { keeper::dispose(description.take_warm()) };
+        unsafe { lease_manager::dispose(description.take_leased()) };
     }
     if let Some(own) = own {
-        keeper::give_back(own);
+        lease::give_back(own);
     }
     description.ask_again();
-    description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
+    description
+        .change(State::Returning, if until == Until::Forever || !is_quiet { State::Linux } else { State::Unleased });
 }
 
-/// Tells the kernel what it does not know yet of a description, but for bytes in frames, which have been written or not.
-fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
-    let logged = description.warm().and_then(Warm::logged);
+/// Gives the kernel the position and times of a description, and has its log retired. Bytes in frames have been written before, or not.
+fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
+    let logged = description.leased().and_then(LeasedFile::logged);
     if let Err(error) = written {
         description.has_lost_writes.store(true, Ordering::Relaxed);
         if logged.is_none() {
             report::not_written(fd, error);
         }
     }
-    if description.warm().is_some_and(Warm::has_stored) {
+    if description.leased().is_some_and(LeasedFile::has_stored) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-        // As writes do; who may not has not stored.
+        // As writes do. A process without the right to has not stored either.
         let _ = futimens(fd, &Timestamps { last_access: same, last_modification: now });
     }
     if let Some(logged) = logged {
-        // Whoever has the file from now on must not see it undone. If it cannot be written or flushed, the log keeps what was promised.
+        // Nobody may see these writes undone from now on. If the file cannot be written or flushed, the log keeps them.
         if let Err(error) = written.and_then(|()| entry::as_vmio_undisturbed(|| logged.retire(fd))) {
             entry::as_vmio_undisturbed(|| logged.keep());
             report::not_retired(fd, error);
@@ -554,47 +480,47 @@ mod tests {
 
     use super::*;
 
-    /// Who has begun a call about frames would else read from the kernel what is not written back yet.
+    /// A call that has begun on frames would else read from the kernel bytes that are not written back yet.
     #[test]
-    fn a_call_that_began_while_the_file_was_warm_stays_so_while_it_is_left() {
+    fn a_call_that_began_with_a_lease_keeps_it_while_the_lease_is_returned() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         let (index, description) = free().unwrap();
         number(fd).unwrap().store(index + 1, Ordering::SeqCst);
-        let cold = Call::begin(fd).unwrap();
-        assert!(cold.warm().is_none());
-        drop(cold);
+        let unleased = Call::begin(fd).unwrap();
+        assert!(unleased.leased().is_none());
+        drop(unleased);
 
-        assert!(description.change(State::Cold, State::Warming));
+        assert!(description.change(State::Unleased, State::Leasing));
         description.own.take(file.as_fd()).unwrap();
-        description.put_warm(Box::new(Warm::of_writes_alone()));
-        assert!(description.change(State::Warming, State::Warm));
+        description.put_leased(Box::new(LeasedFile::of_writes_alone()));
+        assert!(description.change(State::Leasing, State::Leased));
         let call = Call::begin(fd).unwrap();
-        assert!(call.warm().is_some() && call.is_still_warm());
-        assert!(description.change(State::Warm, State::Leaving));
-        assert!(call.warm().is_some() && !call.is_still_warm());
+        assert!(call.leased().is_some() && call.is_still_leased());
+        assert!(description.change(State::Leased, State::Returning));
+        assert!(call.leased().is_some() && !call.is_still_leased());
         drop(call);
 
         // SAFETY: it is the box from above, and nobody has it any more.
-        drop(unsafe { Box::from_raw(description.take_warm()) });
-        assert!(description.change(State::Leaving, State::Linux));
+        drop(unsafe { Box::from_raw(description.take_leased()) });
+        assert!(description.change(State::Returning, State::Linux));
         assert!(Call::begin(fd).is_none());
-        forget(fd, Own::Stays);
+        forget(fd, Own::ClosedLater);
         assert!(description.state() == State::Free && description.is_left_over());
-        look_for_closed();
+        find_closed();
         assert!(description.own.get().is_none(), "the program has no lock on the file");
     }
 
-    /// Nothing is known of such a duplicate: it would have a position of its own.
+    /// Such a duplicate is not followed: it would have a position of its own.
     #[test]
     fn a_description_with_a_duplicate_of_a_large_number_is_the_kernels() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         let (index, description) = free().unwrap();
         number(fd).unwrap().store(index + 1, Ordering::SeqCst);
-        keeper::start();
+        lease_manager::start();
         duplicated(fd, DESCRIPTORS as RawFd);
         assert!(description.state() == State::Linux);
-        forget(fd, Own::Stays);
+        forget(fd, Own::ClosedLater);
     }
 }

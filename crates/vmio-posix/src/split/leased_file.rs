@@ -1,191 +1,267 @@
-//! A file that is the process's by a lease, behind a mapping of vmio's.
+//! A leased file: its mapping, and which parts of it are worth copying from and to.
 
-use std::io;
-use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate, ftruncate};
-use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, preadv2, pwritev2};
-use vmio::Access;
-use vmio::backing::Backing;
+use rustix::io::Errno;
+use vmio::{Access, SharedMap};
 
-use crate::settings::Settings;
+use super::cached_file::CachedFile;
+use super::strict::Logged;
 
-/// Reads and writes that leave nothing in the page cache. Linux 6.14, and a file system that can.
-const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
-/// Whether the kernel and all file systems so far have known it.
-static IS_KNOWN: AtomicBool = AtomicBool::new(true);
+/// The file is checked and mapped in chunks of a huge page.
+const CHUNK_BYTES: u64 = 2 << 20;
+/// The least address space that a file gets.
+const MAP_BYTES_MIN: u64 = 64 << 20;
+/// A chunk that was not in the page cache is checked again after this number of calls.
+const CALLS_BEFORE_ANOTHER_CHECK: u8 = 64;
 
-/// As many bytes of a file as are mapped, behind vmio's own descriptor of what the program has opened. To open it a second time would do without the
-/// page cache altogether, but a file that is open twice gets no lease for stores.
-///
-/// Nothing is flushed: who syncs the mapping has the kernel flush the file afterwards.
-pub(super) struct LeasedFile {
-    fd: RawFd,
+/// The mapping of a file that the process has a lease of, its chunks, and the counts of its transfers.
+pub(crate) struct LeasedFile {
+    data: Data,
     access: Access,
-    len: AtomicU64,
-    /// Reads and writes under way; and [`GIVEN_UP`].
-    users: AtomicU64,
+    logged: Option<Logged>,
+    chunks: Box<[Chunk]>,
+    syncs: AtomicU32,
+    stores_after_bytes: u32,
+    has_stored: AtomicBool,
+    /// None without `--stats`: two atomic additions take a tenth of a read's time.
+    counts: Option<Counts>,
 }
 
-const GIVEN_UP: u64 = 1 << 63;
+/// Where the bytes of the file are.
+enum Data {
+    /// In the kernel's page cache, which this shared mapping shows.
+    Shared(SharedMap),
+    /// In frames of this process. The kernel has only what was written back.
+    Cached(CachedFile),
+    /// In the page cache alone: the descriptor is open for writing only, and nothing is mapped.
+    Unmapped,
+}
+
+/// Calls that were served without a system call, and the bytes that they copied.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+}
+
+/// A part of the file.
+struct Chunk {
+    /// 0 before it is checked, [`MAPPED`] once its pages are in the page table, else the calls since the last check.
+    state: AtomicU8,
+    /// The file's number of syncs when the chunk was last written to.
+    syncs: AtomicU32,
+    /// Bytes written to it since that sync.
+    written_bytes: AtomicU32,
+}
+
+const MAPPED: u8 = u8::MAX;
+
+impl Chunk {
+    const fn new() -> Self {
+        Chunk { state: AtomicU8::new(0), syncs: AtomicU32::new(0), written_bytes: AtomicU32::new(0) }
+    }
+
+    /// Whether enough was written here since the last sync to expect more. A page's first store after a sync costs a fault, and the next
+    /// sync a TLB shootdown: together as much as several writes by the kernel.
+    fn is_written_often(&self, bytes: usize, syncs: u32, enough: u32) -> bool {
+        // Not by one atomic exchange: if two threads are first after a sync, a write may be counted twice, or not at all.
+        if self.syncs.load(Ordering::Relaxed) != syncs {
+            self.syncs.store(syncs, Ordering::Relaxed);
+            self.written_bytes.store(0, Ordering::Relaxed);
+        }
+        let written = self.written_bytes.load(Ordering::Relaxed);
+        if written >= enough {
+            return true;
+        }
+        self.written_bytes.store(written.saturating_add(bytes as u32), Ordering::Relaxed);
+        false
+    }
+}
 
 impl LeasedFile {
-    /// Of a descriptor that stays open until [`Self::give_up`].
-    pub(super) fn new(fd: BorrowedFd<'_>, access: Access, len: u64) -> Self {
-        LeasedFile { fd: fd.as_raw_fd(), access, len: AtomicU64::new(len), users: AtomicU64::new(0) }
+    /// Maps a file of `file_bytes` bytes with address space to grow. The descriptor must be open for that access.
+    pub(super) fn new(
+        fd: BorrowedFd<'_>,
+        file_bytes: u64,
+        access: Access,
+        stores_after_bytes: u32,
+    ) -> std::io::Result<Self> {
+        let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
+        let map = SharedMap::open(fd, len, access)?;
+        Ok(Self::of(Data::Shared(map), len, access, stores_after_bytes))
     }
 
-    /// From when this returns on nobody uses the descriptor: it may be closed, and its number become another file's.
-    pub(super) fn give_up(&self) {
-        self.users.fetch_or(GIVEN_UP, Ordering::SeqCst);
-        while self.users.load(Ordering::SeqCst) != GIVEN_UP {
-            std::thread::yield_now();
+    /// A file in frames of this process.
+    pub(super) fn of_cached(file: CachedFile, access: Access) -> Self {
+        Self::of(Data::Cached(file), 0, access, 0)
+    }
+
+    /// A file that is open for writing only: its writes are logged, and the kernel does them.
+    pub(super) fn of_writes_alone() -> Self {
+        Self::of(Data::Unmapped, 0, Access::ReadOnly, 0)
+    }
+
+    fn of(data: Data, chunked_bytes: u64, access: Access, stores_after_bytes: u32) -> Self {
+        LeasedFile {
+            data,
+            access,
+            logged: None,
+            chunks: (0..chunked_bytes / CHUNK_BYTES).map(|_| Chunk::new()).collect(),
+            syncs: AtomicU32::new(0),
+            stores_after_bytes,
+            has_stored: AtomicBool::new(false),
+            counts: None,
         }
     }
 
-    /// Makes the file longer by a range, with room for it.
-    pub(super) fn fill(&self, range: Range<u64>) -> Result<(), Errno> {
-        let filled = self.with(|fd| {
-            match fallocate(fd, FallocateFlags::empty(), range.start, range.end - range.start) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, range.end)?,
-                Err(error) => {
-                    // It may have become longer by what there was room for.
-                    ftruncate(fd, range.start)?;
-                    return Err(error.into());
-                }
-                Ok(()) => {}
+    /// Has its transfers counted.
+    pub(super) fn counted(self) -> Self {
+        LeasedFile { counts: Some(Counts::default()), ..self }
+    }
+
+    /// The counts of its transfers, if they are counted.
+    pub(super) fn counts(&self) -> Option<&Counts> {
+        self.counts.as_ref()
+    }
+
+    /// Has all writes logged.
+    pub(super) fn with_log(self, logged: Logged) -> Self {
+        LeasedFile { logged: Some(logged), ..self }
+    }
+
+    /// Its log, in strict mode.
+    pub(super) fn logged(&self) -> Option<&Logged> {
+        self.logged.as_ref()
+    }
+
+    /// The file in frames of this process, if it is cached there.
+    pub(super) fn cached(&self) -> Option<&CachedFile> {
+        if let Data::Cached(file) = &self.data { Some(file) } else { None }
+    }
+
+    /// Writes the bytes back that the kernel does not have yet.
+    pub(super) fn write_back(&self) -> Result<(), Errno> {
+        self.cached().map_or(Ok(()), |file| file.write_back(0..u64::MAX))
+    }
+
+    /// Copies bytes out of the file, which is at least `file_bytes` long; false if the kernel should read them.
+    pub(super) fn read(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, buffer: &mut [u8]) -> bool {
+        let is_copied = match &self.data {
+            Data::Cached(file) => file.read(offset, buffer),
+            Data::Shared(map) => {
+                self.is_worth_copying(map, fd, file_bytes, offset, buffer.len()) && map.read_at(offset, buffer).is_ok()
             }
-            Ok(())
-        });
-        let filled = filled.unwrap_or_else(|| Err(Errno::BADF.into()));
-        filled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    }
-
-    /// Does something with the file; none if it was given up.
-    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> Option<io::Result<T>> {
-        let is_ours = self.users.fetch_add(1, Ordering::SeqCst) & GIVEN_UP == 0;
-        // SAFETY: it is open, since who gives it up waits for the end of this.
-        let outcome = is_ours.then(|| act(unsafe { BorrowedFd::borrow_raw(self.fd) }));
-        self.users.fetch_sub(1, Ordering::SeqCst);
-        outcome
-    }
-}
-
-/// One call, past the page cache if that can be; again if it was interrupted.
-fn transfer(mut call: impl FnMut(ReadWriteFlags) -> Result<usize, Errno>) -> io::Result<usize> {
-    loop {
-        let flags = if IS_KNOWN.load(Ordering::Relaxed) { DONTCACHE } else { ReadWriteFlags::empty() };
-        match call(flags) {
-            Ok(bytes) => return Ok(bytes),
-            Err(Errno::OPNOTSUPP | Errno::INVAL) if flags == DONTCACHE => IS_KNOWN.store(false, Ordering::Relaxed),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Data::Unmapped => false,
+        };
+        if is_copied && let Some(counts) = &self.counts {
+            counts.add_read(buffer.len());
         }
+        is_copied
+    }
+
+    /// Copies bytes into the file, likewise.
+    pub(super) fn write(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, bytes: &[u8]) -> bool {
+        if self.access != Access::ReadWrite {
+            return false;
+        }
+        let is_copied = match &self.data {
+            Data::Cached(file) => file.write(offset, bytes),
+            Data::Shared(map) => {
+                self.is_worth_storing(map, fd, file_bytes, offset, bytes.len()) && map.write_at(offset, bytes).is_ok()
+            }
+            Data::Unmapped => false,
+        };
+        if is_copied {
+            if !self.has_stored.load(Ordering::Relaxed) {
+                self.has_stored.store(true, Ordering::Relaxed);
+            }
+            if let Some(counts) = &self.counts {
+                counts.add_write(bytes.len());
+            }
+        }
+        is_copied
+    }
+
+    fn is_worth_storing(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
+        let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
+        let mut chunks = self.chunks_of(offset, len).iter();
+        let is_written_often = map.is_persistent() || chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
+        is_written_often && self.is_worth_copying(map, fd, file_bytes, offset, len)
+    }
+
+    /// Whether bytes that [`Self::write`] has copied are durable at once: the file is in persistent memory.
+    pub(super) fn is_persistent(&self) -> bool {
+        matches!(&self.data, Data::Shared(map) if map.is_persistent())
+    }
+
+    /// The program has synced the file.
+    pub(super) fn count_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there were stores. The kernel has set the file's times at the first of them only.
+    pub(super) fn has_stored(&self) -> bool {
+        self.has_stored.load(Ordering::Relaxed)
+    }
+
+    /// The chunks of a range, as far as there are any.
+    fn chunks_of(&self, offset: u64, len: usize) -> &[Chunk] {
+        let end = (offset + len as u64).div_ceil(CHUNK_BYTES).min(self.chunks.len() as u64);
+        &self.chunks[(offset / CHUNK_BYTES).min(end) as usize..end as usize]
+    }
+
+    /// Whether all chunks of a range are mapped, or can be mapped without a read.
+    fn is_worth_copying(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
+        let end = offset + len as u64;
+        if end > map.len() {
+            return false;
+        }
+        (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
+            let state = &self.chunks[chunk as usize].state;
+            match state.load(Ordering::Relaxed) {
+                MAPPED => true,
+                0 => self.check(map, fd, file_bytes, chunk),
+                calls => {
+                    state.store(if calls < CALLS_BEFORE_ANOTHER_CHECK { calls + 1 } else { 0 }, Ordering::Relaxed);
+                    false
+                }
+            }
+        })
+    }
+
+    #[cold]
+    fn check(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, chunk: u64) -> bool {
+        let start = chunk * CHUNK_BYTES;
+        let is_mapped = map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
+        self.chunks[chunk as usize].state.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
+        is_mapped
     }
 }
 
-impl Backing for LeasedFile {
-    fn len(&self) -> u64 {
-        self.len.load(Ordering::Acquire)
+impl Counts {
+    pub(super) fn add_read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn access(&self) -> Access {
-        self.access
+    pub(super) fn add_write(&self, bytes: usize) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
-        let read = self.with(|fd| {
-            let mut done = 0;
-            while done < wanted {
-                let rest = &mut buffer[done..wanted];
-                let at = offset + done as u64;
-                match transfer(|flags| preadv2(fd, &mut [IoSliceMut::new(rest)], at, flags))? {
-                    0 => break,
-                    bytes => done += bytes,
-                }
-            }
-            Ok(done)
-        });
-        read.unwrap_or_else(|| Err(Errno::BADF.into()))
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let len = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
-        let written = self.with(|fd| {
-            let mut done = 0;
-            while done < len {
-                let (rest, at) = (&data[done..len], offset + done as u64);
-                match transfer(|flags| pwritev2(fd, &[IoSlice::new(rest)], at, flags))? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    bytes => done += bytes,
-                }
-            }
-            Ok(())
-        });
-        // What is stored after it was given up has been written by who has stored it.
-        written.unwrap_or(Ok(()))
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Of a file that is longer already.
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.len.store(len, Ordering::Release);
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        let path = self.with(|fd| Ok(Settings::with_path(fd, |path| path.display().to_string())));
-        path.and_then(Result::ok).flatten().unwrap_or_else(|| "a file".to_owned())
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use std::os::fd::AsFd;
-    use std::os::unix::fs::FileExt;
-
-    use rustix::fs::fstat;
-
-    use super::*;
-
-    #[test]
-    fn it_is_read_and_written_at_its_length_and_left_alone_once_given_up() {
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(b"0123456789", 0).unwrap();
-        let leased = LeasedFile::new(file.as_fd(), Access::ReadWrite, 10);
-        let mut page = [9; 4096];
-        assert_eq!(leased.read_at(0, &mut page).unwrap(), 10);
-        assert_eq!((&page[..10], page[10]), (&b"0123456789"[..], 9));
-        leased.write_at(0, &[7; 4096]).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), 10);
-        file.set_len(5000).unwrap();
-        leased.set_len(5000).unwrap();
-        leased.write_at(4096, &[5; 4096]).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), 5000);
-        leased.give_up();
-        leased.write_at(0, &[1; 10]).unwrap();
-        assert!(leased.read_at(0, &mut page).is_err() && leased.fill(5000..6000).is_err());
-        let mut found = [0; 5000];
-        file.read_exact_at(&mut found, 0).unwrap();
-        assert_eq!((found[9], found[10], found[4999]), (7, 0, 5));
-    }
-
-    #[test]
-    fn what_has_no_room_leaves_the_file_as_long_as_it_was() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(10).unwrap();
-        let leased = LeasedFile::new(file.as_fd(), Access::ReadWrite, 0);
-        assert!(leased.fill(10..1 << 60).is_err());
-        assert_eq!(file.metadata().unwrap().len(), 10);
-        leased.fill(10..9000).unwrap();
-        let stat = fstat(&file).unwrap();
-        assert!(stat.st_size == 9000 && stat.st_blocks > 0);
+    /// Adds other counts.
+    pub(super) fn absorb(&self, others: &Counts) {
+        for (own, other) in [
+            (&self.reads, &others.reads),
+            (&self.read_bytes, &others.read_bytes),
+            (&self.writes, &others.writes),
+            (&self.written_bytes, &others.written_bytes),
+        ] {
+            own.fetch_add(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 }

@@ -1,40 +1,46 @@
-//! SplitFS's data path (thesis §4.5): reads and overwrites are copies from and to the kernel's shared mapping of a file, and
-//! everything else is the kernel file system's.
+//! The data path of `vmio run --mode`, after SplitFS (thesis §4.5): reads and overwrites are copies from and to a mapping of the file,
+//! and the kernel's file system does everything else.
 //!
-//! A file that the process opens is the kernel's at first. Once some calls have read or written it by one *description* (an open file
-//! description: what duplicated descriptors share), the `keeper` looks whether it lies under one of the folders and takes a lease on
-//! it, which nobody gets who shares the file with a writer. While there is a lease the description is *warm*: its position is
-//! counted here, and what lies within the length that is known is copied. Whoever opens the file, or changes its length by its path,
-//! waits for the kernel to have the lease back; the description is left to Linux then, for good, and so it is before anybody else can
-//! get at it (fork, exec, a stream of the C library's). So no call ever sees or leaves other bytes than it would without.
+//! The kernel serves a file that the process opens, at first. Once some calls have read or written it by one *description* (an open file
+//! description: the state that duplicated descriptors share), the `lease_manager` checks that the file lies under one of the folders and
+//! takes a lease on it. The kernel grants a lease only if no other process writes to the file. While the description is *leased*, its
+//! position is counted here, and bytes within the known length are copied. A process that opens the file, or cuts it by its path, waits
+//! until the kernel has the lease back. From then on the kernel serves the description for good. The same happens before anybody else can
+//! use the description: a child by fork, a program after exec, a stream of the C library. So no call ever sees or leaves other bytes than
+//! it would without vmio.
 //!
-//! With `--cache` the bytes of a leased file are in frames of a vmio cache of the process's in place of the kernel's page cache
-//! (`cached_file`): what was written is handed to the kernel before anybody else can ask it, with the lease.
+//! With `--cache` the bytes of a leased file are in frames of the process's own vmio cache, in place of the kernel's page cache
+//! (`cached_file`). Written bytes go to the kernel before the lease does, so that nobody else can ask the kernel for them too early.
 //!
-//! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too. The exceptions are
-//! a file in frames of which more is mapped, or that is written back: they wait for each other, with signals blocked, and seldom allocate.
+//! In threads of the program's nothing here allocates or waits for a lock, since signal handlers make these calls, too. The exceptions
+//! are files in frames while more of the file is mapped or written back: those calls wait for each other with signals blocked, and may
+//! allocate.
 
-mod all_left;
 mod answer;
 mod cached_file;
+mod call;
 mod calls;
 mod description;
 mod descriptors;
-mod keeper;
+mod lease;
+mod lease_manager;
+mod leased_backing;
 mod leased_file;
+mod mode;
 mod own_descriptor;
-mod refusal;
 mod report;
 mod strict;
 mod strict_calls;
-mod warm;
+mod unserved_descriptions;
+mod unserved_reason;
 
-pub(crate) use all_left::AllLeft;
-pub(crate) use calls::{Way, changes, lseek, maps, read, reads, synced, write};
+pub(crate) use calls::{Way, before_kernel_maps, before_kernel_reads, before_kernel_writes, lseek, read, sync, write};
 pub(crate) use descriptors::{
-    Held, closed, closed_range, duplicated, flags, give_way_to, given_away, held, is_alone, leave, leave_range, opened,
-    opened_elsewhere, replacing, write_back_all,
+    Suspension, closed, closed_range, duplicated, flags, is_alone, opened, opened_elsewhere, replacing,
+    retry_after_returning_leases, stop_serving, stop_serving_range, suspend, taken_by_stream, write_back_all,
 };
-pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
-pub(crate) use report::{goes_on, report};
+pub(crate) use lease_manager::{close_logs, replay_before_changes, reset_in_child, start};
+pub(crate) use mode::{has_frames, is_on, is_strict};
+pub(crate) use report::{exec_failed, report};
 pub(crate) use strict::opening_logs;
+pub(crate) use unserved_descriptions::AllUnserved;

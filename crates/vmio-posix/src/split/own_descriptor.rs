@@ -1,10 +1,10 @@
-//! A descriptor of vmio's own for what the program has opened: a duplicate of the program's.
+//! vmio's own descriptor of a file that the program has open: a duplicate of the program's.
 //!
-//! The program may close its descriptors in ways that nobody tells us of (instructions of its own, a ring of io_uring), and their numbers
-//! become other files'. So nothing that vmio does by itself goes by them: what was written to frames is written back, logs are retired and leases given back by the
-//! duplicate. It also tells, with one system call, whether a number of the program's is still the same open file.
+//! The program may close its descriptors without our noticing (raw system calls, io_uring), and their numbers become other files'. So vmio
+//! writes back frames, retires logs and returns leases by the duplicate. The duplicate also tells, with one system call, whether a number of
+//! the program's still refers to the same open file.
 //!
-//! To close it ends the process's record locks on the file (`F_SETLK`), as closing any descriptor does.
+//! Closing it ends the process's record locks on the file (`F_SETLK`), as closing any descriptor does.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
@@ -17,16 +17,16 @@ use rustix::process::{Resource, getrlimit};
 use crate::entry;
 use crate::own_descriptors;
 
-/// Their numbers, or higher: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
+/// Their lowest number: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
 const FROM: RawFd = 512;
-/// vmio takes at most this fraction, as a divisor, of the descriptors that a process may have.
-const SHARE: u64 = 4;
+/// vmio takes at most one in this number of the descriptors that a process may have.
+const LIMIT_DIVISOR: u64 = 4;
 
-/// Linux 6.10, for which the libc crate has no name.
+/// Since Linux 6.10; the libc crate has no name for it.
 const F_DUPFD_QUERY: c_int = 1024 + 3;
 const KCMP_FILE: libc::c_long = 0;
 
-/// How many there are.
+/// The number of own descriptors.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
 /// A number, or -1 for none.
@@ -37,24 +37,24 @@ impl OwnDescriptor {
         OwnDescriptor(AtomicI32::new(-1))
     }
 
-    /// Whether there is any.
+    /// Whether there are any in the process.
     pub(super) fn are_there() -> bool {
         TAKEN.load(Ordering::Relaxed) != 0
     }
 
     pub(super) fn get(&self) -> Option<BorrowedFd<'static>> {
         let fd = Some(self.0.load(Ordering::Acquire)).filter(|fd| *fd >= 0)?;
-        // SAFETY: it is open until `close`, whose callers know that nobody uses it.
+        // SAFETY: it is open until `close`, and the callers of that know that nobody uses it.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Takes one for the open file behind a descriptor. The keeper alone does that, while there is none.
+    /// Duplicates a descriptor. Only the lease manager calls this, and only while there is no duplicate.
     pub(super) fn take(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'static>, Errno> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        if u64::from(TAKEN.load(Ordering::Relaxed)) >= limit / SHARE {
+        if u64::from(TAKEN.load(Ordering::Relaxed)) >= limit / LIMIT_DIVISOR {
             return Err(Errno::MFILE);
         }
-        // The limit may be lower.
+        // The limit may be lower than that number.
         let own = fcntl_dupfd_cloexec(fd, FROM).or_else(|_| fcntl_dupfd_cloexec(fd, 3))?;
         if !own_descriptors::insert(own.as_raw_fd()) {
             return Err(Errno::MFILE);
@@ -64,47 +64,47 @@ impl OwnDescriptor {
         self.get().ok_or(Errno::BADF)
     }
 
-    /// Whether a descriptor of the program's is of the same open file.
+    /// Whether a descriptor of the program's refers to the same open file.
     pub(super) fn is_same(&self, fd: RawFd) -> bool {
         self.get().is_some_and(|own| is_same(fd, own))
     }
 
-    /// Gives it back, if there is one. Nobody uses it, and the process has no record locks on the file, or is about to lose them.
+    /// Closes it, if there is one. Nobody may use it, and the process must have no record locks on the file, or be about to lose them.
     pub(super) fn close(&self) {
         let own = self.0.swap(-1, Ordering::AcqRel);
         if own >= 0 {
             TAKEN.fetch_sub(1, Ordering::Relaxed);
             own_descriptors::remove(own);
-            // SAFETY: it was taken by `take`, and nobody uses it.
+            // SAFETY: it comes from `take`, and nobody uses it.
             unsafe { rustix::io::close(own) };
         }
     }
 }
 
-/// Whether two descriptors are of one open file.
+/// Whether two descriptors refer to one open file.
 fn is_same(fd: RawFd, own: BorrowedFd<'_>) -> bool {
-    // SAFETY: no memory is concerned.
+    // SAFETY: the call does not access memory.
     match entry::as_vmio(|| unsafe { libc::fcntl(fd, F_DUPFD_QUERY, own.as_raw_fd()) }) {
         0 => false,
         1.. => true,
         // SAFETY: the address of the thread's errno is always valid.
-        _ if unsafe { *libc::__errno_location() } == libc::EINVAL => is_same_to_older_kernels(fd, own),
+        _ if unsafe { *libc::__errno_location() } == libc::EINVAL => is_same_before_linux_6_10(fd, own),
         _ => false,
     }
 }
 
 #[cold]
-fn is_same_to_older_kernels(fd: RawFd, own: BorrowedFd<'_>) -> bool {
-    // SAFETY: tells a number.
+fn is_same_before_linux_6_10(fd: RawFd, own: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call has no arguments.
     let process = libc::c_long::from(unsafe { libc::getpid() });
     let (fd, own_fd) = (libc::c_long::from(fd), libc::c_long::from(own.as_raw_fd()));
-    // SAFETY: no memory is concerned.
+    // SAFETY: the call does not access memory.
     match unsafe { libc::syscall(libc::SYS_kcmp, process, process, KCMP_FILE, fd, own_fd) } {
         0 => true,
         1.. => false,
         _ => {
-            // The kernel was built without it, or somebody forbids it: at least it is the same file.
-            // SAFETY: a number that is none's is an error.
+            // The kernel was built without kcmp, or a seccomp filter forbids it: compare the files at least.
+            // SAFETY: fstat fails for a number that is not open.
             let identity = |fd| fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map(|stat| (stat.st_dev, stat.st_ino));
             identity(fd as RawFd).is_ok_and(|found| identity(own.as_raw_fd()) == Ok(found))
         }
@@ -125,7 +125,7 @@ mod tests {
     fn a_duplicate_is_told_from_another_open_of_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (duplicate, again) = (file.as_file().try_clone().unwrap(), File::open(file.path()).unwrap());
-        for same in [is_same as IsSame, is_same_to_older_kernels] {
+        for same in [is_same as IsSame, is_same_before_linux_6_10] {
             assert!(same(duplicate.as_raw_fd(), file.as_fd()) && same(file.as_raw_fd(), duplicate.as_fd()));
             assert!(!same(again.as_raw_fd(), file.as_fd()));
         }

@@ -1,4 +1,4 @@
-//! What `vmio run --stats` says of a process that was run with a mode.
+//! The messages and the `--stats` report of a process that runs with a mode.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -8,62 +8,57 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use serde_json::json;
 
-use super::keeper;
-use super::refusal::Refusal;
+use super::lease_manager;
 use super::strict;
+use super::unserved_reason::UnservedReason;
 use crate::messages;
 use crate::settings::{ReportForm, Settings};
 use crate::synchronous;
 
-/// Whose report it is, and not that of a child which has its memory until it is another program (vfork).
+/// The process that reports, which a child by vfork is not, though it shares this memory until it runs another program.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Whether it has been said.
+/// Whether the report was printed.
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// At its start, and in a forked child, for which nothing was done yet.
+/// At the start, and in a forked child, which has done nothing yet.
 pub(super) fn belongs_to_this_process() {
     HAS_REPORTED.store(false, Ordering::Relaxed);
-    synchronous::begin_anew();
+    synchronous::reset_in_child();
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
 
-/// The cache that was asked for cannot be had in this process.
+/// The cache of `--cache` cannot be built in this process.
 pub(super) fn no_frames(error: &vmio::Error) {
-    messages::say(format_args!("files are copied from and to the page cache, for want of a cache: {error}"));
+    messages::say(format_args!("cannot build the cache, so reads and writes use the page cache: {error}"));
 }
 
-/// A file is given to others that lacks something which was written to it.
+/// A lease was returned, and the file lacks bytes that the program wrote to it.
 pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
-    say(fd, format_args!("could not be written ({error}): some of what the program wrote to it is lost"));
+    say(fd, format_args!("could not be written ({error}): some of the program's writes to it are lost"));
 }
 
-/// A file is given to others that could not be written or flushed before: its log has to be replayed.
+/// A lease was returned, and the file could not be written or flushed before: its log must be replayed.
 pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
-    say(
-        fd,
-        format_args!(
-            "could not be brought up to date ({error}); what was written to it is in the log: run vmio recover"
-        ),
-    );
+    say(fd, format_args!("could not be written or flushed ({error}); its log keeps the writes: run vmio recover"));
 }
 
-/// With `--verbose`: whether a file that some calls have used is read and written without them from here on.
-pub(super) fn looked_at(fd: BorrowedFd<'_>, taken: Result<(), Refusal>) {
+/// With `--verbose`: whether a file is read and written without system calls from here on.
+pub(super) fn lease_tried(fd: BorrowedFd<'_>, taken: Result<(), UnservedReason>) {
     if !is_verbose() {
         return;
     }
     match taken {
         Ok(()) => say(fd, format_args!("is read and written without system calls")),
-        Err(Refusal::NotAsked) => {}
-        Err(reason) => say(fd, format_args!("is left to Linux: {reason}")),
+        Err(UnservedReason::NotAsked) => {}
+        Err(reason) => say(fd, format_args!("is not served: {reason}")),
     }
 }
 
-/// With `--verbose`: somebody else wants a file, too. The number may be another file's by now, which is said then.
-pub(super) fn asked_back(fd: BorrowedFd<'_>) {
+/// With `--verbose`: another process uses the file, too. The number may be another file's by now, which is then named.
+pub(super) fn lease_broken(fd: BorrowedFd<'_>) {
     if is_verbose() {
-        say(fd, format_args!("is left to Linux: it is opened elsewhere, too"));
+        say(fd, format_args!("is not served any more: it was opened elsewhere"));
     }
 }
 
@@ -76,14 +71,14 @@ fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     messages::say(format_args!("{} {what}", path.unwrap_or_default().display()));
 }
 
-/// The process has not become another program, and has more to tell at its end.
-pub(crate) fn goes_on() {
+/// An exec has failed after the report: the process goes on, and reports again at its end.
+pub(crate) fn exec_failed() {
     if getpid().as_raw_nonzero().get() == PROCESS.load(Ordering::Relaxed) {
         HAS_REPORTED.store(false, Ordering::Relaxed);
     }
 }
 
-/// The last words of the process, once.
+/// Prints the report of the process, once.
 pub(crate) fn report() {
     let Some(settings) = Settings::of_this_process() else { return };
     let Some((mode, form)) = settings.mode.zip(settings.report).filter(|_| messages::are_kept()) else { return };
@@ -91,7 +86,7 @@ pub(crate) fn report() {
     if process.get() != PROCESS.load(Ordering::Relaxed) || HAS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (counts, warmed) = (keeper::counts(), keeper::warmed());
+    let (counts, leases_taken) = (lease_manager::counts(), lease_manager::leases_taken());
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (reads, read_bytes) = (of(&counts.reads), of(&counts.read_bytes));
     let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
@@ -99,7 +94,7 @@ pub(crate) fn report() {
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
     let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
     let flushes = synchronous::flushes();
-    let cache = keeper::cache_stats();
+    let cache = lease_manager::cache_stats();
     let of_cache = cache.as_ref().map_or(String::new(), |stats| {
         format!(
             "; cache: {} misses, {} bytes read, {} written, {} pages evicted",
@@ -111,7 +106,7 @@ pub(crate) fn report() {
     });
     let text = match form {
         ReportForm::Text => format!(
-            "vmio run: process {process}, mode {mode}: {warmed} files used without system calls: {reads} reads of {read_bytes} \
+            "vmio run: process {process}, mode {mode}: {leases_taken} files used without system calls: {reads} reads of {read_bytes} \
              bytes, {writes} writes of {written_bytes} bytes; {logged_writes} writes of {logged_bytes} bytes logged, {shared} of them to \
              files that others had open, {checkpoints} checkpoints; {flushes} flushes of names and attributes{of_cache}\n"
         ),
@@ -119,7 +114,7 @@ pub(crate) fn report() {
             let report = json!({
                 "process": process.get(),
                 "mode": mode.to_string(),
-                "files": warmed,
+                "files": leases_taken,
                 "reads_served": reads,
                 "read_bytes_served": read_bytes,
                 "writes_served": writes,

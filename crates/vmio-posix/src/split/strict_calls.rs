@@ -1,4 +1,4 @@
-//! Writes in strict mode.
+//! The program's writes in strict mode.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,11 +8,12 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
+use super::call::Call;
 use super::calls::{BUFFERS_ON_STACK, Way, write_part};
-use super::descriptors::{self, Call};
-use super::keeper::{self, ForWrites};
+use super::descriptors;
+use super::lease_manager::{self, Logging};
+use super::leased_file::LeasedFile;
 use super::strict::{SharedWrite, Turn};
-use super::warm::Warm;
 use crate::entry;
 use crate::table::is_regular;
 use crate::transfer::{Position, TRANSFER_MAX};
@@ -22,15 +23,15 @@ type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
     let buffers: Buffers<'_> = buffers.collect();
-    // Once the keeper has looked at the description it is warm, or others' as well.
-    for has_looked in [false, true] {
+    // After the lease manager has tried, the description is leased, or the file is shared.
+    for has_tried in [false, true] {
         let mut is_shared = false;
         if let Some(call) = Call::begin(fd.as_raw_fd()) {
-            if let Some(warm) = call.warm() {
-                // Or else it is open for loads alone.
-                let Some(logged) = warm.logged() else { return Way::Done(Err(Errno::BADF)) };
-                let write = || logged.turn().map(|turn| write_logged(&call, warm, &turn, fd, position, &buffers));
-                // None if the file became others' while this thread waited for its turn.
+            if let Some(leased) = call.leased() {
+                // Without a log it is open for reading only.
+                let Some(logged) = leased.logged() else { return Way::Done(Err(Errno::BADF)) };
+                let write = || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, &buffers));
+                // None if the lease was returned while this thread waited for its turn.
                 if let Some(outcome) = entry::as_vmio_undisturbed(write) {
                     return Way::Done(outcome);
                 }
@@ -38,32 +39,32 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         } else if descriptors::is_outside(fd.as_raw_fd()) {
             return Way::Linux(None);
         } else {
-            is_shared = has_looked || descriptors::is_known(fd.as_raw_fd());
+            is_shared = has_tried || descriptors::is_known(fd.as_raw_fd());
         }
         if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
             return Way::Linux(None);
         }
-        match keeper::for_writes(fd) {
-            ForWrites::IsThere => {}
-            ForWrites::NotNeeded => return Way::Linux(None),
-            // Without a log it would not be what was promised.
-            ForWrites::NotToBeHad => return Way::Done(Err(Errno::AGAIN)),
+        match lease_manager::logging_for(fd) {
+            Logging::Available => {}
+            Logging::NotNeeded => return Way::Linux(None),
+            // Without a log the write would not be durable and atomic.
+            Logging::Unavailable => return Way::Done(Err(Errno::AGAIN)),
         }
         if is_shared {
             break;
         }
-        keeper::look_now(fd.as_raw_fd());
+        lease_manager::lease_now(fd.as_raw_fd());
     }
-    match keeper::write(&SharedWrite { fd, position, buffers: &buffers }) {
+    match lease_manager::write(&SharedWrite { fd, position, buffers: &buffers }) {
         Some(outcome) => Way::Done(outcome),
-        // A child before exec, which has its parent's memory.
+        // A child by vfork, before its exec.
         None => Way::Linux(None),
     }
 }
 
 fn write_logged(
     call: &Call,
-    warm: &Warm,
+    leased: &LeasedFile,
     turn: &Turn<'_>,
     fd: BorrowedFd<'_>,
     position: Position,
@@ -94,11 +95,11 @@ fn write_logged(
         description.known_len.fetch_max(len, Ordering::Relaxed);
         let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.iter().map(|part| IoSlice::new(part)).collect();
         let unapplied = turn.log(start, len, &slices)?;
-        let filled = warm.cached().map_or(Ok(()), |file| file.fill_up_to(start));
-        let outcome = filled.and_then(|()| write_part(call, warm, fd, start, bytes, buffers.iter().copied()));
+        let filled = leased.cached().map_or(Ok(()), |file| file.fill_up_to(start));
+        let outcome = filled.and_then(|()| write_part(call, leased, fd, start, bytes, buffers.iter().copied()));
         drop(unapplied);
         if outcome != Ok(bytes as usize) {
-            warm.write_back()?;
+            leased.write_back()?;
             turn.take_back(fd)?;
         }
         outcome
@@ -109,7 +110,7 @@ fn write_logged(
         if appends {
             description.position.store(end, Ordering::Relaxed);
         } else {
-            call.fall_back(start.saturating_add(bytes), end);
+            call.rewind(start.saturating_add(bytes), end);
         }
     }
     outcome

@@ -1,10 +1,9 @@
-//! Calls that are durable when they return: SplitFS's sync mode (thesis §4.4), and what strict mode does about everything but writes.
+//! Calls that are durable when they return: SplitFS's sync mode (thesis §4.4), and all calls but writes in strict mode.
 //!
-//! - Data, in sync mode: what the program opens for stores under the folders has O_DSYNC, so that also what the C library writes by
-//!   itself is durable (`opening`).
-//! - Names and attributes: what the call has changed, a folder or a file, is found before it and flushed after it (`target`), a file
-//!   in such a way that the program keeps its record locks. On ext4, XFS and Btrfs the flush of a folder brings the inode of
-//!   a new file with it.
+//! - Data, in sync mode: files that the program opens for writing under the folders get O_DSYNC, so that writes of the C library are durable,
+//!   too (`opening`).
+//! - Names and attributes: the folder or file that the call changes is found before it and flushed after it (`target`), without ending the
+//!   program's record locks. On ext4, XFS and Btrfs, flushing a folder includes the inode of a new file.
 
 mod opening;
 mod target;
@@ -38,7 +37,7 @@ pub(crate) fn start() {
     WHAT.store(what, Ordering::Relaxed);
 }
 
-/// Whether calls of the program's are to be durable.
+/// Whether calls of the program's must be durable.
 #[inline]
 pub(crate) fn is_on() -> bool {
     WHAT.load(Ordering::Relaxed) != OFF && !entry::is_inside()
@@ -49,17 +48,17 @@ fn is_for_data() -> bool {
     WHAT.load(Ordering::Relaxed) == ALL
 }
 
-/// In a forked child, for which nothing was flushed yet.
-pub(crate) fn begin_anew() {
+/// In a forked child, which has flushed nothing yet.
+pub(crate) fn reset_in_child() {
     FLUSHES.store(0, Ordering::Relaxed);
 }
 
-/// How often something was flushed so that a call could return.
+/// The number of flushes for calls of the program's.
 pub(crate) fn flushes() -> u64 {
     FLUSHES.load(Ordering::Relaxed)
 }
 
-/// Makes a call, and what it has changed durable; `None` if the call has failed, and has said why.
+/// Makes a call, and its changes durable; `None` if the call has failed and has set errno.
 pub(crate) fn make_durable<T, const TARGETS: usize>(
     targets: impl FnOnce() -> [Option<Target>; TARGETS],
     call: impl FnOnce() -> Option<T>,

@@ -1,4 +1,4 @@
-//! Files that are opened for stores, and new ones.
+//! Opening files for writing, and creating files.
 
 use std::ffi::{c_char, c_int};
 use std::mem::ManuallyDrop;
@@ -18,11 +18,11 @@ const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 /// A file that the program has opened.
 pub(crate) struct Opened {
     pub(crate) fd: c_int,
-    /// Whether it has O_DSYNC, and the program did not ask for that.
+    /// Whether it has O_DSYNC without the program asking for it.
     pub(crate) is_made_durable: bool,
 }
 
-/// Opens the file at a path by a call that takes the flags: its data will be durable if they are to be, and its name is.
+/// Opens the file at a path by a call that takes the flags. Its writes will be durable in sync mode, and its name is durable.
 ///
 /// # Safety
 /// The path is null or a C string.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn open(
 ) -> Result<Opened, Errno> {
     let asked = OFlags::from_bits_retain(flags as u32);
     if asked.contains(OFlags::PATH) {
-        // Whatever else it asks for, nothing is changed, and nothing can be by the descriptor.
+        // With O_PATH nothing is created, and nothing can be changed by the descriptor.
         return Ok(Opened { fd: call(flags), is_made_durable: false });
     }
     let is_for_stores = is_for_data() && asked & OFlags::RWMODE != OFlags::RDONLY && !asked.contains(DSYNC);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn open(
         }
         let is_under = is_under(opened);
         let is_to_be_durable = is_for_stores && is_under;
-        // It is elsewhere than what was there before: a link led to nothing.
+        // The file is elsewhere than expected: a link led to a missing file.
         if is_to_be_durable && !is_made_durable {
             reopen(opened, DSYNC, OFlags::empty())?;
         } else if is_made_durable && !is_to_be_durable {
@@ -74,14 +74,14 @@ pub(crate) unsafe fn open(
     match outcome {
         Ok(is_made_durable) => Ok(Opened { fd, is_made_durable }),
         Err(error) => {
-            // SAFETY: nobody knows of it.
+            // SAFETY: nobody has the descriptor yet.
             unsafe { rustix::io::close(fd) };
             Err(error)
         }
     }
 }
 
-/// The C library has opened a stream on a file: what it writes is to be durable, and the name of a new one is.
+/// The C library has opened a stream on a file: makes its writes durable, and the name of a new file.
 pub(crate) fn opened_stream(fd: c_int, is_new: bool) -> Result<(), Errno> {
     if fd < 0 {
         return Ok(());
@@ -97,21 +97,21 @@ pub(crate) fn opened_stream(fd: c_int, is_new: bool) -> Result<(), Errno> {
             if !flags.contains(DSYNC) {
                 reopen(opened, DSYNC, OFlags::empty())?;
             }
-            // It may have been cut.
+            // The file may have been cut.
             flush_data(opened)?;
         }
         if is_new { flush_folder_of(opened) } else { Ok(()) }
     })
 }
 
-/// Puts another description of the same file behind a descriptor, with these flags and without those.
+/// Replaces the description of a descriptor by another of the same file, with some flags added and others removed.
 fn reopen(fd: BorrowedFd<'_>, with: OFlags, without: OFlags) -> Result<(), Errno> {
     let once = OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::TMPFILE;
     let flags = (fcntl_getfl(fd)? | with).difference(once | without);
     let closes = rustix::io::fcntl_getfd(fd)?.contains(rustix::io::FdFlags::CLOEXEC);
     let again = Settings::with_link(fd, |link| openat(CWD, link, flags | OFlags::CLOEXEC, Mode::empty()))?;
     seek(&again, SeekFrom::Start(seek(fd, SeekFrom::Current(0))?))?;
-    // SAFETY: who has it open finds the same file behind it, at the same place.
+    // SAFETY: for users of the descriptor it stays the same file, at the same position.
     let mut same = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) });
     dup3(&again, &mut same, if closes { DupFlags::CLOEXEC } else { DupFlags::empty() })
 }

@@ -1,4 +1,4 @@
-//! What a call is about to change, and is flushed after it.
+//! The file or folder that a call changes, and that is flushed after the call.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,27 +10,27 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fdatasync, fstat, fsy
 use rustix::io::Errno;
 
 use super::FLUSHES;
-use crate::apart;
 use crate::settings::Settings;
+use crate::unshared_fd_thread;
 
 /// Linux's PATH_MAX.
 const PATH_BYTES: usize = 4096;
 
-/// Something under the folders.
+/// A file or folder under the folders.
 pub(crate) enum Target {
     /// A folder.
     Folder(OwnedFd),
-    /// A regular file, open for its path alone.
+    /// A regular file, open with O_PATH.
     File(OwnedFd),
     /// A folder or a regular file that the program has open.
     OfProgram(c_int),
-    /// It can only be flushed with everything else: a link, a pipe or a device, of which the journal alone knows, or a folder that this
-    /// user may change and not read.
+    /// An object that only `sync` flushes: a link, a pipe or a device, which only the file system's journal has, or a folder that this user may
+    /// change but not read.
     Everything,
 }
 
 impl Target {
-    /// The folder that has the name at the end of a path.
+    /// The folder that contains the last name of a path.
     ///
     /// # Safety
     /// The path is null or a C string.
@@ -41,7 +41,7 @@ impl Target {
         Self::find(folder, parent(path.to_bytes(), &mut buffer)?, OFlags::DIRECTORY)
     }
 
-    /// The file or folder at a path, or where a link there leads to.
+    /// The file or folder at a path; a link is followed.
     ///
     /// # Safety
     /// The path is null or a C string.
@@ -50,7 +50,7 @@ impl Target {
         Self::find(folder, unsafe { string(path) }?, OFlags::empty())
     }
 
-    /// The same; a link stands for itself.
+    /// The same, without following a link.
     ///
     /// # Safety
     /// The path is null or a C string.
@@ -59,7 +59,7 @@ impl Target {
         Self::find(folder, unsafe { string(path) }?, OFlags::NOFOLLOW)
     }
 
-    /// The regular file that a descriptor of the program's is open for.
+    /// The regular file of a descriptor of the program's.
     pub(crate) fn bytes_of(fd: c_int) -> Option<Self> {
         if fd < 0 {
             return None;
@@ -69,7 +69,7 @@ impl Target {
         (kind_of(opened)? == FileType::RegularFile && is_under(opened)).then_some(Target::OfProgram(fd))
     }
 
-    /// Whatever a descriptor of the program's is open for.
+    /// The file or folder of a descriptor of the program's.
     pub(crate) fn of(fd: c_int) -> Option<Self> {
         if fd < 0 {
             return None;
@@ -88,9 +88,9 @@ impl Target {
         })
     }
 
-    /// By a descriptor that no lease has to be given back for, and by which no lock is given up.
+    /// Opened with O_PATH, which breaks no lease, and whose closing ends no record locks.
     fn find(folder: c_int, path: &CStr, flags: OFlags) -> Option<Self> {
-        // If there is nothing, the call says so.
+        // If there is no such file, the call fails by itself.
         let found = open_path(folder, path, flags)?;
         if !is_under(found.as_fd()) {
             return None;
@@ -105,12 +105,12 @@ impl Target {
         })
     }
 
-    /// Returns when what was changed is durable.
+    /// Returns when the change is durable.
     pub(super) fn flush(&self) -> Result<(), Errno> {
         FLUSHES.fetch_add(1, Ordering::Relaxed);
         match self {
             Target::Folder(opened) => fsync(opened),
-            Target::File(found) => flush_apart(found.as_fd()),
+            Target::File(found) => flush_in_own_thread(found.as_fd()),
             // SAFETY: the program has it open during its call.
             Target::OfProgram(fd) => fsync(unsafe { BorrowedFd::borrow_raw(*fd) }),
             Target::Everything => {
@@ -121,13 +121,13 @@ impl Target {
     }
 }
 
-/// What a path leads to, open for that alone.
+/// The file or folder at a path, opened with O_PATH.
 fn open_path(folder: c_int, path: &CStr, flags: OFlags) -> Option<OwnedFd> {
     let folder = match folder {
         libc::AT_FDCWD => CWD,
         // SAFETY: the program has it open during its call, or gets its error.
         0.. => unsafe { BorrowedFd::borrow_raw(folder) },
-        // No matter what it is.
+        // With an absolute path the folder does not matter.
         _ if path.to_bytes().starts_with(b"/") => CWD,
         _ => return None,
     };
@@ -138,18 +138,18 @@ fn kind_of(fd: BorrowedFd<'_>) -> Option<FileType> {
     fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// What there is at a path before it is opened. No descriptor of it is kept: the call gets the lowest number that is free.
+/// The file at a path before it is opened. No descriptor of it is kept, so that the call gets the lowest free number.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Before {
-    /// Whether what there is, or what will be made, lies under the folders.
+    /// Whether the present file, or the one that will be created, is under the folders.
     pub(crate) is_under: bool,
-    /// Whether there is anything but a regular file.
+    /// Whether there is something other than a regular file.
     pub(crate) is_special: bool,
     file: Option<FileIdentity>,
 }
 
 impl Before {
-    /// As a call with these flags finds it.
+    /// The file as a call with these flags finds it.
     ///
     /// # Safety
     /// The path is null or a C string.
@@ -166,13 +166,13 @@ impl Before {
         Before { is_under: parent.is_some_and(|parent| is_under(parent.as_fd())), ..Before::default() }
     }
 
-    /// Whether it is the regular file that a call has opened.
+    /// Whether it is the regular file that the call has opened.
     pub(super) fn is(&self, opened: BorrowedFd<'_>) -> bool {
         self.file.is_some() && self.file == FileIdentity::of(opened).ok()
     }
 }
 
-/// Flushes the folder that an open file is in.
+/// Flushes the folder of an open file.
 pub(super) fn flush_folder_of(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let folder = Settings::with_path(fd, |path| {
         let mut buffer = [0; PATH_BYTES];
@@ -182,12 +182,13 @@ pub(super) fn flush_folder_of(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     folder.flatten().map_or(Ok(()), |folder| folder.flush())
 }
 
-/// Flushes a regular file that is open for its path alone.
-fn flush_apart(file: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Flushes a regular file that is open with O_PATH.
+fn flush_in_own_thread(file: BorrowedFd<'_>) -> Result<(), Errno> {
     Settings::with_link(file, |path| {
         let open = |how| openat(CWD, path, how | OFlags::CLOEXEC, Mode::empty());
-        let flushed = apart::run(|| open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok().map(fsync));
-        // What this user may neither read nor write is flushed with everything else.
+        let flushed =
+            unshared_fd_thread::run(|| open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok().map(fsync));
+        // A file that this user may neither read nor write is flushed by `sync`.
         flushed.flatten().unwrap_or_else(|| {
             sync();
             Ok(())
@@ -213,7 +214,7 @@ unsafe fn string<'a>(path: *const c_char) -> Option<&'a CStr> {
     if path.is_null() { None } else { Some(unsafe { CStr::from_ptr(path) }) }
 }
 
-/// The path of what a path's last name is in.
+/// The path without its last name.
 fn parent<'a>(path: &[u8], buffer: &'a mut [u8; PATH_BYTES]) -> Option<&'a CStr> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let parent = match path[..end].iter().rposition(|byte| *byte == b'/') {

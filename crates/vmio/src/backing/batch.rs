@@ -1,4 +1,4 @@
-//! Many places of a backing read at once, past every cache.
+//! Reads many places of a backing at once, past every cache.
 
 use std::io;
 
@@ -17,12 +17,13 @@ const RINGS_PER_CORE: usize = 4;
 /// However many cores there are.
 const RINGS_MAX: usize = 64;
 
-/// Reads many places of a backing at once, into memory of the caller: for what is wanted once, and so is worth no place in
-/// a cache. All reads of a batch are under way together, by io_uring, where the backing has a file that the kernel can read
-/// ([`Backing::direct_reads`]); else they come one after the other.
+/// Reads many places of a backing at once, into memory of the caller: for what is wanted once, and not worth caching. All reads of a
+/// batch are under way together, by io_uring, where the backing has a file that the kernel can read ([`Backing::direct_reads`]); else
+/// they are made one after the other.
 ///
-/// What a mapping of the backing holds that has not been written back is not seen. For threads that read at the same time
-/// there is a ring each.
+/// What a mapping of the backing holds and has not written back is not read. Threads that read at the same time have a ring each.
+///
+/// # Examples
 ///
 /// ```
 /// use vmio::backing::{Access, BatchReader, FileBacking};
@@ -51,13 +52,13 @@ pub struct BatchReader {
 }
 
 impl BatchReader {
-    /// Makes no ring yet.
+    /// Makes a reader, without a ring yet.
     pub fn new() -> Self {
         let rings = ArrayQueue::new((RINGS_PER_CORE * cpu::count()).min(RINGS_MAX));
         BatchReader { rings: OfProcess::new(rings).ok() }
     }
 
-    /// Fills each buffer from its offset, and tells of each read, by its place among them, how many bytes came: fewer than
+    /// Fills each buffer from its offset, and calls back for each read with its index and the number of bytes: fewer than
     /// the buffer takes only at the end. Offsets, buffers' addresses and their lengths are multiples of the page size, as
     /// of [`Backing::read_at`]. Returns when all reads have ended.
     pub fn read<'buffer>(

@@ -21,13 +21,27 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A file on persistent memory (Aquila's direct way to NVM, thesis §5.2.2): a read or write is a copy between the device and
 /// memory, past the processor's caches.
 ///
-/// The file system must map the device itself and keep its own books before a store can happen (MAP_SYNC): ext4 or xfs with
-/// `-o dax=always`. Behind [`crate::Mapping::open`] the pages are cached in DRAM like any other device's;
-/// [`crate::Mapping::open_direct`] has the program's loads and stores go to the device.
+/// The file system must map the device itself and make its own metadata durable before a store can happen (MAP_SYNC): ext4 or xfs
+/// with `-o dax=always`. Behind [`crate::Mapping::open`] the pages are cached in DRAM like any other device's. With
+/// [`crate::Mapping::open_direct`] the program's loads and stores go to the device.
 ///
-/// A copy that the device refuses (a bad cell, no room for a hole) is an error. The kernel reports it by SIGBUS, for which a handler
-/// is installed. Where SIGBUS is blocked it ends the process, and so it does in the trap path, where a thread that misses reads, and
-/// may help to write: allocate files (fallocate) that are to be stored to.
+/// A copy that the device refuses (a bad cell, no space for a hole) is an error. The kernel reports it by SIGBUS, for which a handler
+/// is installed. Where SIGBUS is blocked the signal ends the process. It does so too in the trap path, where a thread that misses
+/// reads, and may help to write: allocate files (fallocate) that are to be stored to.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::DaxBacking;
+/// use vmio::{Access, Mapping, MappingOptions};
+///
+/// let file = DaxBacking::open("/mnt/pmem/data", Access::ReadWrite)?;
+/// let map = Mapping::open_direct(file, MappingOptions::new())?;
+/// map.write_at(0, b"durable when this returns")?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct DaxBacking {
     file: File,
     map: PersistentMap,
@@ -40,7 +54,11 @@ pub struct DaxBacking {
 }
 
 impl DaxBacking {
-    /// Opens a file on persistent memory; [`Error::NotDax`] if it is on anything else. It can grow to the next multiple of 1 GiB.
+    /// Opens a file on persistent memory. It can grow to the next multiple of 1 GiB.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotDax`] for a file on anything else, and [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
         let path = path.as_ref();
         let failed = |source| Error::Open { path: path.display().to_string(), source };
@@ -70,7 +88,7 @@ impl DaxBacking {
         })
     }
 
-    /// How it copies and writes back, for messages: `AVX-512, clwb`.
+    /// Returns the instructions that copy and write back, for messages: `AVX-512, clwb`.
     pub fn instructions(&self) -> String {
         self.map.to_string()
     }

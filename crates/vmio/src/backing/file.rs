@@ -17,7 +17,23 @@ use crate::{Error, Result};
 ///
 /// Whole blocks go through O_DIRECT. The last, partial block is written buffered at its exact length, since a direct
 /// write would lengthen the file. On a file system without O_DIRECT, or with blocks larger than a page, everything is
-/// buffered, and a warning says so: the bytes then take room in the page cache as well.
+/// buffered, and a warning says so: the bytes then take memory in the page cache as well.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data");
+/// use vmio::Access;
+/// use vmio::backing::{Backing, FileBacking};
+///
+/// drop(FileBacking::create(&path, 1 << 20)?);
+/// let file = FileBacking::open(&path, Access::ReadOnly)?;
+/// assert_eq!(file.len(), 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
 pub struct FileBacking {
     direct: File,
     buffered: File,
@@ -33,6 +49,10 @@ pub struct FileBacking {
 
 impl FileBacking {
     /// Opens an existing file or block device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
         Self::open_as(path.as_ref(), path.as_ref(), access)
     }
@@ -43,6 +63,10 @@ impl FileBacking {
     }
 
     /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self> {
         let path = path.as_ref();
         let failed = |source| Error::Open { path: path.display().to_string(), source };
@@ -103,17 +127,17 @@ impl FileBacking {
         Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
     }
 
-    /// Whether whole blocks bypass the page cache.
+    /// Returns whether whole blocks bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// Whether it is a block device.
+    /// Returns whether this is a block device.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
-    /// The unit of direct I/O in bytes.
+    /// Returns the unit of direct I/O in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
     }

@@ -143,7 +143,7 @@ mod tests {
         const ROUNDS: u32 = 20_000;
         let file = tempfile::NamedTempFile::new().unwrap();
         let arrived = AtomicU32::new(0);
-        // All go on together, from spinning: who has to be woken comes too late to meet the other.
+        // All go on together, from spinning: a thread that has to be woken comes too late to meet the other.
         let meet = |times: u32| {
             arrived.fetch_add(1, Ordering::SeqCst);
             while arrived.load(Ordering::SeqCst) < 2 * times {

@@ -11,13 +11,31 @@ use crate::sys::sparse_array::SparseArray;
 const MAX_LEN: u64 = 1 << 40;
 
 /// Bytes in memory, zeros until written. Nothing is durable.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use vmio::backing::{Backing, MemoryBacking};
+///
+/// let bytes = MemoryBacking::new(8192)?;
+/// bytes.write_at(4096, &[7; 4096])?;
+/// let mut page = [0; 4096];
+/// assert_eq!((bytes.read_at(4096, &mut page)?, page[0]), (4096, 7));
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryBacking {
     words: SparseArray<AtomicU64>,
     len: AtomicU64,
 }
 
 impl MemoryBacking {
-    /// `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    /// Makes `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::BadOption`] for more than 1 TiB; [`crate::Error::System`] if the address space cannot be reserved.
     pub fn new(len: u64) -> crate::Result<Self> {
         if len > MAX_LEN {
             return Err(crate::Error::BadOption { option: "len", value: len.to_string(), expected: "at most 1 TiB" });

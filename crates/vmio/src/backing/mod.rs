@@ -1,4 +1,4 @@
-//! Where the bytes live.
+//! Backings: what a mapping maps. Files, block devices, NVMe namespaces, persistent memory, or a program's own.
 
 mod batch;
 mod dax;
@@ -29,13 +29,13 @@ pub use nvme::{Commands, NvmeBacking, Submission};
 /// What a mapping may do to its backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only.
+    /// Loads only: read-only.
     ReadOnly,
     /// Loads and stores.
     ReadWrite,
 }
 
-/// Identifies a file or device within the system, so that opening it twice gives one region.
+/// The identity of a file or device within the system. Opening the same one twice gives one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     /// The device number: of the file system that holds the file, or 0 for a device.
@@ -44,85 +44,171 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Bytes by offset: reads and writes whole pages, flushes, tells its length.
+/// Bytes by offset, which a mapping reads and writes by whole pages.
 ///
-/// `read_at`, `write_at` and `len` are called from the trap path, inside a signal handler of a thread that may hold
+/// vmio calls `read_at`, `write_at` and `len` in the trap path, inside a signal handler of a thread that may hold
 /// any lock of the program: they must be async-signal-safe. They must not allocate, lock, or touch mapped memory
 /// (build errors with [`io::Error::from_raw_os_error`] or from an [`io::ErrorKind`], which do not allocate). Buffers
 /// start at a multiple of the page size; offsets are multiples of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::io;
+/// use vmio::Access;
+/// use vmio::backing::Backing;
+///
+/// /// A page for each number, filled with it.
+/// struct Numbers;
+///
+/// impl Backing for Numbers {
+///     fn len(&self) -> u64 {
+///         256 * 4096
+///     }
+///     fn access(&self) -> Access {
+///         Access::ReadOnly
+///     }
+///     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+///         (offset / 4096..).zip(buffer.chunks_mut(4096)).for_each(|(page, bytes)| bytes.fill(page as u8));
+///         Ok(buffer.len())
+///     }
+///     fn write_at(&self, _offset: u64, _data: &[u8]) -> io::Result<()> {
+///         Err(io::Error::from_raw_os_error(30)) // EROFS
+///     }
+///     fn flush(&self) -> io::Result<()> {
+///         Ok(())
+///     }
+///     fn set_len(&self, _len: u64) -> io::Result<()> {
+///         Err(io::Error::from_raw_os_error(30))
+///     }
+///     fn describe(&self) -> String {
+///         "numbers".to_owned()
+///     }
+/// }
+///
+/// # fn main() -> vmio::Result<()> {
+/// let cache = vmio::Cache::builder().capacity(16 << 20).build()?;
+/// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+/// let map = vmio::Mapping::open(&cache, Numbers, vmio::MappingOptions::new())?;
+/// let mut byte = [0];
+/// map.read_at(7 * 4096, &mut byte)?;
+/// assert_eq!(byte, [7]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Backing: Send + Sync {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether it holds no bytes.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What may be done to it.
+    /// Returns whether the backing may be written to.
     fn access(&self) -> Access;
 
-    /// Fills the front of `buffer` from `offset`; returns how many bytes, fewer than asked for only at the end.
+    /// Fills the front of `buffer` from `offset`, and returns the number of bytes: fewer than asked for only at the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all of `data` at `offset`. `data` ends at a page boundary or at [`Self::len`]. An error means that any
-    /// part of it may have been written.
+    /// Writes all of `data` at `offset`. `data` ends at a page boundary or at [`Self::len`].
+    ///
+    /// # Errors
+    ///
+    /// After an error any part of `data` may have been written.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Returns once everything written before is durable.
+    /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
 
     /// Changes the length. New bytes read as zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Says that nobody needs what a range holds, so that its room may be given back. It reads as zeros or as before from now on, and
-    /// after a power cut too, until it is written anew. The default does nothing.
+    /// Discards what a range holds, so that its space may be given back. The range reads as zeros or as before from now on, and
+    /// after a power cut too, until it is written anew.
+    ///
+    /// # Default
+    ///
+    /// Does nothing.
     fn discard(&self, _range: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Gives a range room, so that no later write to it lacks any; what the range holds stays. The error is of the kind
-    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is none; a part may have got some then. The default,
-    /// for what has its room from the start, does nothing.
+    /// Allocates space for a range, so that no later write to it lacks any; what the range holds stays.
+    ///
+    /// # Default
+    ///
+    /// Does nothing: for backings that have their space from the start.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is no space; a part of the range may have got some.
     fn allocate(&self, _range: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 
-    /// The identity of the file or device; `None` for a backing that only this object reaches.
+    /// Returns the identity of the file or device; `None` for a backing that only this object reaches.
+    ///
+    /// # Default
+    ///
+    /// `None`.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// Keeps off other processes whose pages and this one's would not stay the same; [`crate::Error::InUse`] if one of them
-    /// was here first. In a forked child, which shares the open file, the lock would be its parent's: [`crate::Error::Forked`]. The default
-    /// keeps off nobody.
+    /// Locks out other processes whose pages and this one's would not stay the same.
+    ///
+    /// # Default
+    ///
+    /// Locks out nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::InUse`] if such a process has the backing mapped. [`crate::Error::Forked`] in a forked child, which shares the
+    /// open file: the lock would be its parent's.
     fn lock(&self, _user: FileUser) -> crate::Result<()> {
         Ok(())
     }
 
-    /// Gives the lock up, also on behalf of forked children that share it. A child cannot give up its parent's.
+    /// Releases the lock, also on behalf of forked children that share it. A child cannot release its parent's.
+    ///
+    /// # Default
+    ///
+    /// Does nothing.
     fn unlock(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// The file or device itself, opened for [`Self::access`], if there is one that the kernel can map:
+    /// Returns the file or device itself, opened for [`Self::access`], if there is one that the kernel can map.
     /// [`crate::Engine::Managed`] needs it, and reads and writes through it alone.
+    ///
+    /// # Default
+    ///
+    /// `None`.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The file or device by which the kernel itself can read whole pages at their offsets, and what [`Self::read_at`]
-    /// would have read; best one open for direct I/O. [`crate::Mapping::fetch`] then reads it through io_uring, without it
-    /// in background threads. A read that fails or comes short is tried again by [`Self::read_at`].
+    /// Returns the file or device from which the kernel itself can read whole pages at their offsets, with the contents that
+    /// [`Self::read_at`] would read; best one open for direct I/O. [`crate::Mapping::fetch`] reads it through io_uring, and without one
+    /// reads in background threads. A read that fails or comes short is tried again by [`Self::read_at`].
+    ///
+    /// # Default
+    ///
+    /// `None`.
     fn direct_reads(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Says at which addresses the buffers lie that most reads will be made into, and then those that most writes will come from, so
-    /// that they may be registered with the device, the first ones rather than the others; none from the moment on when that memory
-    /// may become another's. Never called in the trap path. The default does nothing.
+    /// Names the addresses of the buffers that most reads go to, and after them those that most writes come from, so that they may be
+    /// registered with the device, the first ones rather than the others. No addresses are named once that memory may be used
+    /// otherwise. Never called in the trap path.
+    ///
+    /// # Default
+    ///
+    /// Does nothing.
     fn prefer_buffers(&self, _addresses: &[Range<usize>]) {}
 
-    /// What it is, for messages.
+    /// Returns what the backing is, for messages.
     fn describe(&self) -> String;
 }

@@ -5,13 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::{Access, Backing};
 
-/// Discards writes; the 8-byte word at offset `o` reads as `o`, little-endian.
+/// A backing that discards writes. The 8-byte word at offset `o` reads as `o`, little-endian.
+///
+/// # Examples
+///
+/// ```
+/// use vmio::backing::{Backing, NullBacking};
+///
+/// let mut page = [0; 4096];
+/// NullBacking::new(1 << 40).read_at(1 << 30, &mut page)?;
+/// assert_eq!(page[..8], (1_u64 << 30).to_le_bytes());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct NullBacking {
     len: AtomicU64,
 }
 
 impl NullBacking {
-    /// Pretends to hold `len` bytes.
+    /// Makes a backing that pretends to hold `len` bytes.
     pub fn new(len: u64) -> Self {
         NullBacking { len: AtomicU64::new(len) }
     }

@@ -15,13 +15,13 @@ pub use crate::sys::nvme::Commands;
 use crate::sys::nvme::{self, CommandRings, Geometry, Memory};
 use crate::{Error, Result};
 
-/// How commands get to the device.
+/// How commands are submitted to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
-    /// By io_uring; who waits asks the device's queue, and nobody is interrupted. The driver needs queues for that, which
+    /// By io_uring. A waiting thread polls the device's queue, and there is no interrupt. The driver needs queues for that, which
     /// `nvme.poll_queues` on the kernel's command line gives it.
     Polled,
-    /// By io_uring; the device interrupts when a command has ended.
+    /// By io_uring. The device interrupts when a command has ended.
     Interrupting,
     /// By ioctl, one at a time: where the kernel is older than Linux 6.1, or io_uring is disabled.
     Ioctl,
@@ -29,8 +29,22 @@ pub enum Submission {
 
 /// An NVMe namespace behind a mapping (Aquila's SPDK path, thesis §5.2.2), by its character device: `/dev/ng0n1`.
 ///
-/// While it is mapped the namespace is ours: a file system that is mounted on it, or any other exclusive user, is a
-/// refusal, and nobody can mount it meanwhile. Reads and writes are whole logical blocks of 4096 bytes at most.
+/// While it is mapped the namespace is claimed. Mapping one that a file system is mounted on, or that has any other exclusive user, is
+/// an error, and nobody can mount it meanwhile. Reads and writes are whole logical blocks of 4096 bytes at most.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::NvmeBacking;
+/// use vmio::{Access, Cache, Mapping, MappingOptions};
+///
+/// let cache = Cache::builder().capacity(1 << 30).build()?;
+/// let namespace = NvmeBacking::open("/dev/ng0n1", Access::ReadWrite)?;
+/// let map = Mapping::open(&cache, namespace, MappingOptions::new())?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct NvmeBacking {
     device: File,
     /// The same namespace as the block layer has it: what locks and claims are made on.
@@ -48,15 +62,23 @@ pub struct NvmeBacking {
 }
 
 impl NvmeBacking {
-    /// Opens a namespace by its character device. Reading needs rights to that, writing CAP_SYS_ADMIN as well before
+    /// Opens a namespace by its character device. Reading needs rights to the device, writing CAP_SYS_ADMIN as well before
     /// Linux 6.2.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
         let path = path.as_ref();
         Self::open_by(path, access, &[Submission::Polled, Submission::Interrupting])
             .map_err(|source| Error::Open { path: path.display().to_string(), source })
     }
 
-    /// The same with one way of submission, to compare them.
+    /// Opens a namespace as [`Self::open`] does, with one way of submission, to compare them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
     pub fn open_with(path: impl AsRef<Path>, access: Access, submission: Submission) -> Result<Self> {
         let path = path.as_ref();
         Self::open_by(path, access, &[submission])
@@ -103,17 +125,17 @@ impl NvmeBacking {
         })
     }
 
-    /// How commands get to the device.
+    /// How commands are submitted to the device.
     pub fn submission(&self) -> Submission {
         self.submission
     }
 
-    /// How many commands the rings have had done, by what memory they moved bytes of.
+    /// Returns the number of commands that the rings have completed, by the memory that they moved bytes of.
     pub fn commands(&self) -> Commands {
         self.rings.as_ref().map(CommandRings::done).unwrap_or_default()
     }
 
-    /// A logical block, in bytes.
+    /// Returns the length of a logical block in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.geometry.block_bytes
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::cache::overhead::Overhead;
 use crate::cache::resize::Unmet;
 use crate::cache::shared::capacity_for_pins;
-use crate::cache::{Cache, CacheCore, Tender};
+use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
@@ -61,10 +61,10 @@ impl FollowerParts {
         let (followed, alive) = (Followed::of(cache), OfProcess::new(alive)?);
         thread::spawn("vmio-capacity", move || follow(self.governor, self.observer, &followed, &ended))?;
         let follower = Follower { _alive: alive };
-        let _ = match cache.tender() {
-            Tender::Workers(core) => core.follower.set(follower),
-            Tender::Steward(core) => core.follower.set(follower),
-            Tender::Module(core) => core.follower.set(follower),
+        let _ = match cache.backend() {
+            FaultBackend::Workers(core) => core.follower.set(follower),
+            FaultBackend::Reclaimer(core) => core.follower.set(follower),
+            FaultBackend::Module(core) => core.follower.set(follower),
         };
         Ok(())
     }
@@ -73,26 +73,26 @@ impl FollowerParts {
 /// A cache that may go away.
 enum Followed {
     Workers(Weak<CacheCore>),
-    Steward(Weak<ManagedCore>),
+    Reclaimer(Weak<ManagedCore>),
     Module(Weak<KernelCore>),
 }
 
 impl Followed {
     fn of(cache: &Cache) -> Self {
-        match cache.tender() {
-            Tender::Workers(core) => Followed::Workers(Arc::downgrade(core)),
-            Tender::Steward(core) => Followed::Steward(Arc::downgrade(core)),
-            Tender::Module(core) => Followed::Module(Arc::downgrade(core)),
+        match cache.backend() {
+            FaultBackend::Workers(core) => Followed::Workers(Arc::downgrade(core)),
+            FaultBackend::Reclaimer(core) => Followed::Reclaimer(Arc::downgrade(core)),
+            FaultBackend::Module(core) => Followed::Module(Arc::downgrade(core)),
         }
     }
 
     fn cache(&self) -> Option<Cache> {
-        let tender = match self {
-            Followed::Workers(core) => Tender::Workers(core.upgrade()?),
-            Followed::Steward(core) => Tender::Steward(core.upgrade()?),
-            Followed::Module(core) => Tender::Module(core.upgrade()?),
+        let backend = match self {
+            Followed::Workers(core) => FaultBackend::Workers(core.upgrade()?),
+            Followed::Reclaimer(core) => FaultBackend::Reclaimer(core.upgrade()?),
+            Followed::Module(core) => FaultBackend::Module(core.upgrade()?),
         };
-        Some(Cache { tender })
+        Some(Cache { backend })
     }
 }
 
@@ -101,12 +101,12 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
     while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         let Some(cache) = followed.cache() else { return };
         let stats = cache.stats();
-        let held_pages = match cache.tender() {
-            Tender::Workers(_) => stats.resident_pages + stats.table_pages,
+        let held_pages = match cache.backend() {
+            FaultBackend::Workers(_) => stats.resident_pages + stats.table_pages,
             // The kernel counts its page cache as what can be had.
-            Tender::Steward(_) => 0,
+            FaultBackend::Reclaimer(_) => 0,
             // Used or not.
-            Tender::Module(_) => stats.capacity_pages,
+            FaultBackend::Module(_) => stats.capacity_pages,
         };
         let overhead = cache.overhead();
         let present = overhead.capacity_bytes(stats.capacity_pages as u32);
@@ -130,7 +130,7 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
     }
 }
 
-/// The least capacity, in bytes, at which pins may hold so many pages.
+/// The least capacity, in bytes, at which pins may hold this many pages.
 fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
     u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, |pages| overhead.capacity_bytes(pages))
 }

@@ -1,4 +1,4 @@
-//! How a cache is made.
+//! Builds a cache.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use crate::cache::fault::handle_fault;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
-use crate::cache::{Cache, CacheCore, Tender};
+use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::engine::{AnonymousFrames, FaultCalls};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
 use crate::options::{Engine, FrameHint};
@@ -24,20 +24,37 @@ use crate::sys::{PAGE_BYTES, cpu};
 
 /// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes, which is half.
 const PAGES_IN_FLIGHT: usize = 256;
-/// Whether the pages of the cache are locked in memory.
+
+/// Whether the pages of a cache are locked in memory.
+///
+/// # Default
+///
+/// [`LockMemory::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
-    /// Lock if swap is on and the process may (CAP_IPC_LOCK); warn if swap is on and it may not. Without swap nothing
-    /// can push the pages out, and locking would only make evictions dearer.
+    /// Locks if swap is on and the process may lock (CAP_IPC_LOCK); warns if swap is on and it may not. Without swap nothing
+    /// can push the pages out, and locking would only make evictions slower.
     #[default]
     Auto,
-    /// Never lock.
+    /// Never locks.
     Never,
-    /// Lock, or fail to build.
+    /// Locks, or fails to build.
     Require,
 }
 
-/// Options for a cache.
+/// Options of a cache, and the way to build it.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::{Cache, EvictionPolicy};
+///
+/// let cache = Cache::builder().capacity(64 << 20).policy(EvictionPolicy::S3Fifo).dirty_ratio(0.5).build()?;
+/// assert!(cache.capacity_bytes() <= 64 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CacheBuilder {
@@ -58,7 +75,7 @@ pub struct CacheBuilder {
 }
 
 impl CacheBuilder {
-    /// What [`Self::capacity`] may be, in bytes: 6 MiB (1 MiB of pages, the rest merge buffers) to 16 TiB.
+    /// The bounds of [`Self::capacity`], in bytes: 6 MiB (1 MiB of pages, the rest merge buffers) to 16 TiB.
     pub const CAPACITY_BYTES: RangeInclusive<u64> = 6 << 20..=16 << 40;
 
     pub(super) fn new() -> Self {
@@ -80,84 +97,135 @@ impl CacheBuilder {
         }
     }
 
-    /// The memory that the cache may use, in bytes: resident pages and merge buffers (if more [`Self::workers`] are asked for than have theirs in
-    /// an eighth of it, that eighth). Must be set; see
-    /// [`Self::CAPACITY_BYTES`].
+    /// Sets the memory that the cache may use, in bytes: resident pages and merge buffers. If more [`Self::workers`] are asked for
+    /// than have their merge buffers in an eighth of the capacity, the buffers take that eighth.
+    ///
+    /// # Default
+    ///
+    /// None: [`Self::capacity`] or [`Self::capacity_auto`] must be called. See [`Self::CAPACITY_BYTES`] for the bounds.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// Leaves the capacity to vmio, within these bounds in bytes, the lower one 6 MiB at least: a thread looks ten times a
+    /// Lets vmio change the capacity within these bounds in bytes, the lower one 6 MiB at least. A thread looks ten times a
     /// second at the limits and the pressure (PSI) of the process's memory cgroups, and at what is available in the
     /// system. Where memory runs short the cache shrinks at once; where nobody waits for memory it grows, by a sixteenth
-    /// a second. A limit that the kernel enforces faster than pages can be written may still be hit: lower
-    /// `memory.high` before `memory.max`. [`Cache::resize`] holds until the next look finds reason for a change.
+    /// a second.
     ///
-    /// While that thread changes the capacity it has a handle of its own: if the last of the program's is dropped meanwhile,
-    /// the workers end when the change has, some moments after the drop. A journal may come to reserve less than the cache for
-    /// commits, as with [`Cache::resize`].
+    /// A limit that the kernel enforces faster than pages can be written may still be hit: lower
+    /// `memory.high` before `memory.max`. [`Cache::resize`] holds until the next look finds a reason to change the capacity.
+    /// A journal may come to reserve less than the cache for commits, as with [`Cache::resize`].
+    ///
+    /// While that thread changes the capacity it has a handle of its own. If the last handle of the program is dropped meanwhile,
+    /// the workers end when the change has ended, some moments after the drop.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// let cache = vmio::Cache::builder().capacity_auto(8 << 20..=256 << 20).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn capacity_auto(mut self, bytes: RangeInclusive<u64>) -> Self {
         self.automatic = Some(bytes);
         self
     }
 
-    /// How page faults reach the cache.
+    /// Sets how page faults reach the cache.
+    ///
+    /// # Default
+    ///
+    /// [`Engine::Auto`].
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
     }
 
-    /// Threads that handle the faults of [`Engine::ReaderThread`], so many at a time; by default one per core, 2 at
-    /// least. Other engines have none.
+    /// Sets the number of threads that handle the faults of [`Engine::ReaderThread`]. Other engines have none.
+    ///
+    /// # Default
+    ///
+    /// One per core, 2 at least.
     pub fn readers(mut self, readers: usize) -> Self {
         self.readers = Some(readers);
         self
     }
 
-    /// The share of the cache that may be dirty before write-back begins though nothing is evicted (FastMap §3.3);
-    /// 0.75 by default.
+    /// Sets the share of the cache that may be dirty before write-back begins although nothing is evicted (FastMap §3.3).
+    /// [`Engine::Kernel`] begins at one half in any case.
+    ///
+    /// # Default
+    ///
+    /// 0.75.
     pub fn dirty_ratio(mut self, ratio: f64) -> Self {
         self.dirty_ratio = ratio;
         self
     }
 
-    /// Background threads that evict and write; by default one per core, 2 to 16, and no more than have their merge buffers, of 2 MiB each,
-    /// in an eighth of the capacity. One works at a time unless the
-    /// device is slow or the reserve of free pages runs low.
+    /// Sets the number of background threads that evict and write. One works at a time unless the device is slow or the reserve of
+    /// free pages runs low. No effect with [`Engine::Managed`] and [`Engine::Kernel`].
+    ///
+    /// # Default
+    ///
+    /// One per core, 2 to 16, and no more than have their merge buffers, of 2 MiB each, in an eighth of the capacity.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// Pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth of the cache at
-    /// most; 256 by default. Half is for reads that begin in the thread which asks for a page, half for the rest; what is
-    /// asked for beyond it waits its turn. From the first fetch on each takes a buffer of 4 KiB, and each core
-    /// two threads with some 0.5 MiB of lists and buffers, outside the capacity. A cache that grows later does not get more of them.
+    /// Sets the number of pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth
+    /// of the cache at most. Half is for reads that begin in the thread which asks for a page, half for the rest; what is
+    /// asked for beyond it waits.
+    ///
+    /// From the first fetch on each page under way takes a buffer of 4 KiB, and each core two threads with some 0.5 MiB of lists and
+    /// buffers, outside the capacity. A cache that grows later does not get more of them.
+    ///
+    /// # Default
+    ///
+    /// 256.
     pub fn pages_in_flight(mut self, pages: usize) -> Self {
         self.pages_in_flight = pages;
         self
     }
 
-    /// Whether to lock the cache in memory.
+    /// Sets whether the pages of the cache are locked in memory.
+    ///
+    /// # Default
+    ///
+    /// [`LockMemory::Auto`].
     pub fn lock_memory(mut self, lock: LockMemory) -> Self {
         self.lock_memory = lock;
         self
     }
 
-    /// Which pages are given up first, within a priority.
+    /// Sets which pages are given up first, within a priority. No effect with [`Engine::Managed`] and [`Engine::Kernel`].
+    ///
+    /// # Default
+    ///
+    /// [`EvictionPolicy::Auto`].
     pub fn policy(mut self, policy: EvictionPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The kind of frames for mappings that do not choose ([`crate::MappingOptions::frames`]).
+    /// Sets the kind of frames for mappings that do not choose ([`crate::MappingOptions::frames`]).
+    ///
+    /// # Default
+    ///
+    /// [`FrameHint::Auto`].
     pub fn frames(mut self, hint: FrameHint) -> Self {
         self.frames = hint;
         self
     }
 
-    /// Times the parts of every miss for [`crate::Stats::miss_time`]; costs some 50 ns a part.
+    /// Times the parts of every miss for [`crate::Stats::miss_time`]. It costs some 50 ns a part. No effect with
+    /// [`Engine::Managed`] and [`Engine::Kernel`].
+    ///
+    /// # Default
+    ///
+    /// Off.
     pub fn measure_misses(mut self, on: bool) -> Self {
         self.measures_misses = on;
         self
@@ -165,23 +233,39 @@ impl CacheBuilder {
 
     /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace`, `vmio record` and
     /// [`crate::telemetry::Misses`]. Nothing is read ahead, and pages come by 4 KiB whatever units and frames are asked for.
+    ///
     /// A cache of the smallest capacity misses at nearly every touch of another page: so a program records its own
-    /// accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
+    /// accesses. Publishing takes 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
+    ///
+    /// # Default
+    ///
+    /// Off.
     pub fn publish_misses(mut self, on: bool) -> Self {
         self.publishes_misses = on;
         self
     }
 
-    /// With [`Engine::Managed`]: threads that bring in pages faster than the device takes what was stored are held back (not by default), so
-    /// that the budget holds for bursts as well. They wait in the handler of a signal, SIGURG: system calls that it interrupts go on, but for
-    /// the few that end at any signal (signal(7)), and transfers over sockets and pipes that have moved something, which return what that is. Where the program has a handler of its own for SIGURG, nobody waits.
+    /// Holds back threads that bring in pages faster than the device takes what was stored, so that the budget of
+    /// [`Engine::Managed`] holds for bursts as well.
+    ///
+    /// They wait in the handler of a signal, SIGURG. System calls that the signal interrupts go on, with two exceptions: the few that
+    /// end at any signal (signal(7)), and transfers over sockets and pipes that have moved something, which return how much that is.
+    /// Where the program has a handler of its own for SIGURG, nobody waits.
+    ///
+    /// # Default
+    ///
+    /// Off.
     pub fn hold_back_bursts(mut self, on: bool) -> Self {
         self.holds_back = on;
         self
     }
 
-    /// Does without a feature of the kernel, as on an older kernel that lacks it: to see what that costs, or to get round
+    /// Does without a feature of the kernel, as on an older kernel that lacks it: to see what that costs, or to avoid
     /// a kernel that has it wrong. May be called several times.
+    ///
+    /// # Default
+    ///
+    /// Every feature that the kernel has is used.
     pub fn without(mut self, feature: KernelFeature) -> Self {
         self.kernel_features = self.kernel_features.without(feature);
         self
@@ -189,6 +273,14 @@ impl CacheBuilder {
 
     /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler; the handler that was
     /// there before gets what is not vmio's.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::BadOption`] for an option out of its bounds, or a kernel whose pages are not 4 KiB.
+    /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the engine that was asked for is not
+    ///   available; [`Engine::Auto`] takes another one instead.
+    /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`].
+    /// - [`Error::System`] if the system has no memory, thread or descriptor for the cache.
     pub fn build(self) -> Result<Cache> {
         let page_bytes = rustix::param::page_size();
         if page_bytes != PAGE_BYTES {
@@ -203,7 +295,7 @@ impl CacheBuilder {
         let least_bytes = self.automatic.as_ref().map_or(capacity_bytes, |bounds| *bounds.start());
         let cache = self.build_of(capacity_bytes, least_bytes)?;
         if let Some(parts) = follower {
-            parts.start(&cache).map_err(Error::system("starting the thread that looks after the capacity"))?;
+            parts.start(&cache).map_err(Error::system("starting the thread that adjusts the capacity"))?;
         }
         Ok(cache)
     }
@@ -238,7 +330,7 @@ impl CacheBuilder {
         }
         if self.engine == Engine::Kernel {
             let core = KernelCore::start(generation, capacity_pages)?;
-            return Ok(Cache { tender: Tender::Module(Arc::new(core)) });
+            return Ok(Cache { backend: FaultBackend::Module(Arc::new(core)) });
         }
         let calls = FaultCalls { resolve: handle_fault, while_absent };
         let (engine, userfaultfd) = match self.engine.start(calls, readers, self.kernel_features) {
@@ -275,16 +367,16 @@ impl CacheBuilder {
         };
         let shared = Shared::new(parts).map_err(Error::system("reserving memory for the cache"))?;
         let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
-        Ok(Cache { tender: Tender::Workers(Arc::new(core)) })
+        Ok(Cache { backend: FaultBackend::Workers(Arc::new(core)) })
     }
 
     fn build_managed(&self, limits: Limits) -> Result<Cache> {
         if self.lock_memory == LockMemory::Require {
             let why = "file pages are never swapped, and the kernel may drop clean ones: use pins, or Engine::Sigbus";
-            return Err(Error::NotManaged { what: "LockMemory::Require", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", why });
         }
-        let core = ManagedCore::start(limits).map_err(Error::system("starting the steward of the cache"))?;
-        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
+        let core = ManagedCore::start(limits).map_err(Error::system("starting the reclaimer of the cache"))?;
+        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
     fn decide_on_locking(&self) -> Result<bool> {

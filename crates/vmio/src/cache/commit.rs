@@ -98,10 +98,10 @@ impl Region {
         saved.slots.copy_page(self, page, &mut copy);
         // The file may have grown by the time the copy is written: what lies behind the end now is no part of it.
         self.clear_behind_end(page, saved.slots.bytes(&mut copy));
-        // The page gets no new twin: what the copy holds is not yet in the journal, and may never be.
-        let twin = self.twins.as_ref().and_then(|twins| twins.take(page));
-        // Handed over before the word is let go: who finds no frozen page any more finds all copies.
-        saved.hand_over(SavedPage { page, copy, twin });
+        // The page gets no new pre-image: what the copy holds is not yet in the journal, and may never be.
+        let pre_image = self.pre_images.as_ref().and_then(|pre_images| pre_images.take(page));
+        // Queued before the word is released: a thread that finds no frozen page left finds all copies.
+        saved.push(SavedPage { page, copy, pre_image });
         self.announce_dirty(page);
         // A failure leaves it protected: the next store traps again, and is told.
         let _ = self.frames().unprotect(self.address(page), PAGE_BYTES);
@@ -115,10 +115,10 @@ impl Region {
         let destination = Destination::Commit(deltas.commit());
         loop {
             deltas.make_room()?;
-            let Some(SavedPage { page, mut copy, twin }) = saved.next() else { return Ok(()) };
+            let Some(SavedPage { page, mut copy, pre_image }) = saved.next() else { return Ok(()) };
             let bytes = saved.slots.bytes(&mut copy);
             self.prepare_copy(page, bytes);
-            let is_written = match self.add_delta(deltas, page, twin, bytes) {
+            let is_written = match self.add_delta(deltas, page, pre_image, bytes) {
                 Some(0) => self.settle_write(page, None, destination),
                 Some(_) => true,
                 None => self.settle_write(page, self.write(destination, &|_| page, bytes).err(), destination),
@@ -130,22 +130,31 @@ impl Region {
         }
     }
 
-    /// Has only what is different from a page's twin written, if it has one and that is little: then its write ends when the
-    /// deltas of the commit are written, or is none with 0 bytes. There must be room for it.
-    fn add_delta(&self, deltas: &mut CommitDeltas<'_>, page: u64, twin: Option<Slot>, after: &[u8]) -> Option<usize> {
-        let (Some(backing), Some(twins), Some(mut twin)) = (&self.journaled, &self.twins, twin) else { return None };
-        let added = deltas.add(backing.joined(), page, twins.bytes(&mut twin), after);
-        twins.give_back(twin);
+    /// Adds what differs from a page's pre-image to the deltas of the commit, if the page has one and little differs. The page's
+    /// write then ends with that of the deltas; with 0 bytes there is no write. There must be room for the delta.
+    fn add_delta(
+        &self,
+        deltas: &mut CommitDeltas<'_>,
+        page: u64,
+        pre_image: Option<Slot>,
+        after: &[u8],
+    ) -> Option<usize> {
+        let (Some(backing), Some(pre_images), Some(mut pre_image)) = (&self.journaled, &self.pre_images, pre_image)
+        else {
+            return None;
+        };
+        let added = deltas.add(backing.joined(), page, pre_images.bytes(&mut pre_image), after);
+        pre_images.give_back(pre_image);
         self.shared.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
         added
     }
 
-    /// A store is about to change a page of ours, of which this was known. What is in flight or was never read is not
-    /// known to be in the journal or in the file as it is here.
-    pub(super) fn keep_twin(&self, page: u64, before: Snapshot) {
+    /// Keeps a page of ours, about to be stored to, as its pre-image. The content of a page that is in flight or was never read
+    /// is not known to be in the journal or in the file.
+    pub(super) fn keep_pre_image(&self, page: u64, before: Snapshot) {
         let is_known = before.state() == State::Clean && !before.in_flight() && !before.is_fresh();
-        if let Some(twins) = self.twins.as_ref().filter(|_| is_known) {
-            twins.keep_page(self, page);
+        if let Some(pre_images) = self.pre_images.as_ref().filter(|_| is_known) {
+            pre_images.keep_page(self, page);
         }
     }
 
@@ -232,19 +241,19 @@ impl Region {
         }
     }
 
-    /// Has what is different written of those frozen pages that have a twin.
+    /// Adds deltas for the frozen pages that have a pre-image.
     fn write_frozen_deltas(&self, pages: Range<u64>, deltas: &mut CommitDeltas<'_>) -> Result<()> {
-        let Some(twins) = &self.twins else { return Ok(()) };
+        let Some(pre_images) = &self.pre_images else { return Ok(()) };
         let destination = Destination::Commit(deltas.commit());
         // What lies behind the end is no part of the file.
         let whole = self.backing.len() / PAGE_BYTES as u64;
-        for page in pages.filter(|page| twins.has(*page) && *page < whole) {
+        for page in pages.filter(|page| pre_images.has(*page) && *page < whole) {
             // Nobody waits for that with a page of ours.
             deltas.make_room()?;
             let word = self.word(page);
             let Ok(before) = word.begin_protect(destination.epoch()) else { continue };
             // What is frozen is protected.
-            let added = self.add_delta(deltas, page, twins.take(page), copy_slots::bytes_of(self, page));
+            let added = self.add_delta(deltas, page, pre_images.take(page), copy_slots::bytes_of(self, page));
             // Whoever has it pinned may have copied what was stored and taken back, and tells that by the version alone.
             let Some(bytes) = added.filter(|bytes| *bytes > 0 || before.pins() == 0) else {
                 // Frozen as before, to be written whole.
@@ -336,10 +345,10 @@ impl Participant for Region {
         let give_up = || {
             // Their pages are newer, and stay dirty.
             let Some(saved) = &self.saved else { return };
-            while let Some(SavedPage { page, copy, twin }) = saved.next() {
+            while let Some(SavedPage { page, copy, pre_image }) = saved.next() {
                 saved.slots.give_back(copy);
-                if let (Some(twins), Some(twin)) = (&self.twins, twin) {
-                    twins.give_back(twin);
+                if let (Some(pre_images), Some(pre_image)) = (&self.pre_images, pre_image) {
+                    pre_images.give_back(pre_image);
                 }
                 self.word(page).finish_write(None);
             }

@@ -31,7 +31,7 @@ impl Slot {
 }
 
 impl CopySlots {
-    /// Room for so many copies, which takes memory as it is used.
+    /// Room for this many copies, which takes memory as it is used.
     pub(crate) fn new(slots: u32) -> io::Result<Self> {
         let mut memory = Reservation::zeroed(slots as usize * PAGE_BYTES, PAGE_BYTES)?;
         memory.leave_out_on_fork()?;
@@ -44,12 +44,16 @@ impl CopySlots {
 
     /// Takes a slot if one is free.
     pub(crate) fn take(&self) -> Option<Slot> {
-        self.free.pop().map(Slot)
+        let slot = self.free.pop().map(Slot);
+        debug_assert!(slot.as_ref().is_none_or(|slot| (slot.0 as usize) < self.free.capacity()));
+        slot
     }
 
     /// Gives a slot back.
     pub(crate) fn give_back(&self, slot: Slot) {
-        let _ = self.free.push(slot.0);
+        debug_assert!((slot.0 as usize) < self.free.capacity());
+        let given_back = self.free.push(slot.0);
+        debug_assert!(given_back.is_ok(), "a slot was given back twice");
     }
 
     /// Copies a page of ours (its word is busy), which is in memory and protected.

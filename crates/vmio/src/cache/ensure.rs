@@ -14,9 +14,9 @@ const STEP_PAGES: usize = WINDOW_PAGES_MAX;
 impl Region {
     /// Whether a load of the page would go through, and not to poison.
     #[inline]
-    pub(crate) fn is_in_sight(&self, page: u64) -> bool {
-        let word = self.glance(page);
-        word.is_in_sight() && !word.is_poisoned()
+    pub(crate) fn is_active(&self, page: u64) -> bool {
+        let word = self.peek(page);
+        word.is_active() && !word.is_poisoned()
     }
 
     /// Makes pages resident that are not, neighbours with one read. An error comes with the page that it is about.
@@ -27,7 +27,7 @@ impl Region {
     /// The same, as long as `goes_on`, which is asked before each step.
     pub(crate) fn ensure_while(&self, pages: Range<u64>, goes_on: impl Fn() -> bool) -> Result<(), (u64, FaultError)> {
         let mut next = pages.start;
-        while let Some(absent) = (next..pages.end).find(|page| !self.is_in_sight(*page)) {
+        while let Some(absent) = (next..pages.end).find(|page| !self.is_active(*page)) {
             if !goes_on() {
                 break;
             }
@@ -42,8 +42,8 @@ impl Region {
 
     fn ensure_page(&self, page: u64, wanted: u64) -> Result<(), FaultError> {
         loop {
-            let word = self.glance(page);
-            if word.is_in_sight() {
+            let word = self.peek(page);
+            if word.is_active() {
                 // It holds poison for those who load: here it is an error, as for a pin.
                 return if word.is_poisoned() { Err(FaultError::Unreadable(self.why_poisoned(page))) } else { Ok(()) };
             }

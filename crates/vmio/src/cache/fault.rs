@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use crate::backing::Access;
 use crate::budget::Taken;
+use crate::cache::evictor::Goal;
 use crate::cache::read_failures::ReadFailure;
-use crate::cache::reclaim::Goal;
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
-use crate::engine::HideableFrames;
+use crate::engine::DeactivatableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
@@ -26,7 +26,7 @@ const ROUNDS_MAX: u32 = 4;
 /// Whose faults are handled here.
 pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
-/// Why a page could not be had.
+/// Why a page could not be brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultError {
     /// It could not be read, or did not verify.
@@ -81,7 +81,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
         FaultAccess::Unknown => {
             let word = region.word(place.page).load();
             let may_be_store = word.is_settled_resident() && !word.is_poisoned();
-            may_be_store && region.access == Access::ReadWrite && region.hideable().is_none()
+            may_be_store && region.access == Access::ReadWrite && region.deactivatable().is_none()
         }
     };
     let outcome = region.fault_run(place, 1, store);
@@ -100,7 +100,7 @@ impl Region {
         self.fault_run(Place { view: 0, page }, 1, store)
     }
 
-    /// As [`Self::fault`] at one of the region's views, where it is in sight afterwards, and for the first of some pages
+    /// As [`Self::fault`] at one of the region's views, where the page is mapped afterwards, and for the first of some pages
     /// that are wanted. If it must be read, those of the others that are absent as well come with the same read, as far
     /// as they are neighbours and the budget has pages for them.
     pub(crate) fn fault_run(&self, place: Place, wanted: u64, store: bool) -> Result<(), FaultError> {
@@ -111,9 +111,9 @@ impl Region {
         let _verifier_may_panic = AbortOnUnwind::new();
         let mut inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
         let word = self.word(page);
-        let mut glanced = Some(self.glance(page));
+        let mut peeked = Some(self.peek(page));
         loop {
-            let seen = glanced.take().unwrap_or_else(|| word.load());
+            let seen = peeked.take().unwrap_or_else(|| word.load());
             match seen.state() {
                 State::Absent => {
                     if inside.as_ref().is_some_and(|inside| !inside.has_page()) {
@@ -123,22 +123,22 @@ impl Region {
                         continue;
                     }
                     if let Ok(before) = self.begin_load(page) {
-                        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+                        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
                         if page >= self.pages() {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
-                        let is_paid = inside.as_mut().map(InSpan::take_page).is_some();
+                        let is_charged = inside.as_mut().map(InSpan::take_page).is_some();
                         probes::miss_begin(self.address_at(place), store);
-                        let loaded = self.load(place, wanted, before, store, is_paid);
+                        let loaded = self.load(place, wanted, before, store, is_charged);
                         probes::miss_end(self.address_at(place), loaded.is_ok());
                         return loaded;
                     }
                 }
                 State::Clean | State::Dirty => {
-                    if let Some(frames) = self.hideable() {
-                        match word.begin_reveal() {
-                            Ok(before) => return self.reveal(frames, place, before, store),
+                    if let Some(frames) = self.deactivatable() {
+                        match word.begin_reactivate() {
+                            Ok(before) => return self.reactivate(frames, place, before, store),
                             Err(_) => continue,
                         }
                     }
@@ -163,8 +163,8 @@ impl Region {
                     self.shared.count(cpu::current(), Counter::FaultWaits, 1);
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
-                    if self.hideable().is_some() && !self.shares_addresses && word.load().is_resident() {
-                        // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.
+                    if self.deactivatable().is_some() && !self.shares_addresses && word.load().is_resident() {
+                        // The other thread has most likely mapped it: the instruction, or the caller, tries again.
                         return Ok(());
                     }
                 }
@@ -172,26 +172,28 @@ impl Region {
         }
     }
 
-    /// A touch of a page that is in memory, but out of sight. Or in sight, where a neighbour was hidden at the same
-    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or in sight at another address.
-    pub(crate) fn reveal(
+    /// A minor fault: a touch of an inactive page. Or of an active one, where a neighbour was deactivated at the same
+    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or of one mapped at another address only.
+    pub(crate) fn reactivate(
         &self,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         place: Place,
         before: Snapshot,
         store: bool,
     ) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(place.page).load().state(), State::Upgrading);
+        debug_assert!(before.is_settled_resident());
         let shared = &*self.shared;
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
-        // To protect it is to forget what the kernel has noted of it here. Of hidden pages, the words know all.
-        let forgets_nothing = || before.is_hidden() || self.shares_addresses && !self.was_stored_at(place);
+        // To protect it is to forget what the kernel has noted of it here. Of inactive pages, the words know all.
+        let forgets_nothing = || before.is_inactive() || self.shares_addresses && !self.was_stored_at(place);
         let protect = !store && !before.needs_write() && forgets_nothing();
-        let shown = match frames.reveal(self.address_at(place), protect) {
-            Ok(shown) => shown,
+        let newly_mapped = match frames.reactivate(self.address_at(place), protect) {
+            Ok(newly_mapped) => newly_mapped,
             Err(error) => {
-                self.word(page).fail_reveal(before);
+                self.word(page).fail_reactivate(before);
                 return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
             }
         };
@@ -200,16 +202,16 @@ impl Region {
             (false, true) => Some(epoch),
             (false, false) => None,
         };
-        if !before.is_hidden() {
-            self.word(page).finish_reveal(dirty_in, None);
+        if !before.is_inactive() {
+            self.word(page).finish_reactivate(dirty_in, None);
         } else {
             let order = self.order();
-            let frequency = order.policy.frequency_of_rescued(before.frequency());
-            order.move_rescued(cpu::current(), before.frequency(), frequency);
-            self.word(page).finish_reveal(dirty_in, Some(frequency));
+            let frequency = order.policy.frequency_of_reactivated(before.frequency());
+            order.move_reactivated(cpu::current(), before.frequency(), frequency);
+            self.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
-        if before.is_hidden() || self.shares_addresses && shown {
-            shared.count(cpu::current(), Counter::SoftMisses, 1);
+        if before.is_inactive() || self.shares_addresses && newly_mapped {
+            shared.count(cpu::current(), Counter::MinorFaults, 1);
         }
         if store && !was_dirty {
             self.count_dirty(page);
@@ -219,12 +221,14 @@ impl Region {
 
     /// A store to a resident page that is protected: because it is clean, or because its span was protected.
     fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(page).load().state(), State::Upgrading);
+        debug_assert!(before.is_settled_resident() && !before.is_poisoned());
         let shared = &*self.shared;
         let core = cpu::current();
         shared.count(core, Counter::WriteProtectFaults, 1);
         shared.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
-        self.keep_twin(page, before);
+        self.keep_pre_image(page, before);
         let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
@@ -259,7 +263,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes so many pages for a fault, evicting if it must; false if others are faster.
+    /// Takes this many pages for a fault, evicting if it must; false if others are faster.
     pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
         for _ in 0..ROUNDS_MAX {
             let event = self.freed_event();
@@ -269,13 +273,13 @@ impl Shared {
                 }
                 return true;
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            reclaimer.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
-            let _ = self.spare_reclaimers.push(reclaimer);
+            evictor.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
+            let _ = self.spare_evictors.push(evictor);
         }
         false
     }
@@ -294,13 +298,13 @@ impl Shared {
             if self.help_write(core) {
                 continue;
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let pass = reclaimer.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
-            let _ = self.spare_reclaimers.push(reclaimer);
+            let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
+            let _ = self.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 since = Instant::now();
                 continue;

@@ -35,7 +35,7 @@ impl HugePages {
 
 impl Region {
     /// Brings in the whole span of a page that the caller has made Loading, if its misses are for that; else the page is as it
-    /// was. So many pages from it on are wanted.
+    /// was. This many pages from it on are wanted.
     #[inline(never)]
     pub(super) fn load_huge_page(&self, core: usize, page: u64, wanted: u64) -> bool {
         let number = span_of(page);

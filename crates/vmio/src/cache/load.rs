@@ -16,7 +16,7 @@ use crate::options::OnReadError;
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::visit::Queue;
-use crate::page::word::{Loaded, Snapshot};
+use crate::page::word::{Loaded, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::{Counter, Timed};
@@ -24,11 +24,11 @@ use crate::telemetry::layout::Latency;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// Neighbouring pages whose words we have made Loading, paid for, and that one read brings in.
+/// Neighbouring pages whose words we have made Loading, which are charged, and which one read brings in.
 struct Run {
     pages: Range<u64>,
     missed: u64,
-    /// At which of the region's addresses they come in sight.
+    /// At which of the region's addresses they are mapped.
     view: usize,
     /// From here up to `unit_end` they belong to the missed page's unit; those below are read ahead, going down.
     unit_start: u64,
@@ -86,8 +86,9 @@ impl Region {
         wanted: u64,
         before: Snapshot,
         store: bool,
-        is_paid: bool,
+        is_charged: bool,
     ) -> Result<(), FaultError> {
+        debug_assert_eq!(self.word(place.page).load().state(), State::Loading);
         let shared = &*self.shared;
         let page = place.page;
         let _timed = Timed::since(Instant::now(), &shared.counters, Latency::Miss);
@@ -99,7 +100,7 @@ impl Region {
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.measures_misses.then(Instant::now);
-        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_paid);
+        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
@@ -134,24 +135,24 @@ impl Region {
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Takes a missed page's budget, unless it has it, and that of so many neighbours; returns for how many it got it. In
+    /// Takes a missed page's budget, unless it has it, and that of this many neighbours; returns for how many it got it. In
     /// a cache that is full of pages that stay, the missed one has to do.
-    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_paid: bool) -> Result<u32, &'static str> {
-        if is_paid {
-            // Who holds a page does not wait for more.
+    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_charged: bool) -> Result<u32, &'static str> {
+        if is_charged {
+            // A thread that holds a page does not wait for more.
             let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
             let taken = fits && self.shared.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
         }
-        let price = self.price(page);
+        let charge = self.charge_of(page);
         // The page itself is counted.
-        self.make_room(core, price - 1 + neighbours);
-        // Not for ever: who waits is counted in its span and keeps its tables from being given back.
-        let all = neighbours > 0 && self.shared.take_some(core, price + neighbours);
+        self.make_room(core, charge - 1 + neighbours);
+        // Not for ever: a thread that waits is counted in its span and keeps its tables from being given back.
+        let all = neighbours > 0 && self.shared.take_some(core, charge + neighbours);
         if !all {
-            self.shared.take_pages(core, price)?;
+            self.shared.take_pages(core, charge)?;
         }
-        self.pay(page, price);
+        self.charge(page, charge);
         Ok(if all { neighbours } else { 0 })
     }
 
@@ -173,9 +174,9 @@ impl Region {
         let page = place.page;
         let mut run = Run::alone(place);
         let advised = self.window_to_read(page);
-        // Who wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
+        // A caller that wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
         // to guess.
-        let guesses = advised.is_none() && wanted == 1 && (!store || self.hideable().is_some());
+        let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
         let sequence = guesses.then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
@@ -227,7 +228,7 @@ impl Region {
     /// Makes a page Loading if it is absent and has to be read.
     fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
-        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         let wanted = !self.is_fresh(page, before) && page < self.pages();
         if !wanted {
             self.forget_load(page);
@@ -240,10 +241,10 @@ impl Region {
         if !self.claim_neighbour(page) {
             return false;
         }
-        let price = self.price(page);
-        let taken = self.at_ceiling(price - 1).is_none() && self.shared.budget.take(core, price).is_some();
+        let charge = self.charge_of(page);
+        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.budget.take(core, charge).is_some();
         if taken {
-            self.pay(page, price)
+            self.charge(page, charge)
         } else {
             self.forget_load(page)
         }
@@ -354,14 +355,14 @@ impl Region {
     }
 
     /// Makes Loading pages visible that were read because they are wanted; on an error some of them have been given up.
-    pub(super) fn show_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
+    pub(super) fn install_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
-        let shown = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
-        shown.map_err(|refused| FaultError::Refused(refused.code))
+        let installed = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
+        installed.map_err(|refused| FaultError::Refused(refused.code))
     }
 
     /// Settles a Loading page that has been read ahead, by the bytes that have arrived or an error number below zero. False if
-    /// it cannot be shown, and is Loading as before.
+    /// it cannot be mapped, and is Loading as before.
     pub(super) fn show_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
         // What somebody else may have appended to the file is none of the mapping's.
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
@@ -389,11 +390,11 @@ impl Region {
         let first = place.page;
         let timed = self.shared.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
-        // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
+        // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
         let leave = if store { self.leave_to_store(pages.clone()) } else { None };
         let store = leave.is_some();
-        let may_be_dirty = store || self.hideable().is_some();
+        let may_be_dirty = store || self.deactivatable().is_some();
         let epoch = may_be_dirty.then(|| {
             self.announce_dirty(first);
             self.announce_dirty(pages.end - 1)
@@ -409,8 +410,8 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            if let Some(twins) = self.twins.as_ref().filter(|_| store && !loaded.fresh) {
-                twins.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
+            if let Some(pre_images) = self.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
+                pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,
@@ -440,7 +441,7 @@ impl Region {
         self.accept_read(core, (page, len), data, bytes)
     }
 
-    /// Counts a read of whole pages that has brought so many bytes of a file of that length, and makes up for what lies behind
+    /// Counts a read of whole pages that has brought this many bytes of a file of that length, and makes up for what lies behind
     /// the end.
     pub(super) fn accept_read(
         &self,

@@ -21,7 +21,7 @@ struct Slot {
 }
 
 impl MergeBuffers {
-    /// Buffers of so many pages each. They cost nothing until they are touched.
+    /// Buffers of this many pages each. They cost nothing until they are touched.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> io::Result<Self> {
         let mut end = 0;
         let slot = |pages| {
@@ -38,7 +38,7 @@ impl MergeBuffers {
         self.memory.addresses()
     }
 
-    /// Takes one of exactly so many pages. Where all of those are in use it has memory of its own.
+    /// Takes one of exactly this many pages. Where all of those are in use it has memory of its own.
     pub(crate) fn take(self: &Arc<Self>, pages: usize) -> io::Result<MergeBuffer> {
         let fits = |slot: &Slot| slot.pages.len() == pages && !slot.taken.swap(true, Ordering::Acquire);
         let home = match self.slots.iter().position(fits) {

@@ -6,16 +6,17 @@ mod builder;
 mod commit;
 mod copy_slots;
 mod ensure;
+pub(crate) mod evictor;
 pub(crate) mod fault;
 pub(crate) mod fetch;
-mod hiding;
 mod huge_pages;
+mod inactive;
 mod load;
 pub(crate) mod merge_buffers;
 pub(crate) mod overhead;
 pub(crate) mod page_buffers;
+mod pre_images;
 pub(crate) mod read_failures;
-pub(crate) mod reclaim;
 pub(crate) mod refusal;
 pub(crate) mod region;
 mod residents;
@@ -27,8 +28,7 @@ pub(crate) mod strided;
 mod sync;
 pub(crate) mod tables;
 pub(crate) mod tenant;
-mod turns;
-mod twins;
+mod victim_selection;
 pub(crate) mod views;
 mod whole_spans;
 mod worker;
@@ -53,63 +53,76 @@ use crate::sys::fork::Generation;
 use crate::sys::thread::OwnThread;
 use crate::telemetry::counters::{PageCounts, Stats};
 
-/// A budget of memory that any number of mappings share. A handle: cloning it gives another one.
+/// A budget of memory that any number of mappings share. A handle: a clone is the same cache.
 ///
 /// The budget covers resident pages, the page tables and page words of the spans that they lie in, and the buffers of the
 /// workers. It is used up only as pages are touched.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> vmio::Result<()> {
+/// let cache = vmio::Cache::builder().capacity(64 << 20).build()?;
+/// println!("{:?} of {} bytes: {:?}", cache.engine(), cache.capacity_bytes(), cache.stats());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Cache {
-    tender: Tender,
+    backend: FaultBackend,
 }
 
-/// Who keeps a cache within its budget.
+/// What handles a cache's faults and keeps it within its budget. (Not to be confused with a [`Backing`](crate::backing::Backing),
+/// which is what a mapping maps.)
 #[derive(Clone)]
-pub(crate) enum Tender {
+pub(crate) enum FaultBackend {
     /// Workers that evict what vmio's own faults have brought in.
     Workers(Arc<CacheCore>),
-    /// A steward that watches what the kernel's faults have brought in.
-    Steward(Arc<ManagedCore>),
+    /// A background reclaimer that watches what the kernel's faults have brought in.
+    Reclaimer(Arc<ManagedCore>),
     /// The kernel module, whose memory it is.
     Module(Arc<KernelCore>),
 }
 
 impl Cache {
-    /// Options for a new cache.
+    /// Returns the options of a new cache, with their defaults.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::new()
     }
 
-    pub(crate) fn tender(&self) -> &Tender {
-        &self.tender
+    pub(crate) fn backend(&self) -> &FaultBackend {
+        &self.backend
     }
 
     /// The process that built it.
     pub(crate) fn generation(&self) -> Generation {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.generation,
-            Tender::Steward(core) => core.steward.generation(),
-            Tender::Module(core) => core.module.generation(),
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.generation,
+            FaultBackend::Reclaimer(core) => core.reclaimer.generation(),
+            FaultBackend::Module(core) => core.module.generation(),
         }
     }
 
-    /// Whether this is a handle to the cache that those workers tend.
+    /// Whether this is a handle to the cache of those workers.
     pub(crate) fn is_of_core(&self, other: &Arc<CacheCore>) -> bool {
-        matches!(&self.tender, Tender::Workers(core) if Arc::ptr_eq(core, other))
+        matches!(&self.backend, FaultBackend::Workers(core) if Arc::ptr_eq(core, other))
     }
 
-    /// Whether this is a handle to the cache that this steward tends.
-    pub(crate) fn is_of_steward(&self, other: &Arc<ManagedCore>) -> bool {
-        matches!(&self.tender, Tender::Steward(core) if Arc::ptr_eq(core, other))
+    /// Whether this is a handle to the cache of this reclaimer.
+    pub(crate) fn is_of_reclaimer(&self, other: &Arc<ManagedCore>) -> bool {
+        matches!(&self.backend, FaultBackend::Reclaimer(core) if Arc::ptr_eq(core, other))
     }
 
     /// Whether this is a handle to the cache of that memory.
     pub(crate) fn is_of_kernel(&self, other: &Arc<KernelCore>) -> bool {
-        matches!(&self.tender, Tender::Module(core) if Arc::ptr_eq(core, other))
+        matches!(&self.backend, FaultBackend::Module(core) if Arc::ptr_eq(core, other))
     }
 
-    /// A cache for a forked child of the process that built this one: the two keep one budget together, and so do further children. What
-    /// one of them does not use the others may; if all want more, each has an equal share. What a process leaves in memory when it ends is
-    /// given up by the others as far as they have the same files mapped.
+    /// Makes a cache for a forked child of the process that built this one. The two keep one budget together, and so do further
+    /// children. What one of them does not use the others may; if all want more, each has an equal share. What a process leaves in
+    /// memory when it ends is given up by the others as far as they have the same files mapped.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> vmio::Result<()> {
@@ -122,74 +135,77 @@ impl Cache {
     /// ```
     ///
     /// # Errors
+    ///
     /// [`Error::BadOption`] with another engine than [`Engine::Managed`]; [`Error::System`] if its thread cannot be started.
     pub fn in_child(&self) -> Result<Cache> {
-        let Tender::Steward(parent) = &self.tender else {
+        let FaultBackend::Reclaimer(parent) = &self.backend else {
             let expected = "Managed: with the others a child has none of its parent's pages";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", self.engine()), expected });
         };
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
         let core = ManagedCore::start_in_child(parent, generation);
-        let core = core.map_err(Error::system("starting the steward of the cache"))?;
-        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
+        let core = core.map_err(Error::system("starting the reclaimer of the cache"))?;
+        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
-    /// The engine that serves its mappings; what [`Engine::Auto`] has become.
+    /// Returns the engine of the cache; never [`Engine::Auto`], but the one that stands for it here.
     pub fn engine(&self) -> Engine {
-        match &self.tender {
-            Tender::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => Engine::ReaderThread,
-            Tender::Workers(_) => Engine::Sigbus,
-            Tender::Steward(_) => Engine::Managed,
-            Tender::Module(_) => Engine::Kernel,
+        match &self.backend {
+            FaultBackend::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => {
+                Engine::ReaderThread
+            }
+            FaultBackend::Workers(_) => Engine::Sigbus,
+            FaultBackend::Reclaimer(_) => Engine::Managed,
+            FaultBackend::Module(_) => Engine::Kernel,
         }
     }
 
-    /// The descriptors by which the kernel module knows the cache, with [`Engine::Kernel`], by which vmio looks at the process's memory, with
-    /// [`Engine::Managed`], or by which it puts pages there: for programs that close whatever they find open, and must not close
-    /// these. Another is that of each mapping ([`crate::Mapping::descriptor`]). Those of memory files are not among them.
+    /// Returns the descriptors that the cache needs, for programs that close whatever they find open, and must not close these: of the
+    /// kernel module ([`Engine::Kernel`]), of the process's memory ([`Engine::Managed`]), or those by which pages are mapped and
+    /// unmapped. Each mapping has another one ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.tender {
-            Tender::Module(core) => vec![core.module.descriptor()],
-            Tender::Steward(core) => core.steward.descriptors().into(),
-            Tender::Workers(core) => {
+        match &self.backend {
+            FaultBackend::Module(core) => vec![core.module.descriptor()],
+            FaultBackend::Reclaimer(core) => core.reclaimer.descriptors().into(),
+            FaultBackend::Workers(core) => {
                 let shared = &core.shared;
                 shared.frames.descriptors().into_iter().chain(shared.unmapper.descriptor()).collect()
             }
         }
     }
 
-    /// Bytes that its pages may take.
+    /// Returns the bytes that the pages of the cache may take.
     pub fn capacity_bytes(&self) -> u64 {
-        let pages = match &self.tender {
-            Tender::Workers(core) => core.shared.capacity_pages(),
-            Tender::Steward(core) => core.steward.capacity_pages(),
-            Tender::Module(core) => core.module.capacity_pages(),
+        let pages = match &self.backend {
+            FaultBackend::Workers(core) => core.shared.capacity_pages(),
+            FaultBackend::Reclaimer(core) => core.reclaimer.capacity_pages(),
+            FaultBackend::Module(core) => core.module.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
     }
 
     /// What it keeps for itself beside its pages.
     fn overhead(&self) -> Overhead {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.overhead,
-            Tender::Steward(_) | Tender::Module(_) => Overhead::LEAST,
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.overhead,
+            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => Overhead::LEAST,
         }
     }
 
     /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
     fn least_capacity_pages(&self) -> u64 {
-        match &self.tender {
-            Tender::Workers(core) => core.shared.least_capacity_pages(),
-            Tender::Steward(_) | Tender::Module(_) => overhead::PAGES_MIN,
+        match &self.backend {
+            FaultBackend::Workers(core) => core.shared.least_capacity_pages(),
+            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => overhead::PAGES_MIN,
         }
     }
 
-    /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.
+    /// Returns what the cache holds and what it has done so far; zeros in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
-        match &self.tender {
-            Tender::Workers(core) => core.stats(),
-            Tender::Steward(core) => core.steward.stats(),
-            Tender::Module(core) => core.module.stats(),
+        match &self.backend {
+            FaultBackend::Workers(core) => core.stats(),
+            FaultBackend::Reclaimer(core) => core.reclaimer.stats(),
+            FaultBackend::Module(core) => core.module.stats(),
         }
     }
 }
@@ -222,7 +238,7 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// The shared state and the workers that tend it; ends them when the last handle and the last mapping are gone.
+/// The shared state and its workers, which end with the last handle and the last mapping.
 pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fetchers: Fetchers,

@@ -11,7 +11,7 @@ pub(super) const PAGES_MIN: u64 = 256;
 
 const MERGE_BUFFER_BYTES: u64 = (BATCH_PAGES * PAGE_BYTES) as u64;
 /// Two merge buffers are counted at least, and no more than this fraction of the capacity, as a divisor, holds: a program that asks for many
-/// workers of a small cache shall have them.
+/// workers of a small cache are to have them.
 const MERGE_BUFFERS_MIN: u64 = 2;
 const MERGE_BUFFERS_SHARE: u64 = 8;
 /// Lists, page buffers, stacks, and the counters (a page, and one more a core).
@@ -25,7 +25,7 @@ impl Overhead {
     /// Of the smallest cache, and of one without workers.
     pub(super) const LEAST: Overhead = Overhead(MERGE_BUFFERS_MIN * MERGE_BUFFER_BYTES + OTHER_BYTES);
 
-    /// Of a cache with so many workers, whose capacity will be no less than that.
+    /// Of a cache with this many workers, whose capacity will be no less than that.
     pub(super) fn of(workers: usize, least_bytes: u64) -> Self {
         // And that of a thread that syncs; the others' memory has room for it where there are two workers, one of which works at a time.
         let beside = u64::from(workers > MERGE_BUFFERS_MIN as usize);
@@ -39,7 +39,7 @@ impl Overhead {
         merge_buffers_max(least_bytes).saturating_sub(1).max(MERGE_BUFFERS_MIN) as usize
     }
 
-    /// The memory that a cache of so many pages may use.
+    /// The memory that a cache of this many pages may use.
     pub(super) const fn capacity_bytes(self, pages: u32) -> u64 {
         self.0 + pages as u64 * PAGE_BYTES as u64
     }
@@ -67,7 +67,7 @@ fn merge_buffers_max(least_bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::Cache;
-    use crate::cache::Tender;
+    use crate::cache::FaultBackend;
 
     const MIB: u64 = 1 << 20;
 
@@ -76,7 +76,9 @@ mod tests {
     fn pages_and_merge_buffers_are_within_the_capacity() {
         for (workers, capacity) in [(4, 80 * MIB), (16, 512 * MIB), (200, 512 * MIB)] {
             let cache = Cache::builder().workers(workers).capacity(capacity).build().unwrap();
-            let Tender::Workers(core) = cache.tender() else { return };
+            let FaultBackend::Workers(core) = cache.backend() else {
+                return test_depth::skipped("only the managed engine is available, which has no workers");
+            };
             let buffers = core.shared.merge_buffers.addresses().len() as u64;
             assert!(cache.capacity_bytes() + buffers <= capacity, "{workers} workers: {buffers} of buffers");
             cache.resize(2 * capacity).unwrap();

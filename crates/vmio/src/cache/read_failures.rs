@@ -1,4 +1,4 @@
-//! Pages that could not be had: how many, and the first that nobody has asked about.
+//! Pages that could not be brought in: how many, and the first that nobody has asked about.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// What is known of the pages of a mapping that could not be had.
+/// What is known of the pages of a mapping that could not be brought in.
 #[derive(Default)]
 pub(crate) struct ReadFailures {
     /// Counted before anything else may stand in the page's place.

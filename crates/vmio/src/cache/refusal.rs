@@ -10,35 +10,36 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu, own_memory};
 use crate::telemetry::counters::Counter;
 
-/// A byte of a mapping that cannot be had, and why. For libraries on top of this one that have a handler of SIGBUS.
+/// A byte of a mapping that is not available, and why. For libraries on top of this one that have a handler of SIGBUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The first address of the mapping.
     pub mapping: usize,
-    /// Which byte of the mapping it is, by its page.
+    /// The offset in the mapping of the byte's page.
     pub offset: u64,
-    /// Why.
+    /// Why the page is not available.
     pub why: WhyUnavailable,
 }
 
-/// Why a page of a mapping cannot be had.
+/// Why a page of a mapping is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyUnavailable {
-    /// It lies behind the end of the mapping, or of the file.
+    /// The page lies behind the end of the mapping, or of the file.
     BehindEnd,
-    /// It could not be read.
+    /// The page could not be read.
     NotRead,
-    /// The cache is full of pages that cannot be written: the system's number for it, or 0 if it has none.
+    /// The cache is full of pages that cannot be written: the system's error number, or 0 if there is none.
     NotWritten(i32),
-    /// For another reason.
+    /// Another reason.
     Other,
 }
 
-/// Tries an access again that was refused, in the thread that it was refused to, and says why if the page still cannot be had. None if no
-/// mapping of a cache with faults of its own has the address. Async-signal-safe: for handlers of SIGBUS
-/// ([`crate::on_unresolved_sigbus`]) in processes whose cache has reader threads. These refuse a page for a while without looking at it
-/// again.
+/// Tries a refused access again, in the calling thread, and returns why the page is not available if it still is not. `None` if no
+/// mapping has the address whose faults vmio handles.
+///
+/// Async-signal-safe: for handlers of SIGBUS ([`crate::on_unresolved_sigbus`]) in processes whose cache has reader threads. These refuse
+/// a page for a while without reading it again.
 pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavailable>> {
     let region = REGIONS.find(address)?;
     let place = region.place_of(address)?;

@@ -9,14 +9,14 @@ use crate::backing::{Access, Backing};
 use crate::cache::fetch::OpenRequests;
 use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::cache::twins::Twins;
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
-use crate::engine::{Frames, HideableFrames};
+use crate::engine::{DeactivatableFrames, Frames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
@@ -45,13 +45,13 @@ pub(crate) struct Region {
     pub(crate) journaled: Option<Arc<JournaledBacking>>,
     /// Copies for commits, and from before stores; there if it is journaled.
     pub(super) saved: Option<SavedPages>,
-    pub(super) twins: Option<Twins>,
+    pub(super) pre_images: Option<PreImages>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
     pub(crate) unit: Unit,
     range: Reservation,
-    hideable: Option<Box<dyn HideableFrames>>,
+    deactivatable: Option<Box<dyn DeactivatableFrames>>,
     /// If it has a floor or a ceiling.
     pub(crate) tenant: Option<Arc<Tenant>>,
     pub(super) views: Views,
@@ -83,19 +83,19 @@ pub(crate) struct Region {
     /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
     pub(crate) sync_is_incomplete: AtomicBool,
     /// One sync, or change of length, at a time: there are two epochs only.
-    sync_turn: FutexLock,
+    sync_lock: FutexLock,
     failures: Mutex<Failures>,
     pub(crate) read_failures: ReadFailures,
 }
 
-/// The right to sync the region or to change its length.
-pub(crate) struct Turn<'a> {
+/// Holds the sync lock of a region: a sync or a change of its length is under way.
+pub(crate) struct SyncGuard<'a> {
     region: &'a Region,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SyncGuard<'_> {
     fn drop(&mut self) {
-        self.region.sync_turn.release();
+        self.region.sync_lock.release();
     }
 }
 
@@ -155,8 +155,8 @@ fn installs_spans(shared: &Shared) -> bool {
 }
 
 /// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
-fn reserve_hideable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn HideableFrames>)> {
-    match shared.engine.hideable(len, GRANULE_BYTES) {
+fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
+    match shared.engine.deactivatable(len, GRANULE_BYTES) {
         Ok(range_and_frames) => Some(range_and_frames),
         Err(error) => {
             tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
@@ -195,15 +195,16 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let copies = SavedPages::of(&options).and_then(|saved| Ok((saved, Twins::of(&options, reserved, &shared)?)));
-        let (saved, twins) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
+        let copies =
+            SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
         let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
             let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
-            let (mut range, hideable) = match tracked.then(|| reserve_hideable(&shared, reserved)).flatten() {
+            let (mut range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
                 Some((range, frames)) => (range, Some(frames)),
                 None => {
                     let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
@@ -218,25 +219,25 @@ impl Region {
             )?;
             let of_spans = || DirtySpans::new(spans as u64);
             let open_spans = journaled.is_some().then(of_spans).transpose()?;
-            Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, of_spans()?, open_spans))
+            Ok((range, deactivatable, SparseArray::new(pages)?, SparseArray::new(spans)?, of_spans()?, open_spans))
         };
-        let (range, hideable, words, spans, dirty_spans, open_spans) =
+        let (range, deactivatable, words, spans, dirty_spans, open_spans) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
             first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64, len)),
-            shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
+            shares_addresses: hint == FrameHint::SharedAddresses && deactivatable.is_some(),
             shared,
             backing,
             journaled,
             saved,
-            twins,
+            pre_images,
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,
             unit,
             range,
-            hideable,
+            deactivatable,
             tenant,
             huge_pages,
             read_ahead_until: AtomicU64::new(0),
@@ -255,7 +256,7 @@ impl Region {
             reuse: AtomicU8::new(0),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
-            sync_turn: FutexLock::default(),
+            sync_lock: FutexLock::default(),
             failures: Mutex::new(Failures::default()),
             read_failures: ReadFailures::default(),
         })
@@ -309,7 +310,7 @@ impl Region {
         first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
     }
 
-    /// What is left of some pages within the mapping. Who shortens it waits for the span's lock afterwards: with the lock,
+    /// What is left of some pages within the mapping. The thread that shortens it waits for the span's lock afterwards: with the lock,
     /// these are pages that are not being cut off.
     pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
         pages.start..pages.end.min(self.pages()).max(pages.start)
@@ -386,14 +387,14 @@ impl Region {
         self.read_ahead_until.store(span, Ordering::Relaxed);
     }
 
-    /// Its frames, if they can be hidden and the kernel notes their stores.
-    pub(crate) fn hideable(&self) -> Option<&dyn HideableFrames> {
-        self.hideable.as_deref()
+    /// Its frames, if they can be deactivated and the kernel notes their stores.
+    pub(crate) fn deactivatable(&self) -> Option<&dyn DeactivatableFrames> {
+        self.deactivatable.as_deref()
     }
 
     /// Its frames.
     pub(crate) fn frames(&self) -> &dyn Frames {
-        match &self.hideable {
+        match &self.deactivatable {
             Some(frames) => &**frames,
             None => &*self.shared.frames,
         }
@@ -404,7 +405,7 @@ impl Region {
         self.shared.engine.detach(&self.range);
     }
 
-    /// Whether pages may be in memory and not in sight at an address that a view of the region has.
+    /// Whether a page may be in memory and not mapped at one of the region's views.
     pub(crate) fn shares_addresses(&self) -> bool {
         self.shares_addresses
     }
@@ -510,7 +511,7 @@ impl Region {
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
         let (word, order) = (self.word(page), self.order());
         let before = word.load();
-        if before.is_hidden() {
+        if before.is_inactive() {
             order.eviction_queue.add_pages(-1);
         }
         order.note_queue(cpu::current(), before.frequency(), -1);
@@ -527,22 +528,22 @@ impl Region {
         self.order().remove_pages(words.filter(|word| word.is_resident()));
     }
 
-    // ---- taking turns
+    // ---- the sync lock
 
     /// Waits until no sync and no change of length is under way. The caller has signals blocked.
-    pub(crate) fn take_turn(&self) -> Turn<'_> {
-        self.sync_turn.acquire();
-        Turn { region: self }
+    pub(crate) fn lock_sync(&self) -> SyncGuard<'_> {
+        self.sync_lock.acquire();
+        SyncGuard { region: self }
     }
 
-    /// As [`Self::take_turn`], if it is free.
-    pub(crate) fn try_take_turn(&self) -> Option<Turn<'_>> {
-        self.sync_turn.try_acquire().then(|| Turn { region: self })
+    /// As [`Self::lock_sync`], if it is free.
+    pub(crate) fn try_lock_sync(&self) -> Option<SyncGuard<'_>> {
+        self.sync_lock.try_acquire().then(|| SyncGuard { region: self })
     }
 
-    /// Continues a turn that another thread has begun and forgotten.
-    pub(crate) fn resume_turn(&self) -> Turn<'_> {
-        Turn { region: self }
+    /// Takes the lock over from a thread that has it, and has forgotten its guard.
+    pub(crate) fn resume_sync(&self) -> SyncGuard<'_> {
+        SyncGuard { region: self }
     }
 
     // ---- failures
@@ -551,13 +552,13 @@ impl Region {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a page that could not be had.
+    /// Notes a page that could not be brought in.
     pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
         self.shared.count(cpu::current(), Counter::ReadErrors, 1);
         self.read_failures.note(page, failure);
     }
 
-    /// The error for a page that could not be had.
+    /// The error for a page that could not be brought in.
     pub(crate) fn read_error(&self, page: u64, failure: ReadFailure) -> Error {
         failure.into_error(self.backing.describe(), page)
     }

@@ -32,6 +32,7 @@ impl Region {
         let span = self.span(number);
         if span.claim_queued() {
             self.count_moved(span.set_owner(std::ptr::from_ref(self).cast(), number, self.priority()));
+            debug_assert_eq!(span.owner().1, number);
             self.order().policy.admit(SpanRef::new(span));
         }
     }

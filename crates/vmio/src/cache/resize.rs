@@ -3,15 +3,15 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
-use crate::cache::reclaim::{Goal, PASS_PAGES, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
-use crate::cache::{Cache, Tender};
+use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// The capacity shrinks by so many pages at a time: while they are owed nobody gets one, in between everybody does.
+/// The capacity shrinks by this many pages at a time: while they are owed nobody gets one, in between everybody does.
 const STEP_PAGES: u32 = 2048;
 
 /// What the capacity is where a smaller one cannot be met.
@@ -29,19 +29,34 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: drop some";
 
 impl Cache {
-    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. Nobody is
-    /// stopped meanwhile, and never is more in memory than the larger of the two capacities allows.
+    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread is
+    /// stopped meanwhile, and there is never more in memory than the larger of the two capacities allows.
     ///
-    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: this returns when the new
-    /// capacity is met (with [`crate::Engine::Managed`] as closely as that keeps it). Threads that miss wait longer for
-    /// their pages while that takes place. One change goes on at a time; others wait for it.
+    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: the call returns when the new
+    /// capacity is met (with [`crate::Engine::Managed`] as closely as that engine keeps it). Threads that miss wait longer for
+    /// their pages meanwhile. One change is made at a time; others wait for it.
     ///
-    /// A journal of atomic mappings keeps what it reserves for commits; in a larger cache more may be dirty than that has room
+    /// A journal of atomic mappings keeps what it reserves for commits. In a larger cache more may be dirty than the journal has room
     /// for, and the commit fails ([`crate::journal::JournalOptions`]).
     ///
-    /// Fails with [`Error::BadOption`] for less than 6 MiB, of which a cache with many workers takes more for their merge buffers; and with [`Error::NotShrunk`] if pins hold more than three
-    /// quarters of the new capacity, pages cannot be written, or the new capacity has no room for the floors of the open
-    /// mappings ([`crate::MappingOptions::floor`]): then the capacity is what it was.
+    /// # Errors
+    ///
+    /// After an error the capacity is what it was.
+    ///
+    /// - [`Error::BadOption`] for less than 6 MiB; a cache with many workers needs more, for their merge buffers.
+    /// - [`Error::NotShrunk`] if pins hold more than three quarters of the new capacity, pages cannot be written, or the new capacity
+    ///   has no room for the floors of the open mappings ([`crate::MappingOptions::floor`]).
+    /// - [`Error::Forked`] in a forked child.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// let cache = vmio::Cache::builder().capacity(64 << 20).build()?;
+    /// cache.resize(32 << 20)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
         self.resize_or(capacity_bytes, Unmet::Restored)
     }
@@ -51,10 +66,10 @@ impl Cache {
         if !self.generation().is_current() {
             return Err(Error::Forked);
         }
-        let resized = match &self.tender {
-            Tender::Workers(core) => core.shared.resize(pages, unmet)?,
-            Tender::Steward(core) => core.steward.resize(pages)?,
-            Tender::Module(core) => core.module.resize(pages)?,
+        let resized = match &self.backend {
+            FaultBackend::Workers(core) => core.shared.resize(pages, unmet)?,
+            FaultBackend::Reclaimer(core) => core.reclaimer.resize(pages)?,
+            FaultBackend::Module(core) => core.module.resize(pages)?,
         };
         resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
     }
@@ -64,8 +79,8 @@ impl Shared {
     /// The inner error says why the capacity could not be met.
     fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
-        let mut reclaimer = Reclaimer::new(DIRECT_PAGES, &self.merge_buffers)
-            .map_err(Error::system("reserving memory to evict with"))?;
+        let mut evictor =
+            Evictor::new(DIRECT_PAGES, &self.merge_buffers).map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,14 +89,14 @@ impl Shared {
         }
         let mut fallback = self.capacity_pages();
         while self.capacity_pages() > pages {
-            // Those that forbid the last step shall not cost what the others would evict.
+            // Those that forbid the last step must not cost what the others would evict.
             if self.has_too_many_pins_for(pages) {
                 self.set_capacity(fallback);
                 return Ok(Err(TOO_MANY_PINS));
             }
             let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
             self.set_capacity(step);
-            if let Err(why) = self.pay_owed(&mut reclaimer) {
+            if let Err(why) = self.repay_owed(&mut evictor) {
                 self.set_capacity(fallback);
                 return Ok(Err(why));
             }
@@ -94,7 +109,7 @@ impl Shared {
     }
 
     /// Evicts until nothing is owed.
-    fn pay_owed(&self, reclaimer: &mut Reclaimer) -> Result<(), &'static str> {
+    fn repay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);
         loop {
@@ -115,7 +130,7 @@ impl Shared {
                 continue;
             }
             let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::EVICT };
-            let pass = reclaimer.pass(self, PASS_PAGES.min(owed as usize), goal);
+            let pass = evictor.pass(self, PASS_PAGES.min(owed as usize), goal);
             if pass.freed > 0 {
                 continue;
             }

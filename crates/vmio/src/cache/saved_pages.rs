@@ -10,7 +10,7 @@ use crate::options::MappingOptions;
 /// Copies that wait at a time (256 KiB); a store that finds no room waits for the commit to copy its page.
 const SLOTS: u32 = 64;
 
-/// A fixed number of copies, handed from stores to who leads the commit without a lock.
+/// A fixed number of copies, passed without a lock from stores to the thread that leads the commit.
 pub(crate) struct SavedPages {
     pub(crate) slots: CopySlots,
     filled: ArrayQueue<SavedPage>,
@@ -20,8 +20,8 @@ pub(crate) struct SavedPages {
 pub(crate) struct SavedPage {
     pub(crate) page: u64,
     pub(crate) copy: Slot,
-    /// What it was before it was stored to, if that is known.
-    pub(crate) twin: Option<Slot>,
+    /// Its pre-image, if it has one.
+    pub(crate) pre_image: Option<Slot>,
 }
 
 impl SavedPages {
@@ -31,9 +31,10 @@ impl SavedPages {
         options.journal.is_some().then(new).transpose()
     }
 
-    /// Hands a copy over.
-    pub(crate) fn hand_over(&self, saved: SavedPage) {
-        let _ = self.filled.push(saved);
+    /// Queues a copy for the commit.
+    pub(crate) fn push(&self, saved: SavedPage) {
+        let queued = self.filled.push(saved);
+        debug_assert!(queued.is_ok(), "there are as many places as slots");
     }
 
     /// The next copy.

@@ -10,11 +10,11 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
+use crate::cache::evictor::Evictor;
 use crate::cache::fetch::EndedRequests;
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::overhead::Overhead;
 use crate::cache::page_buffers::PageBuffers;
-use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
 use crate::cache::strided::StridedReads;
 use crate::cache::tenant::Tenant;
@@ -33,15 +33,15 @@ use crate::telemetry::page::{Description, PublishedWord, StatPage};
 
 /// Pages that a faulting thread evicts when it has to do it itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
-/// So many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
+/// This many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
 pub(super) const SHARED_BATCHES_MAX: usize = 16;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
-/// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
+/// Fetches have at most one page in this many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
-/// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
+/// One in this many device reads is timed: every miss is, and that is enough of reading the clock.
 const READ_SAMPLING: u64 = 8;
 /// A device that takes longer than this for a write is worth several threads that wait for it.
 const SLOW_WRITE_NS: u64 = 30_000;
@@ -51,7 +51,7 @@ const SLOW_WRITE_NS: u64 = 30_000;
 pub(crate) struct Watermarks {
     /// Fewer free: the workers start to evict.
     pub(crate) low: u32,
-    /// So many free: they stop.
+    /// This many free: they stop.
     pub(crate) high: u32,
     /// Fewer free: a faulting thread writes one run itself, which slows all of them evenly.
     pub(crate) help: u32,
@@ -87,7 +87,7 @@ pub(crate) fn pinned_pages_max(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages / 4 * 3)
 }
 
-/// The smallest capacity at which pins may hold so many pages.
+/// The smallest capacity at which pins may hold this many pages.
 pub(crate) fn capacity_for_pins(pinned_pages: u64) -> u64 {
     pinned_pages.div_ceil(3) * 4
 }
@@ -107,8 +107,8 @@ pub(crate) struct Shared {
     pub(crate) order: EvictionOrder,
     policy: EvictionPolicy,
     cores: usize,
-    /// Counts whose turn it is to give pages up.
-    pub(super) eviction_turn: AtomicU64,
+    /// Counts selections of a mapping that gives pages up.
+    pub(super) selections: AtomicU64,
     pub(crate) engine: Box<dyn FaultEngine>,
     /// Frames whose first store traps; regions may have others of their own.
     pub(crate) frames: Box<dyn Frames>,
@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     /// Where misses are published, if they are.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) page_buffers: PageBuffers,
-    /// Those of the workers, of a thread that syncs, and of the spare reclaimers; who comes beyond them has others.
+    /// Those of the workers, of a thread that syncs, and of the spare evictors; a thread beyond them has others.
     pub(crate) merge_buffers: Arc<MergeBuffers>,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     pub(crate) strided_reads: StridedReads,
     pub(crate) ended_requests: EndedRequests,
     /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
-    pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
+    pub(crate) spare_evictors: ArrayQueue<Box<Evictor>>,
     sync_batches: Mutex<Vec<WriteBatch>>,
     /// Held for reading by whoever takes spans from an order, for writing while a region's spans are taken out. The mappings
     /// with a floor or a ceiling, each with an order of its own.
@@ -184,12 +184,12 @@ pub(crate) struct Parts {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
-        let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
-        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_reclaimers.capacity());
+        let spare_evictors = ArrayQueue::new((parts.cores / 8).max(1));
+        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_evictors.capacity());
         let sizes = repeat_n(BATCH_PAGES, batches).chain(repeat_n(DIRECT_PAGES, spares));
         let merge_buffers = Arc::new(MergeBuffers::new(sizes)?);
-        while !spare_reclaimers.is_full() {
-            let _ = spare_reclaimers.push(Box::new(Reclaimer::new(DIRECT_PAGES, &merge_buffers)?));
+        while !spare_evictors.is_full() {
+            let _ = spare_evictors.push(Box::new(Evictor::new(DIRECT_PAGES, &merge_buffers)?));
         }
         let page = StatPage::new(Description {
             capacity_pages: parts.capacity_pages,
@@ -210,7 +210,7 @@ impl Shared {
             order: EvictionOrder::new(parts.cores, parts.policy),
             policy: parts.policy,
             cores: parts.cores,
-            eviction_turn: AtomicU64::new(0),
+            selections: AtomicU64::new(0),
             engine: parts.engine,
             frames: parts.frames,
             unmapper: Unmapper::probe(parts.kernel_features),
@@ -227,7 +227,7 @@ impl Shared {
             streams,
             strided_reads: StridedReads::new(parts.cores, parts.kernel_features.allow(KernelFeature::IoUring)),
             ended_requests: EndedRequests::default(),
-            spare_reclaimers,
+            spare_evictors,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(Vec::new()),
             dirty_pages: page.gauge(Gauge::DirtyPages),
@@ -279,7 +279,7 @@ impl Shared {
         Watermarks::of(self.capacity_pages(), self.dirty_ratio)
     }
 
-    /// Whether pages are owed: then a thread that finds none may yet get one, since who shrinks the cache either pays or
+    /// Whether pages are owed: then a thread that finds none may yet get one, since a thread that shrinks the cache either repays or
     /// gives up.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.budget.limit().owed > 0
@@ -380,7 +380,7 @@ impl Shared {
         self.note_freed();
     }
 
-    /// Wakes those that wait for a free page, or for what is owed to be paid.
+    /// Wakes the threads that wait for a free page, or for what is owed to be repaid.
     fn note_freed(&self) {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if self.freed_waiters.load(Ordering::SeqCst) > 0 {

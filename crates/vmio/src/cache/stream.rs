@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::cache::evictor::Evictor;
 use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
-use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
 use crate::cache::tables::TABLE_PAGES;
@@ -21,7 +21,7 @@ use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::telemetry::counters::Counter;
 
-/// One span is read ahead for so many pages of a cache, or of what a mapping may have of it: they take a quarter.
+/// One span is read ahead for this many pages of a cache, or of what a mapping may have of it: they take a quarter.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
@@ -74,7 +74,7 @@ struct Request {
 unsafe impl Send for Request {}
 
 impl Streams {
-    /// For so many threads that read at the same time, if the engine's frames can take whole spans.
+    /// For this many threads that read at the same time, if the engine's frames can take whole spans.
     pub(crate) fn new(threads: usize, engine: &dyn FaultEngine, frames: &dyn Frames) -> io::Result<Self> {
         let pool = ArrayQueue::new(threads);
         while frames.installs_spans() && !pool.is_full() {
@@ -101,32 +101,33 @@ impl Streams {
 
 impl Shared {
     /// Reads one requested span.
-    pub(crate) fn read_ahead(&self, reclaimer: &mut Reclaimer) {
+    pub(crate) fn read_ahead(&self, evictor: &mut Evictor) {
         let Some(mut frame) = self.streams.frames.pop() else { return };
         // While this is held no region that has made a request goes away.
         let gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.read_requested(&gate, &mut frame, reclaimer);
+        self.read_requested(&gate, &mut frame, evictor);
         self.put_frame_back(frame);
     }
 
-    fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+    fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let Some(request) = self.streams.requests.pop() else { return };
-        // SAFETY: see `Request`.
+        // SAFETY: the eviction gate is held, and a region that is closed forgets its requests under that gate first: it is
+        // there.
         let region = unsafe { &*request.region };
         if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
         }
-        self.recycle(gate, region, frame, reclaimer);
+        self.recycle(gate, region, frame, evictor);
         let core = cpu::current();
         region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
     }
 
-    /// Has a span whose turn it is give up its huge page for a region, once the reserve is all that is free; one of the
+    /// Takes the huge page of the next span in the policy's order for a region, once the reserve is all that is free; one of the
     /// region's own, once it is at its ceiling.
-    fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+    fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);
         if tenant.is_some() || self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
-            reclaimer.recycle(self, gate, tenant, frame);
+            evictor.recycle(self, gate, tenant, frame);
         }
     }
 
@@ -137,7 +138,9 @@ impl Shared {
             frame.is_full = false;
             self.release(SPAN_PAGES as u32, false);
         }
-        let _ = self.streams.frames.push(frame);
+        debug_assert!(!frame.is_full, "a frame in the pool is in nobody's budget");
+        let pooled = self.streams.frames.push(frame);
+        debug_assert!(pooled.is_ok());
     }
 }
 
@@ -175,18 +178,18 @@ impl Region {
     pub(super) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
         let Some(mut frame) = shared.streams.frames.pop() else { return false };
-        if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
+        if let Some(mut evictor) = shared.spare_evictors.pop() {
             let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-            shared.recycle(&gate, self, &mut frame, &mut reclaimer);
+            shared.recycle(&gate, self, &mut frame, &mut evictor);
             drop(gate);
-            let _ = shared.spare_reclaimers.push(reclaimer);
+            let _ = shared.spare_evictors.push(evictor);
         }
         let loaded = self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.take_some(core, pages));
         shared.put_frame_back(frame);
         loaded
     }
 
-    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets so many
+    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets this many
     /// pages of the budget, or none. What is in small pages so far is replaced.
     fn load_span(
         &self,
@@ -203,9 +206,9 @@ impl Region {
         }
         let Some((pages, present)) = self.claim_span(number, missed) else { return false };
         let first = pages.start;
-        let price = self.price(first);
-        // What is in small pages stays until all is read, and is paid for twice as long.
-        let due = SPAN_PAGES as u32 + price - 1;
+        let charge = self.charge_of(first);
+        // What is in small pages stays until all is read, and is charged twice until then.
+        let due = SPAN_PAGES as u32 + charge - 1;
         let has = if frame.is_full { SPAN_PAGES as u32 } else { 0 };
         let taken = due.saturating_sub(has);
         if taken > 0 && !take(taken) {
@@ -215,11 +218,12 @@ impl Region {
         let read = self.read_span(core, first, frame.memory());
         // SAFETY: all pages of the span are ours, their words say so; the range is attached, and read-only to all.
         let gone = read && (present == 0 || unsafe { shared.unmapper.zap(self.address(first), SPAN_BYTES) }.is_ok());
-        // SAFETY: as above, and the span holds nothing.
+        // SAFETY: all pages of the span are ours, their words say so, and the span holds nothing; the range is attached.
         let installed = gone && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
         if !installed {
             if !frame.is_full {
-                // SAFETY: as in `put_frame_back`: what the read has allocated is in nobody's budget.
+                // SAFETY: the frame's memory is ours alone, nobody reads it before the next read fills it, and no budget counts
+                // what the read has allocated.
                 let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
             }
             self.unclaim(pages, missed, gone);
@@ -227,7 +231,7 @@ impl Region {
             return false;
         }
         frame.is_full = false;
-        self.pay(first, price);
+        self.charge(first, charge);
         shared.release(has.saturating_sub(due) + present, false);
         if present > 0 {
             shared.count(core, Counter::ShootdownsEvict, 1);
@@ -268,7 +272,7 @@ impl Region {
             }
             present += 1;
         }
-        // The mapping may have been shortened meanwhile; who shortens it looks at the words after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the words after.
         if self.pages_of_span(number) != pages {
             self.unclaim(pages, missed, false);
             return None;
@@ -292,6 +296,7 @@ impl Region {
     /// Evicting. Returns which; and moves their memory into the frame, which is full then, if they are all of a huge
     /// page. Where that fails they are to be unmapped as others are.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
+        debug_assert!(!frame.is_full, "it holds another span's memory");
         let pages = self.pages_of_span(number);
         let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(Visit::ORDINARY)).count();
         if taken == SPAN_PAGES {
@@ -301,7 +306,8 @@ impl Region {
                 Ok(()) => frame.is_full = true,
                 Err(_) => {
                     self.span(number).set_huge(false);
-                    // SAFETY: as in `put_frame_back`: some of its pages may have arrived.
+                    // SAFETY: the frame's memory is ours alone, and nobody reads it before something is moved there again; some
+                    // pages of the span may have arrived.
                     let _ = unsafe { self.shared.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
                 }
             }
@@ -309,7 +315,7 @@ impl Region {
         pages.start..pages.start + taken as u64
     }
 
-    /// Reads a span into memory aside; false if any of it cannot be had.
+    /// Reads a span into memory aside; false if any of it is not available.
     fn read_span(&self, core: usize, first: u64, memory: &Reservation) -> bool {
         // SAFETY: the frame is ours as long as it is out of the pool, and nobody else knows of it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), SPAN_BYTES) };

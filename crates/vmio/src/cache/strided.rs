@@ -13,7 +13,7 @@ use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
 use crate::telemetry::counters::Counter;
 
-/// So many threads read ahead by strides at a time, at most; others read their page alone.
+/// This many threads read ahead by strides at a time, at most; others read their page alone.
 const RINGS_MAX: usize = 8;
 
 /// The rings of a cache. Boxed: whoever takes one may have a stack of 8 KiB.
@@ -86,7 +86,7 @@ impl Region {
         for steps in 1..=stride.window.min(WINDOW_PAGES_MAX as u64 - 1) as u32 {
             let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.pages()) else { break };
             // Pages that are there, or are on their way, are passed over.
-            if self.glance(ahead).state() == State::Absent {
+            if self.peek(ahead).state() == State::Absent {
                 if !self.claim_ahead(core, ahead) {
                     break;
                 }

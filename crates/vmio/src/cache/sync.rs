@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::cache::region::{Region, Turn};
+use crate::cache::region::{Region, SyncGuard};
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::page::word::{Snapshot, State};
@@ -30,14 +30,14 @@ pub(crate) struct BegunSync {
 
 impl Region {
     /// Begins a sync of the whole mapping: pages that become dirty from now on are not part of it.
-    pub(crate) fn begin_sync(&self, _turn: &Turn<'_>) -> BegunSync {
+    pub(crate) fn begin_sync(&self, _lock: &SyncGuard<'_>) -> BegunSync {
         let failures_before = {
             let mut failures = self.failures();
             failures.first_write = None;
             failures.writes
         };
         // Of a sync that failed, pages of either epoch may be left. Where the kernel notes stores, it does not say when.
-        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.hideable().is_some() {
+        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.deactivatable().is_some() {
             true => Select::All,
             false => Select::Epoch(self.flip_epoch()),
         };
@@ -46,7 +46,7 @@ impl Region {
 
     /// Begins a sync of some pages. It does not end the epoch: the pages outside it would be taken for those of the
     /// epoch after.
-    pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _turn: &Turn<'_>) -> BegunSync {
+    pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _lock: &SyncGuard<'_>) -> BegunSync {
         let mut failures = self.failures();
         failures.first_write = None;
         BegunSync {
@@ -61,7 +61,7 @@ impl Region {
     /// Writes what was dirty when the sync began, waits for every write of such a page that is in flight, and flushes
     /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
     /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
-    pub(crate) fn finish_sync(&self, begun: BegunSync, _turn: Turn<'_>) -> Result<()> {
+    pub(crate) fn finish_sync(&self, begun: BegunSync, _lock: SyncGuard<'_>) -> Result<()> {
         let _timed = Timed::since(begun.started, &self.shared.counters, Latency::Sync);
         let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_selected(&mut batch, begun.pages, begun.select);
@@ -71,6 +71,7 @@ impl Region {
         self.flush_device()?;
         let failure = {
             let failures = self.failures();
+            debug_assert!(failures.writes >= begun.failures_before);
             let count = failures.writes - begun.failures_before;
             failures.first_write.as_ref().filter(|_| count > 0).map(|(page, source)| (count, *page, copy_of(source)))
         };
@@ -87,15 +88,15 @@ impl Region {
     /// Syncs the whole mapping, or some pages of it.
     pub(crate) fn sync_pages(&self, part: Option<Range<u64>>) -> Result<()> {
         let _signals = SignalsBlocked::new();
-        let turn = self.take_turn();
+        let lock = self.lock_sync();
         let begun = match part {
-            Some(pages) => self.begin_sync_of(pages, &turn),
-            None => self.begin_sync(&turn),
+            Some(pages) => self.begin_sync_of(pages, &lock),
+            None => self.begin_sync(&lock),
         };
-        self.finish_sync(begun, turn)
+        self.finish_sync(begun, lock)
     }
 
-    /// So many pages of a range could not be written. The caller has signals blocked.
+    /// This many pages of a range could not be written. The caller has signals blocked.
     pub(crate) fn write_error(&self, pages: &Range<u64>, failed_pages: u64) -> Error {
         let failures = self.failures();
         // A sync that began since has forgotten why.
@@ -185,7 +186,7 @@ impl Region {
     pub(super) fn needs_another_look(&self, page: u64) -> bool {
         let word = self.word(page).load();
         let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
-        may_be_dirty || word.in_flight() || self.hideable().is_some() && word.is_resident()
+        may_be_dirty || word.in_flight() || self.deactivatable().is_some() && word.is_resident()
     }
 
     /// A failed flush is for good: what the device lost of the writes before it cannot be told.

@@ -21,7 +21,7 @@ pub(crate) const TABLE_PAGES: u32 = 2;
 const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
 const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
 const _: () = assert!(BLOCK_SPANS == 2);
-/// Spans given back in one step: who touches one meanwhile waits for all of them.
+/// Spans given back in one step: a thread that touches one meanwhile waits for all of them.
 const STEP_SPANS: usize = 64;
 /// A block's page tables at each view, and its words.
 const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
@@ -30,15 +30,17 @@ const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
 const KEPT_SHARE: u32 = 16;
 
 impl Region {
-    /// What it takes of the budget to bring a page in. The caller is counted in the page's span, which keeps this true
-    /// but for a neighbour that comes in at the same time.
-    pub(crate) fn price(&self, page: u64) -> u32 {
+    /// Pages of the budget that bringing a page in is charged with. The caller is counted in the page's span: only a neighbour that
+    /// comes in at the same time can change this.
+    pub(crate) fn charge_of(&self, page: u64) -> u32 {
         if self.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
     }
 
-    /// Spends what [`Self::price`] said and the budget gave: on a page, and on the tables of its span.
-    pub(crate) fn pay(&self, page: u64, price: u32) {
-        if price == 1 {
+    /// Charges a page, and the tables of its span, with the pages that [`Self::charge_of`] named. The caller has taken them from
+    /// the budget.
+    pub(crate) fn charge(&self, page: u64, charge: u32) {
+        debug_assert!(charge == 1 || charge == 1 + TABLE_PAGES, "{charge} pages");
+        if charge == 1 {
             return;
         }
         let number = span_of(page);
@@ -49,6 +51,7 @@ impl Region {
         } else {
             self.shared.release(TABLE_PAGES, false);
         }
+        debug_assert!(self.span(number).is_charged(), "the caller is counted in the span");
     }
 
     /// Counts pages of the budget that tables take from now on.
@@ -62,8 +65,10 @@ impl Region {
 
     /// The opposite of [`Self::count_tables`].
     pub(super) fn discount_tables(&self, pages: u32) {
-        self.table_pages.fetch_sub(pages, Ordering::Relaxed);
-        self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        let before = self.table_pages.fetch_sub(pages, Ordering::Relaxed);
+        debug_assert!(before >= pages, "{pages} of {before} pages of tables");
+        let before = self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        debug_assert!(before >= u64::from(pages), "{pages} of {before} pages of tables of all");
         if let Some(tenant) = &self.tenant {
             tenant.remove(pages);
         }
@@ -76,18 +81,18 @@ impl Region {
         self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
     }
 
-    /// A page's state, as its word has it. Of a span without a page in memory the words are not looked at: most likely they have
+    /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
     /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
     /// replace, with a TLB shootdown.
     #[inline]
-    pub(crate) fn glance(&self, page: u64) -> Snapshot {
+    pub(crate) fn peek(&self, page: u64) -> Snapshot {
         if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
     }
 
     /// Whether a page is in memory, and not on its way out.
     #[inline]
     pub(crate) fn has_page(&self, page: u64) -> bool {
-        let word = self.glance(page);
+        let word = self.peek(page);
         word.is_resident() && !word.is_leaving()
     }
 
@@ -120,7 +125,7 @@ impl Region {
         let len = BLOCK_PAGES as usize * PAGE_BYTES;
         for view in self.views_of(spans[0]).union(self.views_of(spans[1])).iter() {
             let address = self.address_at(Place { view, page: first });
-            if let Some(frames) = self.hideable() {
+            if let Some(frames) = self.deactivatable() {
                 // Should it fail, the page tables stay; nothing else depends on it.
                 let _ = frames.forget_stores(address, len);
             }
@@ -180,7 +185,7 @@ impl Shared {
     }
 }
 
-/// Whose turn it is to put a span back into the policy's queues.
+/// The holder of a span, who puts it back into the policy's queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// We have taken it out.
@@ -219,13 +224,13 @@ impl EmptySpan {
     }
 
     fn region(&self) -> (&Region, u64) {
-        // SAFETY: the span was queued once, and its region lives: see `EmptySpans::push`.
+        // SAFETY: the span was queued once, and `push` takes only spans whose region stays until `give_back` has returned.
         unsafe { Region::of_span(self.span) }
     }
 }
 
 impl EmptySpans {
-    /// Room for so many.
+    /// Room for this many.
     pub(crate) fn with_capacity(spans: usize) -> Self {
         EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(RANGES_OF_BLOCK * STEP_SPANS) }
     }
@@ -268,7 +273,7 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
             empty.block = Block::ClosedForNeighbour;
         }
     }
-    // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. Who
+    // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. A thread that
     // reads one gets what it was, or that of an untouched page.
     let shootdowns = unsafe { shared.unmapper.unmap(list) };
     shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
-use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 use crate::telemetry::counters::Counter;
 
-/// A mapping at its ceiling gives up one page in so many of it at a time, so that a TLB shootdown is not for one page.
+/// A mapping at its ceiling gives up one page in this many of it at a time, so that a TLB shootdown is not for one page.
 const BATCH_SHARE: u32 = 16;
 /// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
 const VISITS_MAX: u32 = 8;
@@ -27,7 +27,7 @@ const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
 const FREE_MIN: u64 = PAGES_MIN + 32;
-/// That reserve is one page in so many, and no more than this: see `Watermarks`.
+/// That reserve is one page in this many, and no more than this: see `Watermarks`.
 const RESERVE_SHARE: u32 = 32;
 const RESERVE_MAX: u64 = 32 * 1024;
 
@@ -77,16 +77,17 @@ impl Tenant {
         Tenant { bounds, pages: AtomicU64::new(0), pinned_pages: AtomicU64::new(0), order }
     }
 
-    /// So many more pages are on their way in.
+    /// This many more pages are on their way in.
     #[inline]
     pub(crate) fn add(&self, pages: u32) {
         self.pages.fetch_add(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
     }
 
-    /// So many are gone, or did not come.
+    /// This many are gone, or did not come.
     #[inline]
     pub(crate) fn remove(&self, pages: u32) {
-        self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+        let before = self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+        debug_assert!(before >> 32 >= u64::from(pages), "{pages} of {} pages", before >> 32);
     }
 
     /// Pages that it holds.
@@ -95,7 +96,7 @@ impl Tenant {
         (self.pages.load(Ordering::SeqCst) >> 32) as u32
     }
 
-    /// How many pages would be too many if it got so many more.
+    /// How many pages would be too many if it got this many more.
     #[inline]
     fn over(&self, more: u32) -> u32 {
         self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
@@ -106,7 +107,7 @@ impl Tenant {
         spare_pages(self.pages.load(Ordering::SeqCst), self.bounds.floor)
     }
 
-    /// Takes the right to evict up to so many pages of those above the floor, or, if `all`, of all. To be handed back with
+    /// Takes the right to evict up to this many pages of those above the floor, or, if `all`, of all. To be handed back with
     /// [`Self::end_claim`] when they are gone, or stay.
     pub(crate) fn claim(&self, wanted: u32, all: bool) -> u32 {
         let floor = if all { 0 } else { self.bounds.floor };
@@ -119,7 +120,8 @@ impl Tenant {
 
     /// Ends what [`Self::claim`] began.
     pub(crate) fn end_claim(&self, claimed: u32) {
-        self.pages.fetch_sub(claimed.into(), Ordering::SeqCst);
+        let before = self.pages.fetch_sub(claimed.into(), Ordering::SeqCst);
+        debug_assert!(before as u32 >= claimed, "{claimed} of {} claimed pages", before as u32);
     }
 
     /// Pages that it gives up at a time when it is at its ceiling.
@@ -142,17 +144,19 @@ impl Tenant {
         u64::from(self.bounds.ceiling / 4 * 3)
     }
 
-    /// Counts pinned pages, if they are not too many.
-    pub(crate) fn admit_pins(&self, pages: u64) -> bool {
-        let admitted = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+    /// Charges pinned pages, if they are not too many.
+    pub(crate) fn charge_pins(&self, pages: u64) -> bool {
+        let taken = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
         });
-        admitted.is_ok()
+        debug_assert!(taken.is_err() || self.pinned_pages.load(Ordering::SeqCst) <= self.pinned_pages_max());
+        taken.is_ok()
     }
 
-    /// The opposite of [`Self::admit_pins`].
-    pub(crate) fn remove_pins(&self, pages: u64) {
-        self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+    /// The opposite of [`Self::charge_pins`].
+    pub(crate) fn uncharge_pins(&self, pages: u64) {
+        let before = self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+        debug_assert!(before >= pages, "{pages} of {before} pinned pages");
     }
 }
 
@@ -167,13 +171,13 @@ impl Region {
         self.tenant.as_ref().map_or(&self.shared.order, |tenant| &tenant.order)
     }
 
-    /// The tenant, if so many more pages would take it over its ceiling.
+    /// The tenant, if this many more pages would take it over its ceiling.
     #[inline]
     pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
         self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
     }
 
-    /// Before so many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
+    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
     #[inline]
     pub(super) fn make_room(&self, core: usize, more: u32) {
         if let Some(tenant) = self.at_ceiling(more) {
@@ -183,7 +187,7 @@ impl Region {
 }
 
 impl Shared {
-    /// Evicts pages of a tenant until so many more fit below its ceiling, or none of them can go: then they come in over it.
+    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
     #[cold]
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
@@ -199,18 +203,18 @@ impl Shared {
                 (least, idle_rounds, failed_rounds) = (over, 0, 0);
                 since = Instant::now();
             }
-            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+            let Some(mut evictor) = self.spare_evictors.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let pass = reclaimer.pass_of(
+            let pass = evictor.pass_of(
                 self,
                 tenant,
                 over as usize + tenant.batch_pages(),
                 Goal::after(idle_rounds, failed_rounds, since),
             );
-            let _ = self.spare_reclaimers.push(reclaimer);
+            let _ = self.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 continue;
             }
@@ -222,8 +226,8 @@ impl Shared {
         }
     }
 
-    /// Keeps a tenant's floor from now on, if it leaves what a cache needs beside those of the others.
-    pub(crate) fn admit(&self, tenant: &Arc<Tenant>) -> Result<()> {
+    /// Adds a tenant, whose floor is kept from now on, if the floors of all leave what a cache needs.
+    pub(crate) fn add_tenant(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
         // Only who holds it adds to the list, so that the list below is long enough.
@@ -240,7 +244,7 @@ impl Shared {
         let count = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner).len();
         let (mut longer, tenant) = (Vec::with_capacity(count + 1), Arc::clone(tenant));
         let mut tenants = self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
-        // Who misses a page may wait for the gate, and hold what allocating would wait for.
+        // A thread that misses a page may wait for the gate, and hold what allocating would wait for.
         longer.append(&mut tenants);
         longer.push(tenant);
         std::mem::swap(&mut *tenants, &mut longer);

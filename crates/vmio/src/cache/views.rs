@@ -1,10 +1,10 @@
-//! One region at several addresses: its views share frames, words and budget with it, and differ in what is in sight.
+//! One region at several addresses: its views share frames, words and budget with it, and differ in what is mapped.
 //!
 //! The kernel notes stores by address. A page is dirty if it was stored to at any of them, so whoever takes the notes of
-//! a span takes them at each view that the span has page tables at. Where such a view does not have a page in sight, the
+//! a span takes them at each view that the span has page tables at. Where a page is not mapped at such a view, the
 //! note must say "not stored to": of an entry that was never protected the kernel says the opposite. Therefore a view is
-//! protected over the whole span before the first page of it comes in sight there, and once more whenever pages are
-//! taken out of sight and the notes of them with them. None of that is needed for safety: a note too many costs a write
+//! protected over the whole span before the first page of it is mapped there, and once more whenever pages are
+//! deactivated and the notes of them taken with them. None of that is needed for safety: a note too many costs a write
 //! of a clean page, and what the kernel swaps out keeps its note.
 
 use std::io;
@@ -54,7 +54,7 @@ pub(crate) struct Place {
     pub(crate) page: u64,
 }
 
-/// Who is counted in a span until this is dropped: its page tables stay.
+/// Counts the caller in a span until this is dropped: the span's page tables stay.
 pub(crate) struct InSpan<'a> {
     region: &'a Region,
     span: u64,
@@ -102,7 +102,7 @@ impl Region {
         })
     }
 
-    /// Where pages of a span may be in sight.
+    /// The views at which pages of a span may be mapped.
     pub(crate) fn views_of(&self, span: u64) -> ViewSet {
         if self.shares_addresses { self.span(span).views.ready() } else { ViewSet::OWN }
     }
@@ -115,29 +115,29 @@ impl Region {
     }
 
     /// Sees to it that the span of a page has page tables at a view, in the budget and in the kernel, before the page
-    /// comes in sight there; with a page of the budget for the page itself if it is absent. The caller owns no word.
+    /// is mapped there; with a page of the budget for the page itself if it is absent. The caller owns no word.
     ///
     /// All that it takes it takes in one step, and before it is counted in the span: nobody holds some pages while he waits
     /// for more, nor keeps the tables of a span from being given back.
     pub(crate) fn enter(&self, place: Place) -> Result<InSpan<'_>, FaultError> {
         let number = span_of(place.page);
         let mut inside = loop {
-            let price = self.price_at(place);
-            if price > 0 {
-                self.make_room(cpu::current(), price);
-                self.shared.take_pages(cpu::current(), price).map_err(FaultError::Exhausted)?;
+            let charge = self.charge_at(place);
+            if charge > 0 {
+                self.make_room(cpu::current(), charge);
+                self.shared.take_pages(cpu::current(), charge).map_err(FaultError::Exhausted)?;
             }
             let mut inside = InSpan::of(self, number);
-            inside.pages = price;
+            inside.pages = charge;
             // From here on it does not rise, but by eviction of the page.
-            if self.price_at(place) <= price {
+            if self.charge_at(place) <= charge {
                 break inside;
             }
         };
         let span = self.span(number);
         if !span.is_charged() {
             inside.pages -= TABLE_PAGES;
-            self.pay(place.page, 1 + TABLE_PAGES);
+            self.charge(place.page, 1 + TABLE_PAGES);
         }
         if !span.views.ready().contains(place.view) && span.views.begin(place.view) {
             // The first view's page tables are part of what the span is charged.
@@ -154,8 +154,8 @@ impl Region {
         Ok(inside)
     }
 
-    /// What it takes of the budget to bring a page in sight at a view, as things stand.
-    fn price_at(&self, place: Place) -> u32 {
+    /// Pages of the budget that mapping a page at a view is charged with, as things stand.
+    fn charge_at(&self, place: Place) -> u32 {
         let span = self.span(span_of(place.page));
         let is_ready = place.view == 0 || span.views.ready().contains(place.view);
         let tables = if span.is_charged() { 0 } else { TABLE_PAGES };
@@ -165,12 +165,12 @@ impl Region {
 
     /// Whether the kernel has noted a store to a page at one address, or cannot say.
     pub(crate) fn was_stored_at(&self, place: Place) -> bool {
-        self.hideable().is_none_or(|frames| frames.was_stored(self.address_at(place)).unwrap_or(true))
+        self.deactivatable().is_none_or(|frames| frames.was_stored(self.address_at(place)).unwrap_or(true))
     }
 
     /// Gives the region another range of addresses; returns its number.
     pub(crate) fn add_view(&self) -> Result<(usize, Reservation)> {
-        let Some(frames) = self.hideable().filter(|_| self.shares_addresses) else {
+        let Some(frames) = self.deactivatable().filter(|_| self.shares_addresses) else {
             return Err(Error::OneAddress { backing: self.backing.describe() });
         };
         let _signals = SignalsBlocked::new();
@@ -229,7 +229,7 @@ impl Region {
             let first = number * SPAN_PAGES as u64;
             let address = self.address_at(Place { view, page: first });
             stored.clear();
-            if self.hideable().is_some_and(|frames| frames.stored(address, SPAN_BYTES, stored).is_err()) {
+            if self.deactivatable().is_some_and(|frames| frames.stored(address, SPAN_BYTES, stored).is_err()) {
                 stored.assume_all();
             }
             let pages = (first..).take(SPAN_PAGES).filter(|page| stored.contains((page - first) as usize));

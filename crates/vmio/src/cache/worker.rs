@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::sys::thread::{self, OwnThread};
@@ -18,20 +18,20 @@ const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after [`Shared::stop`].
 pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<OwnThread> {
-    let reclaimer = Reclaimer::new(BATCH_PAGES, &shared.merge_buffers)?;
+    let evictor = Evictor::new(BATCH_PAGES, &shared.merge_buffers)?;
     thread::spawn(format!("vmio-worker-{number}"), move || {
         // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker
         // of the same weight would take a core from them for a scheduler's tick each time.
         if let Err(error) = rustix::process::nice(NICE) {
             tracing::debug!(%error, "the worker keeps its priority");
         }
-        Worker { shared, reclaimer, back_off: BACK_OFF.0 }.run();
+        Worker { shared, evictor, back_off: BACK_OFF.0 }.run();
     })
 }
 
 struct Worker {
     shared: Arc<Shared>,
-    reclaimer: Reclaimer,
+    evictor: Evictor,
     back_off: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Worker {
             } else if self.shared.budget.free() < self.shared.watermarks().low {
                 self.refill_reserve();
             } else if self.shared.streams.has_requests() {
-                self.shared.read_ahead(&mut self.reclaimer);
+                self.shared.read_ahead(&mut self.evictor);
             } else if self.shared.dirty_pages() > self.shared.watermarks().dirty {
                 self.clean_when_quiet(event);
             } else {
@@ -69,7 +69,7 @@ impl Worker {
             }
             let short = self.shared.watermarks().high.saturating_sub(free) + self.shared.budget.limit().owed;
             let wanted = (short as usize).min(PASS_PAGES);
-            let pass = self.reclaimer.pass(&self.shared, wanted, goal);
+            let pass = self.evictor.pass(&self.shared, wanted, goal);
             tracing::trace!(pass.freed, pass.written, pass.failed, "evicted");
             goal = if (pass.freed as usize) < wanted / 4 { goal.harder() } else { Goal::EVICT };
             if pass.freed == 0 {
@@ -92,7 +92,7 @@ impl Worker {
             return;
         }
         while self.shared.dirty_pages() > self.shared.watermarks().dirty && !self.shared.is_stopping() {
-            let pass = self.reclaimer.pass(&self.shared, PASS_PAGES, Goal::Clean);
+            let pass = self.evictor.pass(&self.shared, PASS_PAGES, Goal::Clean);
             tracing::trace!(pass.written, pass.failed, "wrote back");
             if pass.written == 0 {
                 return self.wait_after(pass);

@@ -14,7 +14,7 @@ use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::views::Place;
-use crate::engine::HideableFrames;
+use crate::engine::DeactivatableFrames;
 use crate::page::span::SpanGuard;
 use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
@@ -125,14 +125,16 @@ struct Ticket {
     commit: u64,
 }
 
-// SAFETY: the pointer is dereferenced only while the region lives, as that of a BatchPage.
+// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive.
 unsafe impl Send for Ticket {}
-// SAFETY: as above; a Ticket is never changed in place.
+// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive; a
+// Ticket is never changed in place.
 unsafe impl Sync for Ticket {}
 
-// SAFETY: the pointer is dereferenced only while the region lives: see `region`.
+// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive.
 unsafe impl Send for BatchPage {}
-// SAFETY: as above; a BatchPage is never changed in place.
+// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive; a
+// BatchPage is never changed in place.
 unsafe impl Sync for BatchPage {}
 
 impl BatchPage {
@@ -155,7 +157,7 @@ pub(crate) struct WriteRun {
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
-    /// Room for so many pages, in one of some buffers.
+    /// Room for this many pages, in one of some buffers.
     pub(crate) fn new(pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(WriteBatch {
             buffer: buffers.take(pages)?,
@@ -181,7 +183,7 @@ impl WriteBatch {
     pub(crate) fn clear(&mut self) {
         self.pages.clear();
         for ticket in self.tickets.drain(..) {
-            // SAFETY: as in `BatchPage::region`.
+            // SAFETY: a batch is filled and emptied by one call, whose caller keeps the region alive.
             unsafe { &*ticket.region }.hand_back(ticket.commit);
         }
     }
@@ -197,7 +199,7 @@ impl WriteBatch {
         held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
         let pages = region.pages_left_of(pages, held);
-        if let Some(frames) = region.hideable() {
+        if let Some(frames) = region.deactivatable() {
             return self.collect_tracked(region, frames, pages, select);
         }
         let start = self.pages.len();
@@ -270,17 +272,17 @@ impl WriteBatch {
     fn collect_tracked(
         &mut self,
         region: &Region,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         pages: Range<u64>,
         select: Select,
     ) -> io::Result<usize> {
         let start = self.pages.len();
-        let in_sight = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
-        let asked = if in_sight { self.take_notes(region, frames, &pages) } else { Ok(()) };
+        let takes_active = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
+        let asked = if takes_active { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
             let word = region.word(page);
-            let was_stored = in_sight && self.stored.contains((page - pages.start) as usize);
-            let takes = asked.is_ok() && self.room() > 0 && (in_sight || word.load().is_hidden());
+            let was_stored = takes_active && self.stored.contains((page - pages.start) as usize);
+            let takes = asked.is_ok() && self.room() > 0 && (takes_active || word.load().is_inactive());
             match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
                 Some(pinned) => self.pages.push(BatchPage { region, page, pinned, destination: Destination::Backing }),
                 None if was_stored => word.note_store(),
@@ -293,7 +295,7 @@ impl WriteBatch {
     }
 
     /// Takes the kernel's notes of pages of a span, wherever it can be seen.
-    fn take_notes(&mut self, region: &Region, frames: &dyn HideableFrames, pages: &Range<u64>) -> io::Result<()> {
+    fn take_notes(&mut self, region: &Region, frames: &dyn DeactivatableFrames, pages: &Range<u64>) -> io::Result<()> {
         let len = (pages.end - pages.start) as usize * PAGE_BYTES;
         self.stored.clear();
         for view in region.views_of(span_of(pages.start)).iter() {
@@ -304,8 +306,8 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Copies added pages out of the memory file, in sight or not, neighbours together.
-    fn copy_tracked(&mut self, region: &Region, frames: &dyn HideableFrames, start: usize) -> io::Result<()> {
+    /// Copies added pages out of the memory file, active or inactive, neighbours together.
+    fn copy_tracked(&mut self, region: &Region, frames: &dyn DeactivatableFrames, start: usize) -> io::Result<()> {
         let mut slot = start;
         while slot < self.pages.len() {
             let first = self.pages[slot].page;
@@ -331,6 +333,7 @@ impl WriteBatch {
     }
 
     fn copy(&mut self, region: &Region, slot: usize) {
+        debug_assert!(region.word(self.pages[slot].page).load().is_resident());
         // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
         // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
         // then torn, and the page is written again after the pin ends, since it stays Dirty.
@@ -344,10 +347,10 @@ impl WriteBatch {
     /// Makes the copy what the device is to get, and lets the page go.
     fn finish_copy(&mut self, region: &Region, slot: usize) {
         let added = self.pages[slot];
-        // SAFETY: as in `copy`.
+        // SAFETY: the slot is ours alone until a run made of it is queued, and a page long.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
-        region.twins.iter().for_each(|twins| twins.forget(added.page));
+        region.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));
         if !added.pinned {
             region.word(added.page).finish_protect();
         }
@@ -472,7 +475,7 @@ fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: b
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {
-            // Being revealed, or made dirty for a pin: it is ready in an instant.
+            // Being reactivated, or made dirty for a pin: it is ready in an instant.
             word.wait_while(Snapshot::is_busy);
         } else if seen.in_flight() || !(seen.needs_write() && seen.is_pinned_for_writing()) {
             return None;

@@ -10,7 +10,7 @@ const MARGIN_SHARE: u64 = 16;
 const STALLED: f64 = 0.1;
 /// Up to this nobody is in need.
 const CALM: f64 = 0.01;
-/// So many calm looks before the cache grows, and between two steps.
+/// This many calm looks before the cache grows, and between two steps.
 const CALM_LOOKS: u32 = 50;
 const LOOKS_BETWEEN: u32 = 10;
 /// It grows by such a part, and shrinks by such a part because of stalls.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::elastic::cgroup::{MemoryCgroups, field};
 use crate::elastic::governor::Observation;
 
-/// Stalls anywhere in the system are our business where less than one in so many of its pages is to be had: elsewhere
+/// Stalls anywhere in the system are our business where less than one in this many of its pages is to be had: elsewhere
 /// somebody is short of memory within limits of his own.
 const SCARCE_SHARE: u64 = 4;
 

@@ -53,7 +53,7 @@ impl Frames for AnonymousFrames {
         // SAFETY: the caller vouches for both ends.
         let moved = unsafe { self.userfaultfd.move_pages(address, source.base() as usize, len) };
         moved.and_then(|()| self.userfaultfd.write_protect(address, len, true)).inspect_err(|_| {
-            // SAFETY: as above: what has arrived is the caller's, who takes it for absent.
+            // SAFETY: the caller vouches for the range: what has arrived there is the caller's, who takes it for absent.
             let _ = unsafe { self.unmapper.zap(address, len) };
         })
     }

@@ -1,10 +1,10 @@
 //! Pages of a memory file whose stores the kernel notes (userfaultfd WP_ASYNC): the first store to a page costs no
-//! fault of ours and no shootdown, and a page can be out of sight and still in memory.
+//! fault of ours and no shootdown, and a page can be inactive: unmapped, and still in memory.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::engine::{Frames, HideableFrames, InstallError};
+use crate::engine::{DeactivatableFrames, Frames, InstallError};
 use crate::sys::PAGE_BYTES;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::memory_file::MemoryFile;
@@ -59,7 +59,7 @@ impl MemfdFrames {
         len: usize,
         align: usize,
         tracker: Tracker,
-    ) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
+    ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let file = MemoryFile::new(len as u64)?;
         let mut frames = MemfdFrames { base: 0, file, tracker };
         let range = frames.share(len, align)?;
@@ -97,14 +97,14 @@ impl Frames for MemfdFrames {
     }
 }
 
-impl HideableFrames for MemfdFrames {
+impl DeactivatableFrames for MemfdFrames {
     fn share(&self, len: usize, align: usize) -> io::Result<Reservation> {
         let range = self.file.map(len, align)?;
         self.tracker.userfaultfd.register(range.base() as usize, range.len())?;
         Ok(range)
     }
 
-    unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()> {
+    unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()> {
         // Never all that a page of page tables maps at once: a kernel that gives such a page back (Linux 6.14 may) could
         // take its pages, in a scan afterwards, for such as nobody has stored to.
         let first = len.min(SCAN_PAGES / 2 * PAGE_BYTES);
@@ -113,11 +113,11 @@ impl HideableFrames for MemfdFrames {
         if first == len {
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
         unsafe { self.tracker.unmapper.zap(address + first, len - first) }
     }
 
-    fn reveal(&self, address: usize, protect: bool) -> io::Result<bool> {
+    fn reactivate(&self, address: usize, protect: bool) -> io::Result<bool> {
         self.tracker.userfaultfd.map_existing(address, protect)
     }
 

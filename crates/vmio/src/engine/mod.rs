@@ -1,4 +1,4 @@
-//! How a miss reaches us, and how a page is made visible to the program or hidden from it.
+//! How a miss reaches us, and how a page is mapped for the program or unmapped.
 //!
 //! Two interfaces, so that each can be replaced alone: a [`FaultEngine`] delivers faults of a range, [`Frames`] put
 //! pages there and take them away. Neither knows of caches, policies or backings.
@@ -30,9 +30,9 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// The first store to a page that is installed protected is a fault as well.
     fn attach(&self, range: &Reservation) -> io::Result<()>;
 
-    /// A range of `len` bytes at a multiple of `align`, over frames that can be hidden. A missing or hidden page in it is a
+    /// A range of `len` bytes at a multiple of `align`, over frames that can be deactivated. A missing or inactive page in it is a
     /// fault; of the first store to a protected page the kernel takes a note.
-    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)>;
+    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)>;
 
     /// Whether a fault is handled by the thread that has it.
     fn handles_faults_in_their_threads(&self) -> bool {
@@ -114,41 +114,41 @@ pub(crate) trait Frames: Send + Sync {
     }
 }
 
-/// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes.
-/// [`Frames::protect`] makes it forget its notes of a range, also of pages that are not in sight there: of such as will come
-/// into sight, too. [`Frames::unmap`] gives the memory of pages back, hidden or not, at all addresses,
+/// Frames that keep their contents while they are inactive (unmapped), and whose stores the kernel notes.
+/// [`Frames::protect`] makes it forget its notes of a range, also of pages that are not mapped there yet.
+/// [`Frames::unmap`] gives the memory of pages back, active or inactive, at all addresses,
 /// given those in the first range.
-pub(crate) trait HideableFrames: Frames {
+pub(crate) trait DeactivatableFrames: Frames {
     /// Another range of that length over the same frames, attached as the first one is: what is stored to one is
-    /// seen at the other. What is in sight, and what the kernel has noted, is each range's own: the methods below are about
+    /// seen at the other. What is mapped, and what the kernel has noted, is each range's own: the methods below are about
     /// the addresses that they are given.
     fn share(&self, len: usize, align: usize) -> io::Result<Reservation>;
 
-    /// Takes a range out of the program's sight: the next touch of a page faults. One TLB shootdown.
+    /// Unmaps a range and keeps its frames: the next touch of a page faults. One TLB shootdown.
     ///
     /// # Safety
     /// The range lies in an attached reservation.
-    unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()>;
+    unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()>;
 
-    /// Shows a page again; if it is in sight already, nothing changes: false.
-    fn reveal(&self, address: usize, protect: bool) -> io::Result<bool>;
+    /// Maps a page again; false, with nothing changed, if it is mapped already.
+    fn reactivate(&self, address: usize, protect: bool) -> io::Result<bool>;
 
-    /// Adds the pages of a span's range that were stored to since they were installed or revealed protected, or
-    /// [`Frames::protect`]ed, in sight or not; still known after they were hidden. True of every page that was installed
-    /// or revealed writable; and of one that never was, unless it was protected or the span has no page tables there.
+    /// Adds the pages of a span's range that were stored to since they were installed or reactivated protected, or
+    /// [`Frames::protect`]ed, mapped or not; still known after they were deactivated. True of every page that was installed
+    /// or reactivated writable; and of one that never was, unless it was protected or the span has no page tables there.
     fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
 
     /// The same for one page, found by a call of the kernel alone.
     fn was_stored(&self, address: usize) -> io::Result<bool>;
 
-    /// As [`Self::stored`], of pages in sight, which are protected again in the same step. One TLB shootdown.
+    /// As [`Self::stored`], of mapped pages, which are protected again in the same step. One TLB shootdown.
     fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
 
     /// Forgets which pages of a range were stored to, where none is resident: what is left of the notes would hold on to
     /// the page tables.
     fn forget_stores(&self, address: usize, len: usize) -> io::Result<()>;
 
-    /// Copies resident pages, in sight or not, by their addresses in the first range.
+    /// Copies resident pages, mapped or not, by their addresses in the first range.
     fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()>;
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Desk {
 }
 
 /// Starts a reader. It ends when the desk's `stop` becomes readable.
-pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Result<OwnThread> {
+pub(super) fn spawn(number: usize, desk: Arc<Desk>, busy: Arc<BusyCount>) -> io::Result<OwnThread> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // One sleeping reader is woken for a fault, not all of them.
     let one_of_us = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
@@ -43,14 +43,14 @@ pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Resu
     thread::spawn(format!("vmio-reader-{number}"), move || {
         // Without its readers the threads of the program would sleep for ever.
         let _must_go_on = AbortOnUnwind::new();
-        Reader { desk, events, turn }.run();
+        Reader { desk, events, busy }.run();
     })
 }
 
 struct Reader {
     desk: Arc<Desk>,
     events: OwnedFd,
-    turn: Arc<Turn>,
+    busy: Arc<BusyCount>,
 }
 
 impl Reader {
@@ -75,8 +75,8 @@ impl Reader {
 
     /// Handles one fault; false if there is none.
     fn handle_next(&self, userfaultfd: &Userfaultfd) -> bool {
-        // Begun before the message is taken: no fault is out of sight in between.
-        let _turn = self.turn.begin();
+        // Begun before the message is taken: no fault is missed in between.
+        let _busy = self.busy.begin();
         let Some(Fault { address, access }) = userfaultfd.next_fault() else { return false };
         if (self.desk.calls.resolve)(address, access) == Resolution::Declined {
             self.refuse(userfaultfd, address);
@@ -85,7 +85,7 @@ impl Reader {
         true
     }
 
-    /// Makes the access to a page that cannot be had fail. If it has become resident meanwhile, its thread finds that
+    /// Makes the access to a page that is not available fail. If it has become resident meanwhile, its thread finds that
     /// out by itself.
     fn refuse(&self, userfaultfd: &Userfaultfd, address: usize) {
         let mut refused = Ok(());
@@ -100,18 +100,18 @@ impl Reader {
     /// Ends a refusal that has stood for long enough; false if there is none.
     fn end_refusal(&self) -> bool {
         // Begun before it is taken from the list: whoever unmaps the page waits for this.
-        let _turn = self.turn.begin();
+        let _busy = self.busy.begin();
         let Some(address) = self.desk.refusals.take_ended() else { return false };
         self.accept(address);
         true
     }
 
-    /// Makes accesses to a refused page faults again. One that is in memory is refused no longer, once it is in sight
+    /// Makes accesses to a refused page faults again. A page that is in memory is refused no longer, once it is mapped
     /// at this address.
     fn accept(&self, address: usize) {
         let is_absent = (self.desk.calls.while_absent)(address, &mut || {
             // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: the address was
-            // taken from the list in this turn, and a range that goes away is waited for, then forgotten there.
+            // taken from the list while this reader counts as busy, and who unmaps a range waits for that, then takes it off the list.
             let _ = unsafe { accept(address, PAGE_BYTES) };
         });
         if !is_absent {
@@ -120,20 +120,20 @@ impl Reader {
     }
 }
 
-/// Counts a reader's turns: odd while it is at work on a fault.
+/// Odd while a reader handles a fault; it rises by one at the beginning and at the end.
 #[derive(Default)]
-pub(super) struct Turn(AtomicU32);
+pub(super) struct BusyCount(AtomicU32);
 
-impl Turn {
-    fn begin(&self) -> InTurn<'_> {
+impl BusyCount {
+    fn begin(&self) -> Busy<'_> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        // Whoever takes a region out of the faults' sight and then looks at the count sees this turn, or this turn
-        // does not see the region.
+        // A thread that removes a region from the table of faults, and then reads the count, finds the reader busy; or the
+        // reader, whose count rose after that, does not find the region.
         fence(Ordering::SeqCst);
-        InTurn(self)
+        Busy(self)
     }
 
-    /// Waits for the end of the turn that is under way, if one is.
+    /// Waits until a fault that is being handled has been.
     pub(super) fn wait_for_end(&self) {
         fence(Ordering::SeqCst);
         let seen = self.0.load(Ordering::SeqCst);
@@ -143,9 +143,9 @@ impl Turn {
     }
 }
 
-struct InTurn<'a>(&'a Turn);
+struct Busy<'a>(&'a BusyCount);
 
-impl Drop for InTurn<'_> {
+impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.0.0);

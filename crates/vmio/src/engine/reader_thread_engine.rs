@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::memfd_frames::Tracker;
-use crate::engine::reader::{self, Desk, Turn};
+use crate::engine::reader::{self, BusyCount, Desk};
 use crate::engine::refusals::Refusals;
-use crate::engine::{FaultCalls, FaultEngine, HideableFrames, MemfdFrames};
+use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames};
 use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
@@ -27,12 +27,12 @@ pub(crate) struct ReaderThreadEngine {
 }
 
 struct Reader {
-    turn: Arc<Turn>,
+    busy: Arc<BusyCount>,
     thread: OwnThread,
 }
 
 impl ReaderThreadEngine {
-    /// Starts so many threads that read the faults of a userfaultfd and have them handled by `calls`.
+    /// Starts this many threads that read the faults of a userfaultfd and have them handled by `calls`.
     pub(crate) fn start(
         userfaultfd: Arc<Userfaultfd>,
         calls: FaultCalls,
@@ -53,9 +53,9 @@ impl ReaderThreadEngine {
         };
         for number in 0..readers {
             // Those that run already end when the engine is dropped.
-            let turn = Arc::new(Turn::default());
-            let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&turn))?;
-            engine.readers.push(Reader { turn, thread });
+            let busy = Arc::new(BusyCount::default());
+            let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&busy))?;
+            engine.readers.push(Reader { busy, thread });
         }
         Ok(engine)
     }
@@ -66,7 +66,7 @@ impl FaultEngine for ReaderThreadEngine {
         self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }
 
-    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
+    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let tracker = self.tracker.clone().ok_or(io::ErrorKind::Unsupported)?;
         MemfdFrames::reserve(len, align, tracker)
     }
@@ -78,14 +78,14 @@ impl FaultEngine for ReaderThreadEngine {
     fn detach(&self, range: &Reservation) {
         // A thread whose fault another reader has resolved goes on, and may close the mapping, while its own message
         // is still being handled.
-        self.readers.iter().for_each(|reader| reader.turn.wait_for_end());
+        self.readers.iter().for_each(|reader| reader.busy.wait_for_end());
         let start = range.base() as usize;
         self.desk.refusals.forget(start..start + range.len());
     }
 
     unsafe fn accept(&self, address: usize, len: usize) {
         // Should it fail, the refusals end by themselves a little later.
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the range is attached, and that none of its pages is in memory or can come there.
         let _ = unsafe { accept(address, len) };
     }
 }

@@ -1,4 +1,4 @@
-//! The pages that an engine refuses for the moment, since they could not be had.
+//! The pages that an engine refuses for the moment, since they could not be brought in.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::memfd_frames::Tracker;
-use crate::engine::{FaultEngine, HideableFrames, MemfdFrames};
+use crate::engine::{DeactivatableFrames, FaultEngine, MemfdFrames};
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{FaultHandler, FaultSource, install_sigbus_handler};
@@ -37,7 +37,7 @@ impl FaultEngine for SigbusEngine {
         self.userfaultfd.register(range.base() as usize, range.len())
     }
 
-    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
+    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let tracker = match &mut *tracker {
             Some(tracker) => tracker,

@@ -18,11 +18,11 @@ use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
 
-/// After so many pages of the log whoever waits for the core has a turn: a store that has been woken would else wait for the end of
+/// After this many pages of the log a thread that waits for the core gets it: a store that has been woken would else wait for the end of
 /// the time slice, milliseconds.
 const YIELD_PAGES: u64 = 16;
 
-/// Asking for checkpoints and waiting for them. One thread makes them all: who waits for it holds nothing that it needs.
+/// Asking for checkpoints and waiting for them. One thread makes them all: a thread that waits for it holds nothing that it needs.
 pub(crate) struct Checkpoints {
     /// How many were asked for.
     asked: AtomicU32,
@@ -108,7 +108,7 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
             }
             checkpoints.done.store(asked, Ordering::SeqCst);
             futex::wake_all(&checkpoints.done);
-            // Not before: who waits may hold what the log is written with.
+            // Not before: a thread that waits may hold what the log is written with.
             if let Some(error) = said {
                 tracing::error!(error, "a checkpoint failed; the journal keeps what is committed");
             }
@@ -157,12 +157,14 @@ fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
         }
     }
     let tail = scan.first_needed();
+    debug_assert!(log.tail() <= tail && tail <= end, "tail {tail} of {} to {end}", log.tail());
     core.change_header(|header| {
         header.tail = tail;
         header.applied = end;
         header.commit = scan.commit;
     })?;
     log.advance_tail(tail);
-    core.checkpoints.applied.store(end, Ordering::SeqCst);
+    let before = core.checkpoints.applied.swap(end, Ordering::SeqCst);
+    debug_assert!(before < end && end <= log.durable());
     Ok(())
 }

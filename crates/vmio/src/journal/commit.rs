@@ -28,16 +28,20 @@ pub struct Commit<'a> {
     frozen: OnceCell<Frozen>,
 }
 
-/// What a commit is about once the line is drawn.
+/// The commit once its line is drawn.
 struct Frozen {
     number: u64,
     files: Vec<CommittedFile>,
 }
 
 impl Commit<'_> {
-    /// Draws the line: what is spilled from now on belongs to the next commit; what holds a ticket drawn before belongs to
-    /// this one and is waited for at the end. Called while stores stand still, if the commit is to be a point in time.
-    /// By default it is drawn with the first [`Self::write`], or at the end.
+    /// Draws the line between this commit and the next: what is spilled from now on belongs to the next one. What holds a ticket that
+    /// was drawn before belongs to this one, and is waited for at the end. Called while stores stand still, if the commit is to be a
+    /// point in time.
+    ///
+    /// # Default
+    ///
+    /// The line is drawn with the first [`Self::write`], or at the end.
     pub fn freeze(&self) {
         // The line is the parent's to draw.
         if self.core.is_of_this_process() {
@@ -56,8 +60,12 @@ impl Commit<'_> {
         })
     }
 
-    /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`]. After an error the commit must fail; what was
-    /// written of it becomes part of the next one.
+    /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::JournalFull`] or [`Error::Journal`]. After an error the commit must fail; what was written becomes part of the next
+    /// one.
     pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
         self.core.check_not_forked()?;
         // Of a page that is written twice, the second is what counts.
@@ -67,9 +75,13 @@ impl Commit<'_> {
         appended.map_err(|refusal| self.core.refused(refusal))
     }
 
-    /// Adds a page of a file of which the caller knows the newest version, `before`: only what differs in `after` is written, or
-    /// the whole page if that is much. Nobody may spill the page until the commit has ended. If that fails, the newest version
-    /// may be the one before: read it.
+    /// Adds a page of a file of which the caller knows the newest version, `before`: writes only what differs in `after`, or
+    /// the whole page if much differs. Nobody may spill the page until the commit has ended. If the commit fails, the newest version
+    /// may be the one before: read the page.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::write`]; [`Error::BadOption`] for what is no page of the file.
     pub fn write_changes(&self, file: &JournaledBacking, page: u64, before: &[u8], after: &[u8]) -> Result<()> {
         self.core.check_not_forked()?;
         let is_page = before.len() == PAGE_BYTES && after.len() == PAGE_BYTES;
@@ -92,7 +104,7 @@ impl Commit<'_> {
     }
 }
 
-/// Who leads a commit, and who is served by it.
+/// The threads that commit: one leads, the others wait for the commit that serves them.
 pub(crate) struct CommitQueue {
     generation: Generation,
     rounds: Mutex<Rounds>,
@@ -145,6 +157,7 @@ impl CommitQueue {
             if let Some((_, number)) = rounds.succeeded.filter(|(round, _)| *round >= first_of_use) {
                 return Err(number);
             }
+            debug_assert!(rounds.succeeded.is_none_or(|(round, _)| round <= rounds.begun));
             if !rounds.is_under_way {
                 rounds.is_under_way = true;
                 rounds.begun += 1;
@@ -158,6 +171,7 @@ impl CommitQueue {
     pub(crate) fn hold(&self) -> impl Drop {
         let idle = self.ended.wait_while(self.rounds(), |rounds| rounds.is_under_way);
         let mut rounds = idle.unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(!rounds.is_under_way);
         rounds.is_under_way = true;
         Lead { queue: self, round: rounds.begun, outcome: None }
     }
@@ -174,6 +188,7 @@ impl Drop for Lead<'_> {
             return;
         }
         let mut rounds = self.queue.rounds();
+        debug_assert!(rounds.is_under_way && rounds.begun == self.round, "two threads lead");
         rounds.is_under_way = false;
         if let Some(number) = self.outcome {
             rounds.succeeded = Some((self.round, number));
@@ -239,6 +254,7 @@ where
     // Those who had tickets may have failed.
     begun.participants.write(&commit)?;
     let number = seal(&commit)?;
+    debug_assert!(core.log.durable() <= core.log.head() && number < core.tickets.epoch());
     begun.is_durable = true;
     Ok(number)
 }
@@ -327,6 +343,7 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
     };
     // Before it is durable, since then a checkpoint may come.
     deltas.settle(*number, Ok(record.first));
+    debug_assert!(deltas.is_empty());
     drop(deltas);
     let end = core.log.make_durable(record).map_err(failed)?;
     if end - core.log.tail() >= core.checkpoint_at_pages {

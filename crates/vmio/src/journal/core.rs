@@ -31,7 +31,7 @@ pub(crate) struct Joined {
     pub(crate) since: u64,
     /// False once its backing has been dropped: it takes part in no further commit.
     pub(crate) is_open: AtomicBool,
-    /// Who keeps pages of it in memory that a commit must ask for.
+    /// The mapping that keeps pages of it in memory, which a commit must ask for.
     participant: RwLock<Option<Arc<dyn Participant>>>,
 }
 
@@ -59,7 +59,7 @@ impl Joined {
         participant.as_ref().is_some_and(|memory| is_newest() && memory.copy_clean(page, target, &is_newest))
     }
 
-    /// Who must be asked for pages. Signals are blocked.
+    /// The participant that must be asked for pages. Signals are blocked.
     pub(crate) fn participant(&self) -> Option<Arc<dyn Participant>> {
         self.participant.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -69,7 +69,7 @@ pub(crate) struct Core {
     /// The process that opened the journal; a forked child has no part in it.
     generation: Generation,
     pub(crate) log: Log,
-    /// Who holds pages of the present commit that have not yet reached the log. Its epoch is the number of the commit.
+    /// Counts the threads that hold pages of the present commit which have not yet reached the log. Its epoch is the number of the commit.
     pub(crate) tickets: DrainGate,
     /// Closed while a commit protects pages.
     pub(crate) stores: StoreGate,
@@ -198,6 +198,8 @@ impl Core {
         let mut next = header.clone();
         next.sequence += 1;
         change(&mut next);
+        debug_assert!(header.tail <= next.tail && next.tail <= self.log.durable());
+        debug_assert!(header.applied <= next.applied && header.commit <= next.commit);
         let device = self.log.ring.device();
         self.log.ring.write_header(&next).map_err(failed_at(device, "writing"))?;
         self.log.flush().map_err(|source| Error::JournalFlush { journal: device.describe(), source })?;

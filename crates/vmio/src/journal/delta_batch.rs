@@ -34,7 +34,7 @@ struct Pending {
 }
 
 impl DeltaBatch {
-    /// Room for so many records, or fewer.
+    /// Room for this many records, or fewer.
     pub(crate) fn new(records_max: usize) -> Self {
         let records = records_max.min(RECORDS_MAX);
         DeltaBatch {
@@ -84,6 +84,7 @@ impl DeltaBatch {
         self.pages[record].0[start..start + len].copy_from_slice(&self.encoded[..len]);
         *count += 1;
         *bytes += len;
+        debug_assert!(RECORD_FRONT_BYTES + self.begun[record].1 <= PAGE_BYTES && record + 1 < self.pages.len());
         self.pending.push(Pending { file: Arc::clone(file), page, record, base });
         Some(len)
     }
@@ -111,6 +112,7 @@ impl DeltaBatch {
             }
         }
         self.begun.clear();
+        debug_assert!(self.is_empty() && self.pending.is_empty());
     }
 }
 

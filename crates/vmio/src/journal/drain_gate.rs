@@ -75,8 +75,9 @@ impl Inside<'_> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         let inside = self.gate.inside(self.epoch);
-        inside.fetch_sub(1, Ordering::SeqCst);
-        // Who drains sleeps on the count that it saw last, whatever that was.
+        let before = inside.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "more have left than came in");
+        // A thread that drains sleeps on the count that it saw last, whatever that was.
         wake_all(inside);
     }
 }

@@ -155,7 +155,7 @@ impl std::fmt::Display for Uuid {
 pub struct JournaledFile {
     /// Its number in the journal.
     pub(crate) file: u32,
-    /// What it was called when it joined: the path as given.
+    /// The path that it was given when it joined.
     pub path: String,
     /// Its identity at that time, if it had one. After a reboot the device number may be another.
     pub identity: Option<Identity>,
@@ -276,7 +276,7 @@ fn decode_file(row: &[u8]) -> Result<JournaledFile, String> {
     Ok(JournaledFile { file: fields.file.get(), path, identity })
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// Pages that had to leave memory before their commit.
@@ -287,7 +287,7 @@ pub enum RecordKind {
     Commit,
     /// Space where a write failed, to be skipped.
     Void,
-    /// What their commit has changed of pages.
+    /// Changes of pages by their commit.
     Delta,
 }
 
@@ -382,7 +382,7 @@ impl RecordHead {
         self.seal(uuid, count, count as usize * size_of::<PageRow>(), page);
     }
 
-    /// Makes `page` a record of deltas, which are in it already: so many, of so many bytes.
+    /// Makes `page` a record of deltas, which are in it already: this many, of this many bytes.
     pub(crate) fn encode_deltas(&self, uuid: Uuid, count: u32, bytes: usize, page: &mut Page) {
         self.seal(uuid, count, bytes, page);
     }

@@ -1,4 +1,4 @@
-//! Looking into a journal without changing it.
+//! Inspects a journal without changing it.
 
 use crate::backing::{Backing, Identity};
 use crate::error::Result;
@@ -8,6 +8,23 @@ use crate::journal::recovery::{damage, read, torn_at};
 use crate::sys::PAGE_BYTES;
 
 /// What a journal holds, and what opening it would do.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("journal");
+/// use vmio::Access;
+/// use vmio::backing::FileBacking;
+/// use vmio::journal::{Inspection, Journal, JournalOptions};
+///
+/// drop(Journal::create_file(&path, 1 << 20, JournalOptions::new())?);
+/// let found = Inspection::of(FileBacking::open(&path, Access::ReadOnly)?)?;
+/// assert_eq!((found.commits, found.damaged_at), (0, None));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -15,13 +32,13 @@ pub struct Inspection {
     pub version: u32,
     /// Its identity.
     pub uuid: String,
-    /// How often it has been opened, with its making.
+    /// How often it has been opened, its creation included.
     pub incarnation: u64,
-    /// Length of its log in bytes.
+    /// The length of its log in bytes.
     pub capacity_bytes: u64,
     /// The number of the last commit that its files hold as a whole.
     pub applied_commit: u64,
-    /// The number of the last commit: the files hold it after the journal has been opened.
+    /// The number of the last commit, which the files hold after the journal has been opened.
     pub last_commit: u64,
     /// Commits that opening would bring into the files.
     pub commits: u64,
@@ -31,7 +48,7 @@ pub struct Inspection {
     pub bytes_discarded: u64,
     /// The byte at which a record begins that is not whole, as a crash leaves it.
     pub torn_at: Option<u64>,
-    /// The byte from which on something is missing that had been durable: no crash does that, and it is not opened.
+    /// The byte from which on something is missing that had been durable. No crash does that, and the journal cannot be opened.
     pub damaged_at: Option<u64>,
     /// Its files.
     pub files: Vec<InspectedFile>,
@@ -43,7 +60,7 @@ pub struct Inspection {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InspectedFile {
-    /// What it was called when it joined.
+    /// The path that it was given when it joined.
     pub path: String,
     /// Its identity at that time.
     pub identity: Option<Identity>,
@@ -57,7 +74,7 @@ pub struct InspectedFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// What it is.
+    /// The kind of the record.
     pub kind: RecordKind,
     /// The byte of the journal at which it begins.
     pub offset: u64,
@@ -68,7 +85,11 @@ pub struct Record {
 }
 
 impl Inspection {
-    /// Reads a journal that no process has open. An error means that there is none, or that it cannot be read.
+    /// Reads a journal that no process has open.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::NotAJournal`] if there is none, [`crate::Error::Journal`] if it cannot be read, [`crate::Error::InUse`].
     pub fn of(device: impl Backing + 'static) -> Result<Self> {
         let (_locked, device) = lock(Box::new(device))?;
         let mut found = Vec::new();

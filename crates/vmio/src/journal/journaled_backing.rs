@@ -28,12 +28,12 @@ pub struct JournaledBacking {
     opened: Arc<Opened>,
 }
 
-/// The right to write pages that belong to a certain commit, which waits for it. Drawn when the pages are copied, since
-/// the line between two commits may fall between the copy and the write.
+/// The right to write pages that belong to a certain commit, which waits for the ticket. It is drawn when the pages are copied,
+/// since the line between two commits may fall between the copy and the write.
 pub struct CommitTicket<'a>(Inside<'a>);
 
 impl CommitTicket<'_> {
-    /// The number of the commit.
+    /// Returns the number of the commit.
     pub fn commit(&self) -> u64 {
         self.0.epoch()
     }
@@ -48,12 +48,12 @@ impl JournaledBacking {
         &self.joined
     }
 
-    /// Draws a ticket for the present commit. Who draws it must not commit before it is dropped.
+    /// Draws a ticket for the present commit. The caller must not commit before the ticket is dropped.
     pub fn ticket(&self) -> CommitTicket<'_> {
         CommitTicket(self.opened.core.tickets.enter())
     }
 
-    /// The journal is the parent's, in a forked child.
+    /// In a forked child the journal is the parent's.
     fn check_not_forked(&self) -> io::Result<()> {
         self.opened.check_not_forked().map_err(io::Error::other)
     }
@@ -125,9 +125,9 @@ impl JournaledBacking {
         self.opened.commit(NOTHING_MORE)
     }
 
-    /// From now on every commit asks for pages of the file. Waits for the one under way: its line may not be drawn yet, and nobody
-    /// would protect what is stored before that.
-    pub(crate) fn admit(&self, participant: Arc<dyn Participant>) {
+    /// Adds a participant: from now on every commit asks it for pages of the file. Waits for the commit under way, whose line may not
+    /// be drawn yet: nobody would protect what is stored before that.
+    pub(crate) fn add_participant(&self, participant: Arc<dyn Participant>) {
         let _no_commit = self.opened.queue.hold();
         self.joined.set_participant(Some(participant));
     }
@@ -300,25 +300,22 @@ mod tests {
         }
     }
 
-    /// A commit that has nobody to ask draws its line late. Whoever came before that would hold pages of it that nobody has
-    /// protected.
+    /// A commit without participants draws its line late. A participant that came before that would hold pages of it that nobody
+    /// has protected.
     #[test]
-    fn nobody_is_admitted_while_a_commit_is_under_way() {
+    fn no_participant_is_added_while_a_commit_is_under_way() {
         let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
         let backing = journal.join(MemoryBacking::new(PAGE_BYTES as u64).unwrap()).unwrap();
         let stores = Arc::new(Stores::default());
-        let is_admitted = AtomicBool::new(false);
+        let is_added = AtomicBool::new(false);
         thread::scope(|scope| {
             let committed = journal.commit(|_| {
                 scope.spawn(|| {
-                    backing.admit(Arc::clone(&stores) as _);
-                    is_admitted.store(true, Ordering::SeqCst);
+                    backing.add_participant(Arc::clone(&stores) as _);
+                    is_added.store(true, Ordering::SeqCst);
                 });
                 thread::sleep(Duration::from_millis(100));
-                assert!(
-                    !is_admitted.load(Ordering::SeqCst),
-                    "its stores are part of a commit that does not ask for them"
-                );
+                assert!(!is_added.load(Ordering::SeqCst), "its stores are part of a commit that does not ask for them");
                 Ok(())
             });
             assert_eq!(committed.unwrap(), 1);

@@ -108,6 +108,7 @@ impl Log {
     pub(crate) fn advance_tail(&self, tail: u64) {
         assert!(self.tail() <= tail && tail <= self.durable(), "tail {tail} of {:?}", (self.tail(), self.durable()));
         self.tail.store(tail, Ordering::SeqCst);
+        debug_assert!(self.head() - self.tail() <= self.ring.capacity_pages());
     }
 
     /// Pages of images that the longest record of this log has.
@@ -122,11 +123,13 @@ impl Log {
         let reserve = if kind == RecordKind::Spill { self.commit_reserve } else { 0 };
         let _appending = self.appending.enter();
         let position = self.allocate(1 + pages as u64, reserve + SPARE_PAGES).ok_or(Refusal::Full)?;
+        debug_assert!(self.durable() <= position, "a commit has passed a place that is not written yet");
         let head = self.record_head(kind, commit, position, pages as u32);
         let written = self.write_record(&head, of, data);
         if written.is_err() {
             self.make_void(position, 1 + pages as u64);
         }
+        debug_assert!(self.durable() <= position && position + 1 + pages as u64 <= self.head());
         Ok(written.map(|()| position + 1)?)
     }
 
@@ -134,12 +137,14 @@ impl Log {
     pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<u64, Refusal> {
         let records = deltas.records() as u64;
         let _appending = self.appending.enter();
+        debug_assert!(records > 0);
         let position = self.allocate(records, SPARE_PAGES).ok_or(Refusal::Full)?;
         let head = self.record_head(RecordKind::Delta, commit, position, 0);
         let written = self.ring.write(position, deltas.encode(self.ring.uuid, &head, None).as_bytes());
         if written.is_err() {
             self.make_void(position, records);
         }
+        debug_assert!(self.durable() <= position && position + records <= self.head());
         Ok(written.map(|()| position)?)
     }
 
@@ -225,6 +230,7 @@ impl Log {
             self.make_void(first, records + 1);
             return Err(CommitFailure::Write(error));
         }
+        debug_assert!(self.durable() <= first && first + records < self.head());
         Ok(Unflushed { first, position: first + records, failed_flushes })
     }
 
@@ -232,6 +238,7 @@ impl Log {
     /// durable that was not before.
     pub(crate) fn make_durable(&self, record: Unflushed) -> Result<u64, CommitFailure> {
         let Unflushed { position, failed_flushes, .. } = record;
+        debug_assert!(self.durable() <= position && position < self.head());
         // A flush that failed elsewhere meanwhile may have lost the record, too.
         let flushed = self.flush().and_then(|()| match self.failed_flushes.load(Ordering::SeqCst) == failed_flushes {
             true => Ok(()),
@@ -244,6 +251,7 @@ impl Log {
         }
         self.mended_flushes.store(failed_flushes, Ordering::SeqCst);
         self.durable.store(position + 1, Ordering::SeqCst);
+        debug_assert!(self.tail() <= self.durable() && self.durable() <= self.head());
         Ok(position + 1)
     }
 

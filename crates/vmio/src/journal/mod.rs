@@ -1,9 +1,9 @@
-//! Failure-atomic commits: what several files hold changes from one commit to the next, with nothing in between, whatever
+//! Failure-atomic commits: the contents of several files change from one commit to the next, with nothing in between, whatever
 //! happens to the process or the machine.
 //!
-//! A journal is a file or device beside the data. Pages that must leave memory before their commit are spilled to it, and
-//! read from there; a commit writes the rest, marks the end, and flushes once. What is committed is brought into the
-//! files in the background, and on opening after a crash. docs/formats/journal.md has the format, docs/design/journal.md
+//! A journal is a file or device beside the data. Pages that must leave memory before their commit are spilled to the journal, and
+//! read from there. A commit writes the rest, marks the end, and flushes once. A checkpoint brings what is committed into the
+//! files, in the background, and on opening after a crash. docs/formats/journal.md has the format, docs/design/journal.md
 //! the reasons.
 
 mod chain;
@@ -61,7 +61,21 @@ const CAPACITY_PAGES_MIN: u64 = 64;
 const ROOT: u32 = 0;
 const WRITABLE_BY_ANYBODY: u32 = 0o002;
 
-/// How a journal is used: see the methods.
+/// Options of a journal.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> vmio::Result<()> {
+/// use vmio::backing::MemoryBacking;
+/// use vmio::journal::{Journal, JournalOptions};
+///
+/// let options = JournalOptions::new().checkpoint_at(0.25).commit_reserve(0.5);
+/// let journal = Journal::create(MemoryBacking::new(64 << 20)?, options)?;
+/// assert_eq!(journal.usage().used_bytes, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
     checkpoint_at: f64,
@@ -69,20 +83,28 @@ pub struct JournalOptions {
 }
 
 impl JournalOptions {
-    /// Checkpoints from half of the log on, a quarter of it reserved for commits.
+    /// Makes options with the default of each method.
     pub fn new() -> Self {
         JournalOptions { checkpoint_at: 0.5, commit_reserve: 0.25 }
     }
 
-    /// The share of the log in use, 0.0 to 1.0, from which on a checkpoint begins in the background. With 1.0 it waits
-    /// until the log is full.
+    /// Sets the share of the log in use, 0.0 to 1.0, from which on a checkpoint begins in the background. With 1.0 the checkpoint
+    /// waits until the log is full.
+    ///
+    /// # Default
+    ///
+    /// 0.5.
     pub fn checkpoint_at(mut self, share: f64) -> Self {
         self.checkpoint_at = share;
         self
     }
 
-    /// The share of the log, 0.0 to 0.9, that spills leave free: a commit of what is dirty in memory must find room there,
+    /// Sets the share of the log, 0.0 to 0.9, that spills leave free. A commit of what is dirty in memory must find room there,
     /// or it fails with [`Error::JournalFull`].
+    ///
+    /// # Default
+    ///
+    /// 0.25.
     pub fn commit_reserve(mut self, share: f64) -> Self {
         self.commit_reserve = share;
         self
@@ -106,11 +128,33 @@ impl Default for JournalOptions {
     }
 }
 
-/// An open journal. Clones are the same journal; it closes with the last of them and of its files.
+/// An open journal. A handle: a clone is the same journal, which closes with its last handle and the last of its files.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let (path, journal_path) = (folder.path().join("data"), folder.path().join("journal"));
+/// use vmio::backing::FileBacking;
+/// use vmio::journal::{Journal, JournalOptions};
+///
+/// let journal = Journal::create_file(&journal_path, 1 << 20, JournalOptions::new())?;
+/// let data = journal.join(FileBacking::create(&path, 1 << 20)?)?;
+/// journal.commit(|commit| commit.write(&data, 4096, &[7; 4096]))?;
+/// drop((data, journal));
+///
+/// // After a crash:
+/// let (journal, report) = Journal::open_file(&journal_path, JournalOptions::new())?;
+/// assert_eq!((report.last_commit, std::fs::read(&path)?[4096]), (1, 7));
+/// # drop(journal);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Journal(Arc<Opened>);
 
-/// The journal, its thread, and who commits.
+/// The journal, its thread, and the queue of its commits.
 pub(crate) struct Opened {
     pub(crate) core: Arc<Core>,
     queue: CommitQueue,
@@ -121,11 +165,11 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalUse {
-    /// Length of its log.
+    /// The length of its log.
     pub capacity_bytes: u64,
-    /// What of it is needed: not in the files yet, or not committed.
+    /// The part of the log that is needed: not in the files yet, or not committed.
     pub used_bytes: u64,
-    /// What was appended since the last commit.
+    /// The part that was appended since the last commit.
     pub uncommitted_bytes: u64,
     /// The longest that a commit has held up stores to mappings ([`crate::MappingOptions::atomic`]).
     pub stores_held_ns_max: u64,
@@ -133,6 +177,10 @@ pub struct JournalUse {
 
 impl Journal {
     /// Makes an empty journal that fills `device`; what was there is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadOption`] for options out of their bounds or a device that is too small; [`Error::InUse`]; [`Error::Journal`].
     pub fn create(device: impl Backing + 'static, options: JournalOptions) -> Result<Self> {
         options.check()?;
         let (locking, device) = lock(Box::new(device))?;
@@ -173,7 +221,11 @@ impl Journal {
         Self::start(ring, header, &options)
     }
 
-    /// Makes a journal in a new file of `len` bytes, or over an existing one.
+    /// Makes a journal in a new file of `len` bytes, or over an existing file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::create`], and [`Error::Open`].
     pub fn create_file(path: impl AsRef<Path>, len: u64, options: JournalOptions) -> Result<Self> {
         let path = path.as_ref();
         // So that no journal is emptied for options that make no sense, nor one that is in use.
@@ -197,6 +249,12 @@ impl Journal {
 
     /// Opens a journal and brings its files to the state of the last commit. `open_file` opens a file that the journal
     /// has commits for.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NotAJournal`], [`Error::JournalDamaged`] or [`Error::Journal`] for a device that is no journal, is damaged, or cannot be read.
+    /// - [`Error::JournaledFile`] or [`Error::Checkpoint`] for a file of the journal that is not what it was, or cannot be written.
+    /// - [`Error::BadOption`], and [`Error::InUse`] if another process has the journal open.
     pub fn open(
         device: impl Backing + 'static,
         options: JournalOptions,
@@ -211,8 +269,12 @@ impl Journal {
         Ok((journal, report))
     }
 
-    /// Opens the journal in a file, with the files where they were. It is refused if another user has it, other than root, or if
-    /// anybody may write to it: what it holds is written to any file that it names.
+    /// Opens the journal in a file, with its files where they were.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`]. [`Error::NotAJournal`] also if another user than root and this one owns the file, or if anybody may
+    /// write to it: what a journal holds is written to any file that it names.
     pub fn open_file(path: impl AsRef<Path>, options: JournalOptions) -> Result<(Self, RecoveryReport)> {
         let device = FileBacking::open(path, Access::ReadWrite)?;
         let journal = device.describe();
@@ -238,7 +300,13 @@ impl Journal {
         Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::new(generation), thread: Some(thread) })))
     }
 
-    /// Has a file take part. Its contents count as committed.
+    /// Adds a file to the journal. Its contents count as committed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::BadOption`] for a path of more than 960 bytes, or a sixty-first file; [`Error::ReadOnly`].
+    /// - [`Error::AlreadyMapped`] if the file is part of the journal already.
+    /// - [`Error::Checkpoint`], [`Error::Journal`] or [`Error::JournalFlush`] if what is committed cannot be written; [`Error::Forked`].
     pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
         self.join_boxed(Box::new(data))
     }
@@ -250,35 +318,45 @@ impl Journal {
     }
 
     /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), what was spilled, and what
-    /// `write` adds, of all files at once. Threads that come while a commit is under way share the next one, whose pages
-    /// one of them writes: `write` is for all files, and may not be called. If there are such mappings, the line of
-    /// [`Commit::freeze`] is drawn before it is.
+    /// `write` adds, of all files at once. Returns the commit's number once the commit is durable.
     ///
-    /// `write` must not wait for the journal, or both wait for ever: it may open and close other files, but must not commit, have
-    /// a file join, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
+    /// Threads that commit while a commit is under way share the next one, whose pages one of them writes: `write` is for all files,
+    /// and may not be called. If there are such mappings, the line of [`Commit::freeze`] is drawn before the call.
+    ///
+    /// `write` must not wait for the journal, or both wait for ever. It may open and close other files. It must not commit, join
+    /// a file, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
     /// does.
     ///
-    /// A child that `write` forks has no part in the commit: there the call fails with [`Error::Forked`] once `write` returns.
+    /// # Errors
     ///
-    /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
-    /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
+    /// [`Error::JournalFull`], [`Error::Journal`] or [`Error::JournalFlush`], and the errors of `write`. After an error the commit may
+    /// be found after a crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
+    ///
+    /// A child that `write` forks takes no part in the commit: there the call fails with [`Error::Forked`] once `write` returns.
     pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
         self.0.commit(Some(write))
     }
 
     /// Commits what was stored to all mappings of the journal, and what was spilled: [`Self::commit`] without pages of
     /// the caller's.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::commit`].
     pub fn commit_all(&self) -> Result<u64> {
         self.0.commit(NOTHING_MORE)
     }
 
-    /// Brings all that is committed into the files, and says what is wrong if that fails. The journal does it by itself,
-    /// and keeps what it could not bring there.
+    /// Brings all that is committed into the files. The journal does so by itself, and keeps what it could not write there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] for a file that cannot be written; [`Error::Journal`].
     pub fn checkpoint(&self) -> Result<()> {
         self.0.checkpoint()
     }
 
-    /// How full it is.
+    /// Returns how full the journal is.
     pub fn usage(&self) -> JournalUse {
         let log = &self.0.core.log;
         let bytes = |pages: u64| pages * PAGE_BYTES as u64;

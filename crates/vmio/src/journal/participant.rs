@@ -1,4 +1,4 @@
-//! Who keeps pages in memory that belong to the next commit.
+//! Participants of commits: mappings that keep pages in memory which belong to the next one.
 
 use std::io;
 

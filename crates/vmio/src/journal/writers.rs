@@ -23,7 +23,7 @@ const NICE: i32 = 5;
 /// Some threads, from the first use on, and room for what each of them writes.
 #[derive(Default)]
 pub(crate) struct Writers {
-    /// Nothing if threads cannot be had: then the caller works alone.
+    /// Nothing if threads are not available: then the caller works alone.
     pool: OnceLock<Option<ThreadPool>>,
     rooms: [Mutex<Room>; WRITERS],
 }

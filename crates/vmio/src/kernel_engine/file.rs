@@ -57,7 +57,7 @@ impl KernelFile {
 
     /// See [`crate::Mapping::failed_reads`].
     pub(crate) fn failed_reads(&self) -> u64 {
-        self.region().vetting.as_ref().map_or(0, |vetting| vetting.failures.count())
+        self.region().verification.as_ref().map_or(0, |verification| verification.failures.count())
     }
 
     pub(super) fn region(&self) -> &KernelRegion {
@@ -293,7 +293,7 @@ impl MappedFile for KernelFile {
         if len > reserved {
             return Err(Error::BeyondReservation { requested: len, reserved });
         }
-        let _one_at_a_time = region.take_turn();
+        let _one_at_a_time = region.lock_len();
         let old = region.len();
         if len < old { self.shrink(old, len) } else { self.grow(old, len) }
     }
@@ -309,7 +309,7 @@ impl MappedFile for KernelFile {
     }
 
     fn take_read_error(&self) -> Option<Error> {
-        let (page, failure) = self.region().vetting.as_ref()?.failures.take_first()?;
+        let (page, failure) = self.region().verification.as_ref()?.failures.take_first()?;
         Some(failure.into_error(self.describe(), page))
     }
 }

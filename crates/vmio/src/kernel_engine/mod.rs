@@ -1,7 +1,7 @@
 //! The engine of the kernel module: vmio.ko takes the faults, and has the memory, the evictions and the write-back.
 //!
 //! [`KernelFile`] is what a mapping of it holds; `region` is one mapped file, `view` more
-//! addresses for it, `vetting` how its pages are verified, `module` the
+//! addresses for it, `verify_before_map` how its pages are verified, `module` the
 //! memory that the module keeps for a cache. docs/kernel.md says how the module does it.
 
 mod fetch;
@@ -10,7 +10,7 @@ mod module;
 mod open_kernel;
 mod pinned;
 mod region;
-mod vetting;
+mod verify_before_map;
 mod view;
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -34,7 +34,7 @@ pub(crate) struct KernelCore {
 }
 
 impl KernelCore {
-    /// Has the module reserve memory for so many pages.
+    /// Has the module reserve memory for this many pages.
     pub(crate) fn start(generation: Generation, capacity_pages: u32) -> Result<Self> {
         let module = Arc::new(Module::reserve(generation, capacity_pages)?);
         Ok(KernelCore { module, pool: OnceLock::new(), starting: Mutex::new(()), follower: OnceLock::new() })

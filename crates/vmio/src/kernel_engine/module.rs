@@ -65,8 +65,8 @@ impl Module {
         self.pool.usage().map_or(0, |usage| usage.pages.saturating_sub(usage.resident))
     }
 
-    pub(super) fn attach(&self, backing: BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
-        self.pool.attach(backing, is_vetted)
+    pub(super) fn attach(&self, backing: BorrowedFd<'_>, verify_before_map: bool) -> io::Result<Attachment> {
+        self.pool.attach(backing, verify_before_map)
     }
 
     /// Where pages go that are looked at before anybody sees them.
@@ -91,7 +91,7 @@ impl Module {
             load_misses: counts.loads_missed,
             store_misses: counts.stores_missed,
             fresh_fills: counts.fresh,
-            soft_misses: counts.found,
+            minor_faults: counts.found,
             // A store that misses makes its page writable as well.
             write_protect_faults: counts.made_writable.saturating_sub(counts.stores_missed),
             reads: counts.reads,

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::Module;
 use crate::kernel_engine::pinned::Pinned;
-use crate::kernel_engine::vetting::Vetting;
+use crate::kernel_engine::verify_before_map::VerifyBeforeMap;
 use crate::mapped_file::bytes_of;
 use crate::mapped_file::file_end;
 use crate::options::MappingOptions;
@@ -34,13 +34,13 @@ pub(crate) struct KernelRegion {
     pub(super) generation: Generation,
     len: AtomicU64,
     /// One change of length at a time.
-    turn: Mutex<()>,
+    len_lock: Mutex<()>,
     /// Pages that are pinned; held while they are being cut off.
     pinned: Mutex<Pinned>,
     /// What threads of the cache fetch.
     pub(super) fetches: Fetches,
-    /// If nobody shall see pages as they come from the file.
-    pub(super) vetting: Option<Vetting>,
+    /// If pages are verified before they are mapped.
+    pub(super) verification: Option<VerifyBeforeMap>,
 }
 
 impl KernelRegion {
@@ -50,12 +50,12 @@ impl KernelRegion {
         check_options(options, access)?;
         let (Some(_), Some(direct)) = (backing.file(), backing.direct_reads()) else {
             let why = "the module maps files and block devices: use Engine::Sigbus, or a FileBacking";
-            return Err(Error::NotInKernel { what: "a backing that is no file", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what: "a backing that is no file", why });
         };
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
-        let vetting = Vetting::of(options, module)?;
-        let attachment = module.attach(direct, vetting.is_some()).map_err(attach_error)?;
+        let verification = VerifyBeforeMap::of(options, module)?;
+        let attachment = module.attach(direct, verification.is_some()).map_err(attach_error)?;
         let map = FileMap::in_granules(attachment.as_fd(), reserved, access == Access::ReadWrite)
             .map_err(Error::system("mapping the file through the kernel module"))?;
         let region = KernelRegion {
@@ -65,10 +65,10 @@ impl KernelRegion {
             access,
             generation: module.generation(),
             len: AtomicU64::new(len),
-            turn: Mutex::new(()),
+            len_lock: Mutex::new(()),
             pinned: Mutex::default(),
             fetches: Fetches::default(),
-            vetting,
+            verification,
         };
         region.read_ahead(READ_AHEAD_PAGES_MAX)?;
         if options.priority != MappingOptions::DEFAULT_PRIORITY {
@@ -93,8 +93,8 @@ impl KernelRegion {
     }
 
     /// Waits until no change of length is under way.
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_len(&self) -> MutexGuard<'_, ()> {
+        self.len_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pinned(&self) -> MutexGuard<'_, Pinned> {
@@ -125,37 +125,37 @@ impl KernelRegion {
         if bytes.is_empty() {
             return Ok(());
         }
-        match &self.vetting {
-            Some(vetting) => vetting.populate(self, pages),
+        match &self.verification {
+            Some(verification) => verification.populate(self, pages),
             None => self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error)),
         }
     }
 
     /// Copies bytes out.
     pub(super) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        match &self.vetting {
-            Some(vetting) => vetting.load(self, offset, buffer),
+        match &self.verification {
+            Some(verification) => verification.load(self, offset, buffer),
             None => self.map.load(offset, buffer).map_err(|stopped| self.copy_error(offset, stopped)),
         }
     }
 
     /// Copies bytes in.
     pub(super) fn store(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match &self.vetting {
-            Some(vetting) => vetting.store(self, offset, data),
+        match &self.verification {
+            Some(verification) => verification.store(self, offset, data),
             None => self.map.store(offset, data).map_err(|stopped| self.copy_error(offset, stopped)),
         }
     }
 
     /// Has pages come into memory, and keeps them there until the descriptor is closed.
     pub(super) fn pin(&self, pages: &Range<u64>, for_stores: bool) -> Result<io::Result<OwnedFd>> {
-        match &self.vetting {
-            Some(vetting) => vetting.pin(self, pages, for_stores),
+        match &self.verification {
+            Some(verification) => verification.pin(self, pages, for_stores),
             None => Ok(self.attachment.pin(&self.map.addresses(&bytes_of(pages)), for_stores)),
         }
     }
 
-    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    /// The kernel says only that some page is not available: a read tells which one, and why.
     pub(super) fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = AlignedPage([0; PAGE_BYTES]);
         let mut fails = |offset: u64| Some((offset, self.backing.read_at(offset, &mut page.0).err()?));
@@ -164,7 +164,7 @@ impl KernelRegion {
         Error::Read { backing: self.backing.describe(), offset, source }
     }
 
-    /// The error of a copy that has come to a page which cannot be had.
+    /// The error of a copy that has come to a page which is not available.
     fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
         let page = (offset + stopped.done as u64) / PAGE_BYTES as u64;
         self.read_error(&bytes_of(&(page..page + 1)), stopped.why)
@@ -206,17 +206,17 @@ struct AlignedPage([u8; PAGE_BYTES]);
 
 /// What the module cannot do, and never will be asked for.
 fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
-    let refused = |what, why| Err(Error::NotInKernel { what, why });
+    let refused = |what, why| Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what, why });
     if access == Access::ReadWrite && options.verifier.as_ref().is_some_and(|verifier| verifier.seals()) {
         return refused(
-            "a page verifier that seals, of a mapping for stores,",
+            "a page verifier that seals on a writable mapping",
             "the module writes pages as they are: use Engine::Sigbus, or let PageVerifier::seals say that it changes nothing",
         );
     }
     if options.journal.is_some() {
         return refused(
             "an atomic mapping",
-            "the module writes dirty pages whenever it needs room: use Engine::Sigbus",
+            "the module writes dirty pages whenever it needs memory: use Engine::Sigbus",
         );
     }
     if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
@@ -228,15 +228,18 @@ fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
 
 fn attach_error(error: io::Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::EINVAL) => Error::NotInKernel {
-            what: "a file without direct I/O, or with blocks larger than a page,",
+        Some(libc::EINVAL) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
+            what: "a file without direct I/O, or with blocks larger than a page",
             why: "the module reads and writes past the page cache: use Engine::Sigbus",
         },
-        Some(libc::EBUSY) => Error::NotInKernel {
-            what: "a file that is mapped already, with a page verifier or without, by another cache or a forked child,",
-            why: "wait until it has gone, or map it by the same cache and alike",
+        Some(libc::EBUSY) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
+            what: "a file that is mapped otherwise already (another cache or a forked child has it with a verifier, or without one)",
+            why: "wait until that mapping is closed, or map it by the same cache and alike",
         },
-        Some(libc::EOPNOTSUPP) => Error::NotInKernel {
+        Some(libc::EOPNOTSUPP) => Error::Unsupported {
+            by: UnsupportedBy::KernelEngine,
             what: "a file of a stacked file system",
             why: "it could not be frozen: map the file of the file system below, or use Engine::Sigbus",
         },

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::backing::Access;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelFile;
 use crate::mapped_file::{HeldPages, MappedFile, ViewAddresses};
 use crate::sys::file_map::FileMap;
@@ -18,10 +18,11 @@ pub(super) struct KernelView {
 impl KernelView {
     pub(super) fn open(file: &KernelFile) -> Result<Self> {
         let region = file.region();
-        if region.vetting.is_some() {
-            return Err(Error::NotInKernel {
+        if region.verification.is_some() {
+            return Err(Error::Unsupported {
+                by: UnsupportedBy::KernelEngine,
                 what: "a second range of addresses for a mapping with a page verifier or poison",
-                why: "what arrives there would not be looked at: use Engine::Sigbus with FrameHint::SharedAddresses",
+                why: "pages mapped there would not be verified: use Engine::Sigbus with FrameHint::SharedAddresses",
             });
         }
         let map = region.map_again().map_err(Error::system("mapping the file once more through the kernel module"))?;

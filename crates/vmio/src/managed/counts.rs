@@ -1,4 +1,4 @@
-//! What the steward has done so far.
+//! Counts of what the reclaimer has done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ pub(crate) struct Counts {
     pub(super) evicted_clean: Count,
     /// Pages dropped after a write.
     pub(super) evicted_dirty: Count,
-    /// Dirty pages whose write the steward began.
+    /// Dirty pages whose write the reclaimer began.
     pub(super) written_pages: Count,
     /// How often it began to write.
     pub(super) writes: Count,

@@ -1,6 +1,6 @@
 //! A process and its forked children that keep one budget together.
 //!
-//! Each says in memory that all of them have how much it holds. What the others hold is taken off the budget of each; who wants more and
+//! Each says in memory that all of them have how much it holds. What the others hold is taken off the budget of each; a process that wants more and
 //! has less than an equal share gets it, since those with more then give up what is beyond theirs.
 
 use std::fs;
@@ -118,7 +118,7 @@ impl Member {
         self.place = (0..MEMBERS_MAX).find(is_taken);
     }
 
-    /// Tells the others that it holds so many pages, and finds out how many it may.
+    /// Tells the others that it holds this many pages, and finds out how many it may.
     pub(super) fn share(&mut self, resident: u64) -> Share {
         self.share_at(resident, now())
     }
@@ -160,7 +160,7 @@ impl Member {
         let has_grown = resident > std::mem::replace(&mut self.resident, resident);
         if let Some(place) = self.place {
             let wants = count > 1 && rest < fair && resident + rest / 4 >= rest;
-            // Who does not grow claims no more than it has.
+            // A process that does not grow claims no more than it has.
             let more = if count > 1 && has_grown { pages.saturating_sub(resident) } else { 0 };
             let claimed = resident + more.min(fair / LEAST_PART);
             self.family.word(place, Word::Pages).store(claimed, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Member {
             let process = self.family.get(place, Word::Process);
             let told = Duration::from_nanos(self.family.get(place, Word::Told));
             let silence = now.saturating_sub(told);
-            // Who has just come tells at its first look.
+            // A process that has just come tells at its first look.
             if process == 0 || told.is_zero() && is_there(process) || silence <= SILENCE.0 {
                 continue;
             }

@@ -31,7 +31,7 @@ impl ManagedRegion {
         self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
     }
 
-    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    /// The kernel says only that some page is not available: a read tells which one, and why.
     fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = [0; PAGE_BYTES];
         let mut fails = |offset: &u64| match self.file.read_at(&mut page, *offset) {
@@ -48,14 +48,14 @@ impl OpenManaged {
     /// Has pages brought in by threads of the cache, for each of which the kernel reads a part.
     pub(super) fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
         let core = &self.core;
-        let pool = start_pool(&core.pool, &core.starting, core.steward.generation())?;
+        let pool = start_pool(&core.pool, &core.starting, core.reclaimer.generation())?;
         Ok(pool.fetch_in_parts(&ranges, || {
             // Not the open file, which must not be closed by one of these threads.
-            let (region, steward) = (Arc::clone(&self.region), Arc::clone(&core.steward));
+            let (region, reclaimer) = (Arc::clone(&self.region), Arc::clone(&core.reclaimer));
             move |ranges| {
-                let has_room = |_: &Range<u64>| urgency == Urgency::Wanted || steward.room_pages() > STEP_PAGES;
+                let has_room = |_: &Range<u64>| urgency == Urgency::Wanted || reclaimer.room_pages() > STEP_PAGES;
                 let fetch = |step| {
-                    steward.make_room().map_err(Error::system("giving up pages"))?;
+                    reclaimer.make_room().map_err(Error::system("giving up pages"))?;
                     region.fetch(step)
                 };
                 let steps = steps(ranges, STEP_PAGES).take_while(has_room);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::backing::{Access, Backing};
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
@@ -79,7 +79,7 @@ impl ManagedFile {
         while done < len {
             let at = offset + done as u64;
             let part = done..len.min(done + PART_BYTES - at as usize % PART_BYTES);
-            self.opened.core.steward.make_room().map_err(Error::system("giving up pages"))?;
+            self.opened.core.reclaimer.make_room().map_err(Error::system("giving up pages"))?;
             self.region().fetch(touched_pages(&(at..at + part.len() as u64)))?;
             each(at, part.clone())?;
             done = part.end;
@@ -98,7 +98,7 @@ impl ManagedFile {
             region.map.unmap(&bytes).map_err(Error::system("unmapping pages"))?;
             if region.access == Access::ReadWrite {
                 page_cache::finish_write(region.file(), &bytes)
-                    .map_err(|error| self.opened.core.steward.note_failure(region, error))?;
+                    .map_err(|error| self.opened.core.reclaimer.note_failure(region, error))?;
             }
             page_cache::drop_clean(region.file(), &bytes).map_err(Error::system("dropping pages"))?;
         }
@@ -146,26 +146,26 @@ impl MappedFile for ManagedFile {
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         let (region, whole) = (self.region(), whole_pages(&range, self.len()));
         let touched = bytes_of(&touched_pages(&range));
-        let steward = &self.opened.core.steward;
+        let reclaimer = &self.opened.core.reclaimer;
         let failed = Error::system("advising the kernel of a range");
         match advice {
             _ if range.is_empty() => Ok(()),
-            Advice::Normal => steward.advise_reads(region, &touched, None).map_err(failed),
-            Advice::Random => steward.advise_reads(region, &touched, Some(Advised::Random)).map_err(failed),
+            Advice::Normal => reclaimer.advise_reads(region, &touched, None).map_err(failed),
+            Advice::Random => reclaimer.advise_reads(region, &touched, Some(Advised::Random)).map_err(failed),
             Advice::Sequential { .. } => {
-                steward.advise_reads(region, &touched, Some(Advised::Sequential)).map_err(failed)
+                reclaimer.advise_reads(region, &touched, Some(Advised::Sequential)).map_err(failed)
             }
             Advice::Priority(priority) => {
                 region.set_priority(touched_pages(&range), priority);
-                steward.reorder();
+                reclaimer.reorder();
                 Ok(())
             }
             Advice::WillNeed => {
-                let room = steward.room_pages();
+                let room = reclaimer.room_pages();
                 self.region().fetch(whole.start..whole.end.min(whole.start + room))
             }
             Advice::DontNeed | Advice::Invalidate => self.give_up(whole),
-            Advice::Cold => steward.let_go(&self.opened.region, &whole).map_err(failed),
+            Advice::Cold => reclaimer.let_go(&self.opened.region, &whole).map_err(failed),
             Advice::Reuse(_) => Ok(()),
             // The kernel has no such notion: what is stored is written, what is missed is read.
             Advice::Fresh | Advice::Free => self.check_writable(),
@@ -177,20 +177,20 @@ impl MappedFile for ManagedFile {
             self.check_writable()?;
         }
         let count = pages.end - pages.start;
-        let steward = &self.opened.core.steward;
-        let limit = steward.pinned_pages_max();
-        let admitted = steward.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let reclaimer = &self.opened.core.reclaimer;
+        let limit = reclaimer.pinned_pages_max();
+        let taken = reclaimer.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(count).filter(|after| *after <= limit)
         });
-        if admitted.is_err() {
+        if taken.is_err() {
             return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit });
         }
         self.region().pins.hold(pages.clone());
         // From here on, dropping it gives everything back.
         let held = PinnedPages { opened: Arc::clone(&self.opened), pages };
-        // Who shrinks the cache looks for pins after he has set the capacity.
-        if steward.pinned_pages.load(Ordering::SeqCst) > steward.pinned_pages_max() {
-            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: steward.pinned_pages_max() });
+        // A thread that shrinks the cache looks for pins after it has set the capacity.
+        if reclaimer.pinned_pages.load(Ordering::SeqCst) > reclaimer.pinned_pages_max() {
+            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: reclaimer.pinned_pages_max() });
         }
         let bytes = bytes_of(&held.pages);
         if bytes.is_empty() {
@@ -208,9 +208,10 @@ impl MappedFile for ManagedFile {
     }
 
     fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
-        Err(Error::NotManaged {
+        Err(Error::Unsupported {
+            by: UnsupportedBy::ManagedEngine,
             what: "a second range of addresses for a mapping",
-            why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",
+            why: "its reclaimer would not see what is mapped there: use Engine::Sigbus with FrameHint::SharedAddresses",
         })
     }
 
@@ -234,13 +235,13 @@ impl MappedFile for ManagedFile {
     }
 
     fn guesses_max(&self) -> u64 {
-        u64::from(self.opened.core.steward.capacity_pages()) / GUESSED_SHARE
+        u64::from(self.opened.core.reclaimer.capacity_pages()) / GUESSED_SHARE
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
         let map = &self.region().map;
         let base = map.base() as usize;
-        let found = self.opened.core.steward.scan().present(map.addresses(&bytes_of(&pages)), |run| {
+        let found = self.opened.core.reclaimer.scan().present(map.addresses(&bytes_of(&pages)), |run| {
             (((run.start - base) / PAGE_BYTES) as u64..((run.end - base) / PAGE_BYTES) as u64).for_each(&mut *each);
         });
         if let Err(error) = found {
@@ -260,7 +261,7 @@ impl MappedFile for ManagedFile {
         if len > region.map.len() as u64 {
             return Err(Error::BeyondReservation { requested: len, reserved: region.map.len() as u64 });
         }
-        let _one_at_a_time = region.take_turn();
+        let _one_at_a_time = region.lock_len();
         let old = region.len();
         let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
         if len < old {
@@ -312,10 +313,10 @@ struct PinnedPages {
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
-        let steward = &self.opened.core.steward;
-        if steward.generation().is_current() {
+        let reclaimer = &self.opened.core.reclaimer;
+        if reclaimer.generation().is_current() {
             self.opened.region.pins.release(self.pages.clone(), &self.opened.region.map);
-            steward.pinned_pages.fetch_sub(self.pages.end - self.pages.start, Ordering::SeqCst);
+            reclaimer.pinned_pages.fetch_sub(self.pages.end - self.pages.start, Ordering::SeqCst);
         }
     }
 }

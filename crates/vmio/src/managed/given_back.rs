@@ -20,7 +20,7 @@ struct GivenBack {
     pages: u64,
 }
 
-/// What the steward has not looked at yet. So the program need not wait for the ledger, which may be waiting for the device.
+/// What the reclaimer has not looked at yet. The program need not wait for the ledger, which may be waiting for the device.
 #[derive(Default)]
 pub(super) struct Inbox {
     given_back: Mutex<Vec<GivenBack>>,
@@ -104,7 +104,7 @@ impl Ledger {
                 continue;
             }
             region.arrivals.set(stretch, Known { is_in_line: true, ..known });
-            let pages = in_memory.unwrap_or(pages + known.hidden());
+            let pages = in_memory.unwrap_or(pages + known.unmapped());
             self.line.push_back(Unmapped { region, bytes, pages, dirty: 0, is_written });
         }
         self.count_line();

@@ -1,7 +1,7 @@
 //! What of the managed files is in memory, and in which order it goes.
 //!
 //! A page leaves in two steps. A stretch of neighbouring pages is *unmapped*, with one TLB shootdown, and the writes of
-//! its dirty pages begin; it then waits in line. When its turn comes, those of its pages are dropped from the
+//! its dirty pages begin; it then waits in line. When it is the first, those of its pages are dropped from the
 //! page cache that nobody has touched meanwhile: the others have been mapped again by a minor fault.
 
 use std::collections::VecDeque;
@@ -36,15 +36,15 @@ pub(super) struct Totals {
     /// Pages in line.
     pub(super) in_line: AtomicU64,
     /// Pages that were read and that nobody has mapped.
-    pub(super) hidden: AtomicU64,
+    pub(super) unmapped: AtomicU64,
 }
 
 impl Totals {
     /// Resident pages, about: ours that are mapped, those in line, and those read ahead. (Pages in line that were touched again
-    /// count twice until their turn, and those read ahead until the next count.)
+    /// count twice until they are dropped, and those read ahead until the next count.)
     pub(super) fn resident(&self, mapped: u64) -> u64 {
         let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
-        ours.max(0) as u64 + self.in_line() + self.hidden.load(Ordering::Relaxed)
+        ours.max(0) as u64 + self.in_line() + self.unmapped.load(Ordering::Relaxed)
     }
 
     pub(super) fn in_line(&self) -> u64 {
@@ -79,7 +79,7 @@ pub(super) struct Ledger {
     pub(super) totals: Arc<Totals>,
     counts: Arc<Counts>,
     pub(super) stretch_pages: u64,
-    /// After so many pages are unmapped, others of a class that goes first may have come in.
+    /// After this many pages are unmapped, others of a class that goes first may have come in.
     class_pages: u64,
     pub(super) regions: Vec<Arc<ManagedRegion>>,
     /// What goes next, the first one last.
@@ -208,7 +208,7 @@ impl Ledger {
         Ok(None)
     }
 
-    /// Whether in the last turnover of a cache of so many pages the kernel has read ahead.
+    /// Whether in the last turnover of a cache of this many pages the kernel has read ahead.
     pub(super) fn reads_ahead(&self, capacity_pages: u64) -> bool {
         self.read_ahead > 0 && u64::from(self.time.wrapping_sub(self.read_ahead)) <= capacity_pages / self.stretch_pages
     }
@@ -252,7 +252,7 @@ impl Ledger {
         first..end.max(first)
     }
 
-    /// Finds out from a stay in memory whether the kernel shall read ahead the next time.
+    /// Finds out from a stay in memory whether the kernel is to read ahead the next time.
     fn learn(&mut self, region: &ManagedRegion, stretch: u64, bytes: &Range<u64>, (mapped, dirty): (u64, u64)) {
         // Where a miss brings in all of it, that all of it came in says nothing.
         if region.reads_whole(bytes) {

@@ -1,8 +1,8 @@
-//! The managed engine: Linux's own mmap takes the faults, and a steward keeps what is resident within the budget from
-//! outside, before the kernel has to reclaim.
+//! The managed engine: Linux's own mmap takes the faults, and a background reclaimer keeps what is resident within the budget
+//! from outside, before the kernel has to reclaim.
 //!
 //! [`ManagedFile`] is what a mapping of it holds; `region` is one mapped file, `ledger` what of all files is in memory and
-//! in which order it goes, `steward` the thread that looks after it. docs/design/managed-engine.md says why it is so.
+//! in which order it goes, `reclaimer` the background thread. docs/design/managed-engine.md says why it is so.
 
 mod ahead;
 mod arrivals;
@@ -17,8 +17,8 @@ mod page_cost;
 mod pattern;
 mod pins;
 mod read_ahead;
+mod reclaimer;
 mod region;
-mod steward;
 mod survey;
 mod throttle;
 
@@ -26,7 +26,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 pub(crate) use file::ManagedFile;
-pub(crate) use steward::{Limits, Steward};
+pub(crate) use reclaimer::{Limits, Reclaimer};
 
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
@@ -35,9 +35,9 @@ use crate::sys::fork::Generation;
 use crate::sys::hold;
 use crate::sys::thread::{self, OwnThread};
 
-/// The steward and its thread; ends it when the last handle and the last mapping are gone.
+/// The reclaimer and its thread, which ends with the last handle and the last mapping.
 pub(crate) struct ManagedCore {
-    pub(crate) steward: Arc<Steward>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
     thread: Mutex<Option<OwnThread>>,
     /// Threads that fetch pages, once somebody does.
     pub(crate) pool: OnceLock<Pool>,
@@ -54,29 +54,29 @@ impl ManagedCore {
 
     /// That of a forked child, which keeps one budget together with its parent's.
     pub(crate) fn start_in_child(parent: &ManagedCore, generation: Generation) -> io::Result<Self> {
-        let family = Arc::clone(parent.steward.family());
-        let limits = Limits { generation, ..parent.steward.limits_now() };
+        let family = Arc::clone(parent.reclaimer.family());
+        let limits = Limits { generation, ..parent.reclaimer.limits_now() };
         Self::start_in(family, limits)
     }
 
     fn start_in(family: Arc<Family>, limits: Limits) -> io::Result<Self> {
-        let steward = Arc::new(Steward::new(family, limits)?);
-        let its = Arc::clone(&steward);
+        let reclaimer = Arc::new(Reclaimer::new(family, limits)?);
+        let its = Arc::clone(&reclaimer);
         let (begun, has_begun) = mpsc::channel();
-        let thread = thread::spawn("vmio-steward", move || {
+        let thread = thread::spawn("vmio-reclaimer", move || {
             // Between two looks the program takes what it can get.
-            if let Err(error) = thread::take_short_turns() {
-                tracing::debug!(%error, "on busy cores the steward may come late");
+            if let Err(error) = thread::shorten_time_slice() {
+                tracing::debug!(%error, "on busy cores the reclaimer may come late");
             }
             // A child may have been forked while its parent held threads back.
             hold::end();
             let _ = begun.send(());
             its.run();
         })?;
-        // On busy cores a new thread waits long for its first turn, and until then nobody keeps the budget.
+        // On busy cores a new thread waits long until it runs first, and until then nobody keeps the budget.
         let _ = has_begun.recv();
         Ok(ManagedCore {
-            steward,
+            reclaimer,
             thread: Mutex::new(Some(thread)),
             pool: OnceLock::new(),
             starting: Mutex::new(()),
@@ -88,9 +88,9 @@ impl ManagedCore {
 impl Drop for ManagedCore {
     fn drop(&mut self) {
         let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if self.steward.generation().is_current() {
-            self.steward.stop();
-            thread.end("the steward of the cache");
+        if self.reclaimer.generation().is_current() {
+            self.reclaimer.stop();
+            thread.end("the reclaimer of the cache");
         }
     }
 }

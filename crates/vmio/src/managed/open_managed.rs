@@ -14,10 +14,10 @@ use crate::sys::file_map::FileMap;
 use crate::sys::fork::Generation;
 use crate::sys::page_cache;
 
-/// A region that the steward looks after.
+/// A region that the reclaimer keeps within the budget.
 pub(super) struct OpenManaged {
     pub(super) region: Arc<ManagedRegion>,
-    /// Keeps the steward alive that looks after the region.
+    /// Keeps the region's reclaimer alive.
     pub(super) core: Arc<ManagedCore>,
 }
 
@@ -28,8 +28,8 @@ impl OpenManaged {
         options: MappingOptions,
         present: Option<FileMap>,
     ) -> Result<OpenManaged> {
-        let region = Arc::new(ManagedRegion::new(backing, &options, core.steward.stretch_pages(), present)?);
-        core.steward.insert(Arc::clone(&region)).map_err(Error::system("counting mapped pages"))?;
+        let region = Arc::new(ManagedRegion::new(backing, &options, core.reclaimer.stretch_pages(), present)?);
+        core.reclaimer.insert(Arc::clone(&region)).map_err(Error::system("counting mapped pages"))?;
         region.map.take_over();
         Ok(OpenManaged { region, core: Arc::clone(core) })
     }
@@ -41,7 +41,7 @@ impl OpenManaged {
             return Ok(());
         }
         region.check_not_failed()?;
-        region.map.sync(bytes).map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.map.sync(bytes).map_err(|error| self.core.reclaimer.note_failure(region, error))?;
         region.check_not_shortened()
     }
 }
@@ -60,11 +60,11 @@ impl OpenRegion for OpenManaged {
     }
 
     fn generation(&self) -> Generation {
-        self.core.steward.generation()
+        self.core.reclaimer.generation()
     }
 
     fn belongs_to(&self, cache: &Cache) -> bool {
-        cache.is_of_steward(&self.core)
+        cache.is_of_reclaimer(&self.core)
     }
 
     fn sync(&self) -> Result<()> {
@@ -73,14 +73,14 @@ impl OpenRegion for OpenManaged {
             return Ok(());
         }
         region.check_not_failed()?;
-        region.file.sync_data().map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.file.sync_data().map_err(|error| self.core.reclaimer.note_failure(region, error))?;
         region.check_not_shortened()
     }
 
     fn shut_down(&self) -> Result<()> {
         let synced = self.sync();
         let region = &self.region;
-        self.core.steward.remove(region);
+        self.core.reclaimer.remove(region);
         let reach = region.reach();
         // What nobody else has mapped leaves the memory; after a failure it is all that is left of some stores.
         let given_up = match region.has_failed() {
@@ -94,6 +94,6 @@ impl OpenRegion for OpenManaged {
     }
 
     fn count_drop_failure(&self) {
-        self.core.steward.counts.drop_failures.add(1);
+        self.core.reclaimer.counts.drop_failures.add(1);
     }
 }

@@ -17,19 +17,19 @@ use crate::sys::fork::PerProcess;
 const READS: u64 = 5;
 /// What it takes to read 2 MiB at once, about: with any fast device most of that is the memory's.
 const WHOLE: Duration = Duration::from_micros(700);
-/// Up to so many pages a whole stretch pays on any device that is none of memory.
+/// Up to this many pages, reading a whole stretch is worth it on any device but memory.
 const FEW_PAGES: u64 = 32;
-/// From so many pages on it pays on any: looks seldom find a stretch whose pages have all come in.
+/// From this many pages on it is worth it on any: looks seldom find a stretch whose pages have all come in.
 const MANY_PAGES: u64 = 128;
 
 /// A page that may be read directly.
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// How many pages of a whole stretch (512) a program has to need at least, that it pays to read all: 0 if that is few, or not known.
+/// The number of pages of a whole stretch (512) that a program must need to make reading all of it worthwhile: 0 if that is few, or not known.
 /// Reads five pages past the page cache, the first time that a device is asked about, by a descriptor that is open already: to close another
 /// would release the program's record locks.
-pub(super) fn pages_that_pay(backing: &dyn Backing) -> u64 {
+pub(super) fn break_even_pages(backing: &dyn Backing) -> u64 {
     /// By device.
     static KNOWN: PerProcess<Mutex<BTreeMap<u64, u64>>> = PerProcess::new();
     let measured = || -> io::Result<u64> {
@@ -47,7 +47,7 @@ pub(super) fn pages_that_pay(backing: &dyn Backing) -> u64 {
         // Where a file has no data yet its device is not read.
         let Some(places) = places_with_data(direct, backing.len(), is_device) else { return Ok(0) };
         let pages = pages_for(time_of_a_page(direct, &places)?);
-        tracing::debug!(device, pages, "pages for which reading a stretch as a whole pays");
+        tracing::debug!(device, pages, "pages from which on reading a whole stretch is worthwhile");
         known()?.insert(device, pages);
         Ok(pages)
     };
@@ -95,7 +95,7 @@ mod tests {
     use crate::backing::{Access, FileBacking};
 
     #[test]
-    fn a_stretch_pays_for_few_pages_unless_the_device_is_memory() {
+    fn a_stretch_is_worthwhile_for_few_pages_unless_the_device_is_memory() {
         assert_eq!(pages_for(Duration::from_micros(100)), 0);
         assert_eq!(pages_for(Duration::from_micros(70)), 0);
         assert_eq!(pages_for(Duration::from_micros(10)), 70);
@@ -110,7 +110,7 @@ mod tests {
         file.as_file().set_len(LEN).unwrap();
         let found = || places_with_data(file.as_file().as_fd(), LEN, false);
         assert_eq!(found(), None);
-        assert_eq!(pages_that_pay(&FileBacking::open(file.path(), Access::ReadOnly).unwrap()), 0);
+        assert_eq!(break_even_pages(&FileBacking::open(file.path(), Access::ReadOnly).unwrap()), 0);
         std::fs::write(file.path(), vec![1; LEN as usize]).unwrap();
         file.as_file().sync_all().unwrap();
         assert_eq!(found().unwrap(), [0, 2, 4, 6, 8].map(|mib| mib << 20));

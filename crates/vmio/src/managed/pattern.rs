@@ -1,6 +1,6 @@
 //! Where a program reads on in a file: found out from how many pages have come in where.
 //!
-//! Where accesses jump about, the kernel shall read one page at a miss. Where many pages of a stretch came in within a short time,
+//! Where accesses jump about, the kernel is to read one page at a miss. Where many pages of a stretch came in within a short time,
 //! the program goes through it: the stretch is read as a whole, and those that follow are read before the program comes to them,
 //! more and more of them. If it is faster than the reader, a miss there reads a whole stretch. So it does at first in files that are mapped for
 //! loads alone, until it shows that accesses jump about.
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Pages of a stretch that came in within a period, at least, if the program goes through it. (A small stretch: a quarter.)
 const DENSE: u64 = 8;
-/// And so many times as many as in an average stretch.
+/// And this many times the number in an average stretch.
 const DENSER: u64 = 4;
 /// Streams of a file that are followed at a time.
 const STREAMS_MAX: usize = 8;
@@ -19,8 +19,8 @@ const COURSE: u64 = 32;
 /// Stretches side by side that are a stream for sure, at first; and at most, where what was taken for one has been none again and again.
 const LENGTH_SURE: u32 = 3;
 const LENGTH_SURE_MAX: u32 = 96;
-/// Looks at a stream that find that whole stretches pay, at least.
-const PAID_SURE: u32 = 2;
+/// Looks at a stream that must have found whole stretches worthwhile.
+const WORTHWHILE_SURE: u32 = 2;
 /// Stretches that came in whole and beside no other until a miss reads one page again.
 const SCATTERED_MAX: u32 = 8;
 /// Ranges of a file in which a miss reads a whole stretch: each may cost the kernel two areas, of which a process has 65,530.
@@ -61,8 +61,8 @@ struct Stream {
     last: u64,
     /// Stretches that it went through.
     length: u32,
-    /// How often so much of a stretch was seen to come in that reading all of it pays.
-    paid: u32,
+    /// How often enough of a stretch was seen to come in to make reading all of it worthwhile.
+    worthwhile: u32,
     is_downward: bool,
     window: u64,
     /// Stretches up to this one (or down to it) have been asked for.
@@ -76,16 +76,16 @@ struct Stream {
 pub(super) struct Plan {
     /// Stretches that are to be read now.
     pub(super) read: Vec<Range<u64>>,
-    /// Stretches of which a miss shall read all.
+    /// Stretches of which a miss is to read all.
     pub(super) whole: Vec<Range<u64>>,
-    /// Whether a miss shall read one page again, wherever it is.
+    /// Whether a miss is to read one page again, wherever it is.
     pub(super) by_page: bool,
-    /// Whether the kernel shall read around misses as usual from now on, or no longer.
+    /// Whether the kernel is to read around misses as usual from now on, or no longer.
     pub(super) usual: Option<bool>,
 }
 
 impl Plan {
-    /// Of a stretch a miss shall not read all.
+    /// Of a stretch a miss is not to read all.
     pub(super) fn keep_from_whole(&mut self, stretch: u64) {
         self.whole = without(self.whole.drain(..), &(stretch..stretch + 1));
     }
@@ -108,8 +108,8 @@ pub(super) struct Pattern {
     scattered: u32,
     /// Stretches side by side before which misses read whole ones.
     sure: u32,
-    /// Pages of a stretch that a program has to need, that reading all of it pays.
-    pages_that_pay: u64,
+    /// Pages of a stretch that a program must need to make reading all of it worthwhile.
+    break_even_pages: u64,
 }
 
 impl Default for Pattern {
@@ -123,17 +123,17 @@ impl Default for Pattern {
             whole: Vec::new(),
             scattered: 0,
             sure: LENGTH_SURE,
-            pages_that_pay: 0,
+            break_even_pages: 0,
         }
     }
 }
 
 impl Pattern {
     /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
-    /// A program that needs `pages_that_pay` of a stretch is served best by all of it.
-    pub(super) fn new(whole_until: Option<u64>, pages_that_pay: u64) -> Self {
+    /// A program that needs `break_even_pages` of a stretch is served best by all of it.
+    pub(super) fn new(whole_until: Option<u64>, break_even_pages: u64) -> Self {
         let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
-        Pattern { may_be_whole: whole_until.is_some(), whole, pages_that_pay, ..Pattern::default() }
+        Pattern { may_be_whole: whole_until.is_some(), whole, break_even_pages, ..Pattern::default() }
     }
 
     /// Takes in what has come in since the last look; `period_pages` in all since the period began. A store to a huge page makes all of it dirty:
@@ -161,7 +161,7 @@ impl Pattern {
         plan
     }
 
-    /// Whether so many pages in a stretch may be a stream's.
+    /// Whether this many pages in a stretch may be a stream's.
     pub(super) fn is_dense(pages: u64, stretch_pages: u64) -> bool {
         pages >= least_dense(stretch_pages)
     }
@@ -177,17 +177,17 @@ impl Pattern {
         if let Some(stream) = self.streams.iter_mut().find(|stream| at.abs_diff(stream.last) <= 1) {
             stream.used = looks;
             if at != stream.last {
-                stream.turn(at);
+                stream.set_direction(at);
             }
             // Of one that came in by itself because a miss reads all, nothing is known.
-            stream.paid += u32::from(is_whole || grown.pages.max(grown.run) >= self.pages_that_pay);
+            stream.worthwhile += u32::from(is_whole || grown.pages.max(grown.run) >= self.break_even_pages);
             if at == stream.last {
                 return;
             }
             (stream.last, stream.length) = (at, stream.length + 1);
             stream.window = (stream.window * 2).min(around.window_max).max(1);
             plan.read.extend(stream.ask(around.stretches));
-            let (length, pays) = (stream.length, stream.paid >= PAID_SURE);
+            let (length, is_worthwhile) = (stream.length, stream.worthwhile >= WORTHWHILE_SURE);
             let ahead = stream.course(around.stretches);
             if length >= 2 * self.sure {
                 self.sure = (self.sure / 2).max(LENGTH_SURE);
@@ -195,14 +195,15 @@ impl Pattern {
             if length >= self.sure {
                 // Two side by side may be chance.
                 self.scattered = self.scattered.saturating_sub(1);
-                if pays && self.may_be_whole && !is_stored(at) {
+                if is_worthwhile && self.may_be_whole && !is_stored(at) {
                     self.read_whole(ahead, plan);
                 }
             }
             return;
         }
         let window = if grown.is_sequential { around.window_max.max(1) } else { 1 };
-        let mut stream = Stream { last: at, length: 1, paid: 0, is_downward: false, window, asked: at, used: looks };
+        let mut stream =
+            Stream { last: at, length: 1, worthwhile: 0, is_downward: false, window, asked: at, used: looks };
         if grown.is_sequential || (!is_whole && grown.run >= least_dense(around.stretch_pages)) {
             // The rest of its first stretch, too.
             plan.read.push(at..stream.ask(around.stretches).map_or(at + 1, |ahead| ahead.end));
@@ -258,7 +259,7 @@ impl Pattern {
         plan.whole.push(ahead);
     }
 
-    /// Whether the kernel shall read around misses, if that changes: of a file that fits, what it reads will be used.
+    /// Whether the kernel is to read around misses, if that changes: of a file that fits, what it reads will be used.
     pub(super) fn reads_usually(&mut self, around: Surroundings) -> Option<bool> {
         let is_usual = around.room > if self.is_usual { 0 } else { around.absent };
         (is_usual != self.is_usual).then(|| {
@@ -287,11 +288,11 @@ impl Pattern {
 }
 
 impl Stream {
-    /// It goes to `at` next.
-    fn turn(&mut self, at: u64) {
+    /// The stream goes to `at` next: up, or down.
+    fn set_direction(&mut self, at: u64) {
         let is_downward = at < self.last;
         if is_downward != self.is_downward {
-            (self.is_downward, self.window, self.asked, self.length, self.paid) = (is_downward, 1, at, 1, 0);
+            (self.is_downward, self.window, self.asked, self.length, self.worthwhile) = (is_downward, 1, at, 1, 0);
         }
     }
 
@@ -443,7 +444,7 @@ mod tests {
         assert_eq!(pattern.whole, []);
     }
 
-    /// On a fast device whole stretches came in by turns with single pages: Annoy's searches read eight times as much as plain.
+    /// On a fast device whole stretches and single pages came in alternately: Annoy's searches read eight times as much as plain.
     #[test]
     fn chance_neighbours_bring_whole_stretches_ever_more_seldom() {
         let mut pattern = Pattern::new(Some(1000), 0);

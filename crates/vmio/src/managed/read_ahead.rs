@@ -1,4 +1,4 @@
-//! Where the kernel shall read ahead in a file: learnt, stretch by stretch, from how it came in and what of it was used.
+//! Where the kernel is to read ahead in a file: learnt, stretch by stretch, from how it came in and what of it was used.
 
 use std::io;
 use std::ops::Range;

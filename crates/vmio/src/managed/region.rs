@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::arrivals::Arrivals;
 use crate::managed::page_cost;
 use crate::managed::pattern::Pattern;
@@ -21,7 +21,7 @@ use crate::sys::file_map::FileMap;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, kernel, page_cache};
 
-/// A mapped file, as the steward sees it.
+/// A mapped file, as the reclaimer sees it.
 pub(crate) struct ManagedRegion {
     pub(super) map: FileMap,
     scout: OnceLock<Option<FileMap>>,
@@ -43,7 +43,7 @@ pub(crate) struct ManagedRegion {
     /// By stretch: whether the kernel reads ahead.
     pub(super) read_ahead: ReadAhead,
     /// One change of length at a time.
-    turn: Mutex<()>,
+    len_lock: Mutex<()>,
     has_failed: AtomicBool,
     failure: Mutex<Option<io::ErrorKind>>,
 }
@@ -58,23 +58,32 @@ impl ManagedRegion {
     ) -> Result<Self> {
         if options.verifier.is_some() {
             let why = "pages reach the program and the device without passing vmio: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "a page verifier", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "a page verifier", why });
         }
         if options.journal.is_some() {
             let why = "Linux writes dirty pages to the file whenever it likes: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "an atomic mapping", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "an atomic mapping", why });
         }
         if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
-            let why = "the steward keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
-            return Err(Error::NotManaged { what: "a floor or a ceiling of a mapping", why });
+            let why =
+                "the managed engine keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
+            return Err(Error::Unsupported {
+                by: UnsupportedBy::ManagedEngine,
+                what: "a floor or a ceiling of a mapping",
+                why,
+            });
         }
         if options.on_read_error != OnReadError::Sigbus {
             let why = "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus";
-            return Err(Error::NotManaged { what: "OnReadError::Poison", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "OnReadError::Poison", why });
         }
         let Some(file) = backing.file() else {
             let why = "the kernel can only map files and block devices: use Engine::Sigbus, or a FileBacking";
-            return Err(Error::NotManaged { what: "a backing that is no file", why });
+            return Err(Error::Unsupported {
+                by: UnsupportedBy::ManagedEngine,
+                what: "a backing that is no file",
+                why,
+            });
         };
         let file = file.try_clone_to_owned().map_err(Error::system("duplicating a descriptor")).map(File::from)?;
         let access = options.access_to(&*backing)?;
@@ -91,7 +100,7 @@ impl ManagedRegion {
             map.no_read_ahead(&(0..reserved as u64))?;
             let everything = 0..reserved as u64;
             let is_never_whole = stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages();
-            let pages_that_pay = if is_never_whole { 0 } else { page_cost::pages_that_pay(&*backing) };
+            let break_even_pages = if is_never_whole { 0 } else { page_cost::break_even_pages(&*backing) };
             let whole_until = match is_never_whole {
                 true => {
                     // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
@@ -99,7 +108,7 @@ impl ManagedRegion {
                     None
                 }
                 // A store to a huge page would make all of it dirty.
-                false if access == Access::ReadWrite || pages_that_pay > 0 => {
+                false if access == Access::ReadWrite || break_even_pages > 0 => {
                     // What a parent has said of them.
                     map.read_by_pages(&everything)?;
                     Some(0)
@@ -109,7 +118,7 @@ impl ManagedRegion {
             let stretches = stretches_of(reserved, stretch_pages);
             Ok((
                 map,
-                Pattern::new(whole_until, pages_that_pay),
+                Pattern::new(whole_until, break_even_pages),
                 SparseArray::new(reserved.div_ceil(SPAN_BYTES))?,
                 SparseArray::new(stretches)?,
                 Arrivals::new(stretches)?,
@@ -132,7 +141,7 @@ impl ManagedRegion {
             arrivals,
             pattern: Mutex::new(pattern),
             read_ahead,
-            turn: Mutex::new(()),
+            len_lock: Mutex::new(()),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         })
@@ -182,8 +191,8 @@ impl ManagedRegion {
     }
 
     /// Waits until no change of length is under way.
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_len(&self) -> MutexGuard<'_, ()> {
+        self.len_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // ---- priorities

@@ -61,7 +61,7 @@ struct Counted {
 #[derive(Default)]
 struct Found {
     mapped: u64,
-    hidden: u64,
+    unmapped: u64,
     read: u64,
     grown: Vec<Grown>,
     /// Pages that came in since the last count, and since the period began.
@@ -92,8 +92,8 @@ impl Ledger {
         self.survey.in_vain < STREAMS_LAST
     }
 
-    /// Counts the mapped pages, and puts their stretches into the order in which they shall go: by priority, then
-    /// those first that came in or were looked at longest ago. Finds out what is to be read ahead, if there is room for so many pages.
+    /// Counts the mapped pages, and puts their stretches into the order in which they are to go: by priority, then
+    /// those first that came in or were looked at longest ago. Finds out what is to be read ahead, if there is room for this many pages.
     pub(super) fn count(&mut self, budget: u64) -> io::Result<()> {
         let began = Instant::now();
         self.queue.clear();
@@ -102,13 +102,13 @@ impl Ledger {
             self.survey.period_began = began;
         }
         let regions = self.regions.clone();
-        let (mut ours, mut hidden, mut found_any) = (0, 0, false);
+        let (mut ours, mut unmapped, mut found_any) = (0, 0, false);
         let before = self.mapped.read()?;
         let resident = self.totals.resident(before);
         for region in &regions {
             let found = self.look_at(region, is_new_period)?;
             ours += found.mapped as i64;
-            hidden += found.hidden;
+            unmapped += found.unmapped;
             found_any |= !found.grown.is_empty();
             self.read_on(region, &found, budget, resident);
         }
@@ -119,8 +119,9 @@ impl Ledger {
         for lost in self.ahead.settle(is_needed, |region, stretch| region.arrivals.get(stretch).mapped) {
             self.give_up_waiting(lost.region, lost.stretch);
         }
-        hidden += self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).hidden()).sum::<u64>();
-        self.totals.hidden.store(hidden, Ordering::Relaxed);
+        unmapped +=
+            self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).unmapped()).sum::<u64>();
+        self.totals.unmapped.store(unmapped, Ordering::Relaxed);
         self.survey.mapped = self.mapped.read()?;
         // What the program maps while this counts, which on busy cores may take long, is not somebody else's.
         let foreign = before.min(self.survey.mapped) as i64 - ours;
@@ -227,7 +228,7 @@ impl Ledger {
             if known.mapped == 0 {
                 self.ahead.insert(region, stretch);
             }
-            self.totals.hidden.fetch_add(self.stretch_pages - known.mapped, Ordering::Relaxed);
+            self.totals.unmapped.fetch_add(self.stretch_pages - known.mapped, Ordering::Relaxed);
             let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
             let end = (first + self.stretch_pages * PAGE_BYTES as u64).min(region.reach().end);
             let bytes = first..end.max(first);
@@ -235,7 +236,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the kernel how much a miss shall read.
+    /// Tells the kernel how much a miss is to read.
     fn tell(&self, region: &ManagedRegion, plan: &Plan) -> io::Result<()> {
         let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
         let len = region.map.len() as u64;
@@ -279,7 +280,7 @@ impl Found {
         let read = if is_usual { (2 * mapped).min(stretch_pages) } else { mapped };
         let now = Known { before, mapped, read: known.read.max(read), ..known };
         region.arrivals.set(stretch, now);
-        self.hidden += now.hidden();
+        self.unmapped += now.unmapped();
         self.read += now.read;
     }
 }

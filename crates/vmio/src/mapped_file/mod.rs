@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
 use crate::sys::PAGE_BYTES;
 
-/// One call may guess at most one page in so many of the cache.
+/// One call may guess at most one page in this many of the cache.
 pub(crate) const GUESSED_SHARE: u64 = 8;
 
 /// What keeps pinned pages in memory until it is dropped.

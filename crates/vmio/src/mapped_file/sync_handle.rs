@@ -3,9 +3,9 @@
 use crate::error::{Error, Result};
 use crate::sys::thread::{self, OwnThread};
 
-/// A sync under way. Dropping it leaves the sync to itself; its failure is then logged only.
+/// A sync or commit under way: see [`crate::Mapping::sync_begin`]. Dropping the handle does not stop it; a failure is then only logged.
 #[derive(Debug)]
-#[must_use = "the outcome of the sync is known to `wait` alone"]
+#[must_use = "only `wait` returns the outcome of the sync"]
 pub struct SyncHandle {
     thread: Option<OwnThread<Result<()>>>,
 }
@@ -18,12 +18,16 @@ impl SyncHandle {
         Ok(SyncHandle { thread: Some(thread) })
     }
 
-    /// Whether the sync has ended.
+    /// Returns whether the sync has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(OwnThread::is_finished)
     }
 
     /// Waits for the end of the sync.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Mapping::sync`] or [`crate::Mapping::commit`]; [`Error::Forked`] in a forked child.
     pub fn wait(mut self) -> Result<()> {
         match self.thread.take().and_then(OwnThread::join) {
             // In a forked child, where there is no such thread.

@@ -1,12 +1,12 @@
-//! What the program knows about its accesses, and tells.
+//! Takes advice about how a program accesses a mapping.
 
 use std::io;
 use std::ops::Range;
 
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
-use crate::engine::HideableFrames;
-use crate::error::{Error, Result};
+use crate::engine::DeactivatableFrames;
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::{Advice, MappedFile, touched_pages, whole_pages};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
@@ -25,6 +25,28 @@ const EVICT_ROUNDS_MAX: u32 = 8;
 
 impl Mapping {
     /// Tells the cache how a range will be used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], and what each kind of [`Advice`] says of itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// use vmio::Advice;
+    ///
+    /// map.advise(0..4096, Advice::Priority(0))?; // keep the first page
+    /// map.advise(64 << 10..1 << 20, Advice::Random)?;
+    /// map.advise(64 << 10..128 << 10, Advice::DontNeed)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         self.check_range(&range)?;
         self.file().advise(range, advice)
@@ -81,7 +103,11 @@ impl CachedFile {
 
     fn check_droppable(&self, what: &'static str) -> Result<()> {
         let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
-        if self.journaled().is_some() { Err(Error::Atomic { what, why }) } else { Ok(()) }
+        if self.journaled().is_some() {
+            Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what, why })
+        } else {
+            Ok(())
+        }
     }
 
     fn is_all(&self, range: &Range<u64>) -> bool {
@@ -151,11 +177,11 @@ impl CachedFile {
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let failures_before = region.failures().writes;
         let mut rounds = 0;
-        // What was read before the call would come into sight after it, and what others write stays in memory meanwhile.
+        // What was read before the call would be mapped after it, and what others write stays in memory meanwhile.
         self.wait_for_owners(pages.clone());
         let (evicted, is_left) = loop {
-            let evicted = match region.hideable() {
-                Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
+            let evicted = match region.deactivatable() {
+                Some(frames) => self.deactivate_and_drop(frames, &mut batch, pages.clone()),
                 None => self.write_and_drop(&mut batch, pages.clone()),
             };
             rounds += 1;
@@ -185,7 +211,8 @@ impl CachedFile {
             let is_in_use = |seen: Snapshot| seen.is_busy() || seen.in_flight() || self.is_being_copied(page, seen);
             word.wait_while(is_in_use);
             let seen = word.load();
-            let may_be_written = seen.needs_write() && !seen.is_pinned_for_writing() && region.hideable().is_none();
+            let may_be_written =
+                seen.needs_write() && !seen.is_pinned_for_writing() && region.deactivatable().is_none();
             is_left |= is_in_use(seen) || seen.is_resident() && (seen.pins() == 0 || may_be_written);
         }
         is_left
@@ -224,10 +251,10 @@ impl CachedFile {
         Ok(Evicted { failed, kept })
     }
 
-    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is.
-    fn hide_and_drop(
+    /// An active page may be stored to at any time: only of an inactive one is what is written all there is.
+    fn deactivate_and_drop(
         &self,
-        frames: &dyn HideableFrames,
+        frames: &dyn DeactivatableFrames,
         batch: &mut WriteBatch,
         pages: Range<u64>,
     ) -> io::Result<Evicted> {
@@ -245,12 +272,12 @@ impl CachedFile {
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let collected = {
                 let held = span.lock();
-                let hidden = region.hide(frames, part.clone(), Visit::LAST, &mut stored, &held);
-                shared.count(cpu::current(), Counter::ShootdownsEvict, hidden.shootdowns);
+                let inactive = region.deactivate(frames, part.clone(), Visit::LAST, &mut stored, &held);
+                shared.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
                 batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
             failed += batch.written(shared);
-            let dropped = region.drop_hidden(part, u32::MAX, Visit::LAST, &mut list);
+            let dropped = region.drop_inactive(part, u32::MAX, Visit::LAST, &mut list);
             shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
             shared.release(dropped, true);
             collected?;
@@ -415,7 +442,7 @@ impl CachedFile {
             // sync looks between the announcement and the word.
             let _held = region.span(span_of(page)).lock();
             let epoch = region.announce_dirty(page);
-            region.word(page).fail_hide(Some(epoch));
+            region.word(page).fail_deactivate(Some(epoch));
             region.count_dirty(page);
         }
         shared.count(core, Counter::EvictedClean, u64::from(freed));

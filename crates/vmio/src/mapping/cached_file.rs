@@ -103,7 +103,8 @@ impl MappedFile for CachedFile {
         self.in_pages(offset, data.len(), |page, target, at| {
             let pin = self.pin_page_for_store(page)?;
             for (byte, at) in data[at.clone()].iter().zip(target..) {
-                // SAFETY: as in `read_at`; should the page be protected again by now, the store traps like any other.
+                // SAFETY: the byte lies in a pinned page of the mapping; all safe accesses to it are atomic. Should the page be
+                // protected again by now, the store traps like any other.
                 unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(*byte, Ordering::Relaxed);
             }
             drop(pin);

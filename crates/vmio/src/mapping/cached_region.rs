@@ -36,7 +36,7 @@ impl CachedRegion {
         let shared = &cache.shared;
         let region = Arc::new(Region::new(Arc::clone(shared), backing, options)?);
         if let Some(tenant) = &region.tenant {
-            shared.admit(tenant)?;
+            shared.add_tenant(tenant)?;
         }
         REGIONS
             .insert(region.range().addresses(), &region)
@@ -49,7 +49,7 @@ impl CachedRegion {
                     "the journal reserves less than the cache for commits: they fail if more is dirty than it has room for"
                 );
             }
-            backing.admit(Arc::clone(&region) as _);
+            backing.add_participant(Arc::clone(&region) as _);
         }
         region.backing.prefer_buffers(&[shared.page_buffers.preferred(), shared.merge_buffers.addresses()]);
         shared.mappings.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Committing what was stored to atomic mappings.
+//! Commits what was stored to atomic mappings.
 
 use std::sync::Arc;
 
@@ -11,20 +11,46 @@ use crate::mapping::cached_file::CachedFile;
 
 impl Mapping {
     /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), and returns the commit's
-    /// number when it is durable. It is a point in time between the call and the return: it holds every store that
+    /// number when it is durable. A commit is a point in time between the call and the return: it holds every store that
     /// happened before that point, in whichever of the mappings, and none that happened after it. Threads that commit
     /// meanwhile share the next commit.
     ///
     /// Stores are held up while dirty pages are protected, for [`crate::journal::JournalUse::stores_held_ns_max`] at most so
     /// far, and not while they are written.
     ///
-    /// Errors: as [`crate::journal::Journal::commit`]; a mapping without a journal is an [`Error::NotAtomic`]. After an
+    /// # Errors
+    ///
+    /// Those of [`crate::journal::Journal::commit`]; [`Error::NotAtomic`] without a journal. After an
     /// error nothing is lost: what was stored becomes part of the next commit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// use vmio::backing::MemoryBacking;
+    /// use vmio::journal::{Journal, JournalOptions};
+    /// use vmio::{Cache, Mapping, MappingOptions};
+    ///
+    /// let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// let journal = Journal::create(MemoryBacking::new(64 << 20)?, JournalOptions::new())?;
+    /// let open = || Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new().atomic(&journal));
+    /// let (from, to) = (open()?, open()?);
+    /// from.write_at(0, &90_u64.to_le_bytes())?;
+    /// to.write_at(0, &10_u64.to_le_bytes())?;
+    /// from.commit()?; // both, or neither
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn commit(&self) -> Result<u64> {
         self.journaled()?.commit()
     }
 
     /// Starts a [`Self::commit`] in the background. Its point in time lies between this call and the end of the commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAtomic`] without a journal, or [`Error::System`] if no thread can be started.
     pub fn commit_begin(&self) -> Result<SyncHandle> {
         self.journaled()?;
         self.file().sync_begin()

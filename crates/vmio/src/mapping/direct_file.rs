@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::backing::{Access, Backing, DaxBacking, FileUser};
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::mapped_file::{Advice, SyncHandle, Usage};
@@ -69,7 +69,7 @@ impl DirectFile {
 
 impl DirectRegion {
     fn start(backing: Arc<DaxBacking>, options: &MappingOptions) -> Result<DirectRegion> {
-        let refused = |what, why| Err(Error::NotDirect { what, why });
+        let refused = |what, why| Err(Error::Unsupported { by: UnsupportedBy::DirectMapping, what, why });
         if options.verifier.is_some() {
             return refused("a page verifier", "pages do not pass vmio: use Mapping::open");
         }
@@ -216,7 +216,8 @@ impl MappedFile for DirectFile {
     }
 
     fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
-        Err(Error::NotDirect {
+        Err(Error::Unsupported {
+            by: UnsupportedBy::DirectMapping,
             what: "a second range of addresses for a mapping",
             why: "open the file with Mapping::open and FrameHint::SharedAddresses",
         })

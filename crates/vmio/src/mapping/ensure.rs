@@ -1,4 +1,4 @@
-//! Missing on purpose: pages brought in by a call in place of a trap.
+//! Brings pages in by a call instead of a trap.
 
 use std::ops::Range;
 
@@ -8,31 +8,48 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Makes every page that a range touches resident, as loads of it would, but for the trap: where the page is there
-    /// already it costs a few instructions, where it is not some 2 µs less than a load that misses. Neighbouring absent
+    /// Makes every page that a range touches resident, as loads would, but without a trap. A page that is resident already
+    /// costs a few instructions, a page that is not some 2 µs less than a load that misses. Neighbouring absent
     /// pages come with one read.
     ///
-    /// Nothing holds the pages afterwards; of a range larger than the cache, the first may be gone when the last
+    /// Nothing holds the pages afterwards: of a range larger than the cache, the first may be evicted when the last
     /// come. [`Self::pin`] keeps them. [`Self::fetch`] does the same without waiting.
     ///
-    /// Errors: a page that cannot be read ([`crate::Error::Read`], [`crate::Error::Corrupt`]; also one that holds poison), a
-    /// cache full of pages that cannot be given up ([`crate::Error::CacheExhausted`]), a range that ends behind the mapping
-    /// ([`crate::Error::OutOfRange`]).
+    /// # Errors
+    ///
+    /// - [`crate::Error::Read`] or [`crate::Error::Corrupt`] for a page that cannot be read, or holds poison.
+    /// - [`crate::Error::CacheExhausted`] for a cache full of pages that cannot be given up.
+    /// - [`crate::Error::OutOfRange`] for a range that ends behind the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.ensure(0..64 << 10)?;
+    /// assert!(map.is_resident(0));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn ensure(&self, range: Range<u64>) -> Result<()> {
-        if self.is_in_sight(&range) { Ok(()) } else { self.bring_in(range) }
+        if self.is_active(&range) { Ok(()) } else { self.bring_in(range) }
     }
 
     /// Whether loads of the range would go through; false if that takes more than a look at each page's word.
     #[inline]
-    pub(super) fn is_in_sight(&self, range: &Range<u64>) -> bool {
+    pub(super) fn is_active(&self, range: &Range<u64>) -> bool {
         let Handle::Cached(file) = &self.handle else { return false };
         let region = file.region();
         let page = PAGE_BYTES as u64;
         range.start < range.end
             && range.end <= region.len()
             && region.shared.generation.is_current()
-            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_in_sight(page))
+            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_active(page))
     }
 
     #[cold]

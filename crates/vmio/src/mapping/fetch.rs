@@ -1,4 +1,4 @@
-//! Missing without waiting: pages fetched in the background.
+//! Fetches pages in the background.
 
 use std::future::Future;
 use std::ops::Range;
@@ -13,19 +13,35 @@ use crate::mapping::Mapping;
 
 impl Mapping {
     /// Begins to fetch every page that some ranges touch, and returns at once with a future that is ready when all of them
-    /// have come. Any executor can poll it. The reads are under way from the call on, whether it is polled or not.
+    /// are resident. Any executor can poll it. The reads are under way from the call on, whether the future is polled or not.
     ///
-    /// Dropping the future leaves the fetch to itself. As long as it exists it keeps the mapping open. Nothing holds the
-    /// pages when they have come; what is fetched beyond what the cache holds, or long before it is used, may be gone
-    /// again. [`crate::CacheBuilder::pages_in_flight`] limits what is under way; the rest waits, as it does while the
+    /// A future that is dropped does not stop the fetch; one that exists keeps the mapping open. Nothing holds the pages once they
+    /// are resident: what is fetched beyond the cache's capacity, or long before its use, may be evicted
+    /// again. [`crate::CacheBuilder::pages_in_flight`] limits what is under way. The rest waits, as it does while the
     /// cache is full of pages that must be written first.
     ///
-    /// What is fetched is in the hands of threads of the cache until it has come, and these call the future's waker. So
-    /// where a signal handler of the program touches mapped memory, block its signal in threads that poll fetches: it
-    /// could interrupt the executor while that holds a lock which its waker takes. Wakers must neither
-    /// touch mapped memory, nor advise, nor drop a mapping.
+    /// Threads of the cache fetch the pages and call the future's waker. Where a signal handler of the program touches mapped memory,
+    /// block its signal in threads that poll fetches: the handler could interrupt the executor while that holds a lock which its
+    /// waker takes. Wakers must neither touch mapped memory, nor advise, nor drop a mapping.
     ///
-    /// The future gives the first error there was, of those of [`Self::ensure`]; the other pages come all the same.
+    /// # Errors
+    ///
+    /// The future returns the first error there was, of those of [`Self::ensure`]; the other pages are fetched all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// futures::executor::block_on(map.fetch([0..64 << 10, 512 << 10..576 << 10]))?;
+    /// assert!(map.is_resident(0) && map.is_resident(512 << 10));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Fetch {
         let fetch = |state| Fetch { mapping: self.clone(), state };
         let begun = self.absent_pages(ranges).and_then(|pages| match pages.is_empty() {
@@ -39,12 +55,28 @@ impl Mapping {
         }
     }
 
-    /// Begins to fetch what will be wanted soon, and returns at once. It is a guess, so it takes little from others: a call
-    /// brings in no more than an eighth of the cache, the ranges that were named first, and gives up where it would
+    /// Begins to fetch what will be wanted soon, and returns at once. It is a guess, and takes little from others. A call
+    /// brings in no more than an eighth of the cache, of the ranges that were named first. It gives up where it would
     /// need the last half of the reserve of free pages, which the cache keeps for misses (at least 8 pages, and 1 in 128)
-    /// and refills by evicting what is coldest. A page that cannot be read is left to whoever touches it.
+    /// and refills by evicting what is coldest. A page that cannot be read is an error of the access that needs it.
     ///
-    /// An error says that a range does not lie within the mapping, or that threads could not be started.
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), or [`Error::System`](crate::Error::System) if no thread can be started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.prefetch([0..64 << 10, 512 << 10..576 << 10])?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prefetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<()> {
         let mut pages = self.absent_pages(ranges)?;
         let mut room = self.file().guesses_max();
@@ -60,7 +92,7 @@ impl Mapping {
     fn absent_pages(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Vec<Range<u64>>> {
         let mut pages = Vec::new();
         for range in ranges {
-            if self.is_in_sight(&range) {
+            if self.is_active(&range) {
                 continue;
             }
             self.check_range(&range)?;
@@ -72,8 +104,8 @@ impl Mapping {
     }
 }
 
-/// Pages on their way: see [`Mapping::fetch`].
-#[must_use = "without waiting for it nobody knows whether the pages have come; `prefetch` is for that"]
+/// A fetch under way: see [`Mapping::fetch`].
+#[must_use = "a fetch that is not awaited says nothing about the pages; `prefetch` is for that"]
 pub struct Fetch {
     mapping: Mapping,
     state: State,

@@ -1,4 +1,4 @@
-//! Bytes in and out by plain loads and stores, which may miss.
+//! Copies bytes by plain loads and stores, which may miss.
 
 use crate::backing::Access;
 use crate::error::{Error, Result};
@@ -8,18 +8,46 @@ use crate::sys::persistent_memory;
 use crate::sys::signal;
 
 impl Mapping {
-    /// Has [`Self::load_at`] and [`Self::store_at`] return where they come upon a page that cannot be had; without this call such a
-    /// page is the SIGBUS that it is to any load.
+    /// Makes [`Self::load_at`] and [`Self::store_at`] return an error for a page that is not available. Without this call such a
+    /// page is a SIGBUS, as for any load.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the handler of SIGBUS cannot be installed.
     pub fn recover_loads(&self) -> Result<()> {
         signal::recover_copies().map_err(Error::system("installing a handler of SIGBUS"))
     }
 
     /// Copies bytes out as [`Self::read_at`] does, by nothing but loads: where the pages are in memory there is no system call, no
-    /// look-up and no pin. What others store meanwhile is seen in part. Safe in signal handlers.
+    /// look-up and no pin. Of bytes that are stored at the same time some may be old and some new. Safe in signal handlers. The
+    /// thread must not block SIGBUS.
     ///
-    /// Errors: [`NotThere`] for a page that cannot be had, once [`Self::recover_loads`] was called, and in a forked child, which does not
-    /// have the mapping. The thread must not block SIGBUS.
-    /// Panics if the range reaches beyond the mapping.
+    /// # Errors
+    ///
+    /// [`NotThere`] for a page that is not available, once [`Self::recover_loads`] was called, and in a forked child, which does not
+    /// have the mapping.
+    ///
+    /// # Panics
+    ///
+    /// If the range reaches beyond the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.recover_loads()?;
+    /// map.store_at(100, b"hello").unwrap();
+    /// let mut found = [0; 5];
+    /// map.load_at(100, &mut found).unwrap();
+    /// assert_eq!(&found, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn load_at(&self, offset: u64, buffer: &mut [u8]) -> std::result::Result<(), NotThere> {
         let from = self.address_of(offset, buffer.len())?.cast_const();
@@ -27,7 +55,15 @@ impl Mapping {
         unsafe { persistent_memory::move_bytes(buffer.as_mut_ptr(), from, buffer.len()) }.map_err(|_| NotThere)
     }
 
-    /// Copies bytes in, likewise; they are durable after [`Self::sync`]. Panics, too, if the mapping is for loads alone.
+    /// Copies bytes in by nothing but stores, as [`Self::load_at`] copies them out; they are durable after [`Self::sync`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::load_at`].
+    ///
+    /// # Panics
+    ///
+    /// If the range reaches beyond the mapping, or the mapping is read-only.
     #[inline]
     pub fn store_at(&self, offset: u64, bytes: &[u8]) -> std::result::Result<(), NotThere> {
         assert!(self.access() == Access::ReadWrite, "a store to a mapping for loads");

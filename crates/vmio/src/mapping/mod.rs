@@ -1,4 +1,4 @@
-//! What the user holds: a file as a range of addresses.
+//! Mappings: what a program holds of a file.
 
 mod advice;
 mod cached_file;
@@ -24,7 +24,7 @@ pub use residency::Residency;
 pub use view::View;
 
 use crate::backing::{Access, Backing, DaxBacking};
-use crate::cache::{Cache, Tender};
+use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelFile;
 use crate::managed::ManagedFile;
@@ -34,14 +34,37 @@ use crate::mapping::direct_file::DirectFile;
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
 
-/// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory.
+/// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory. A handle: a clone
+/// is the same mapping.
 ///
-/// Plain loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost what they cost on ordinary memory
+/// Loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost what they cost on ordinary memory
 /// while their page is resident; a miss fetches the page. Handles to the same file in one process share one region.
 ///
 /// With [`crate::Engine::Sigbus`], the default, a thread that blocks SIGBUS is killed by its first miss, and system
 /// calls cannot be given pointers to pages that may be evicted (they fail with EFAULT): [`Self::pin`] the range, or use
-/// [`Self::read_at`] and [`Self::write_at`]. [`crate::Engine::ReaderThread`] has neither limit, at a dearer miss.
+/// [`Self::read_at`] and [`Self::write_at`]. The [table of the crate](crate) compares the engines.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data");
+/// use vmio::backing::FileBacking;
+/// use vmio::{Cache, Mapping, MappingOptions};
+///
+/// let cache = Cache::builder().capacity(16 << 20).build()?;
+/// let map = Mapping::open(&cache, FileBacking::create(&path, 1 << 20)?, MappingOptions::new())?;
+/// // SAFETY: the byte lies in the mapping, and no other thread accesses it.
+/// unsafe { map.as_mut_ptr().add(5000).write(7) };
+/// map.sync()?;
+/// let mut byte = [0];
+/// map.read_at(5000, &mut byte)?;
+/// assert_eq!(byte, [7]);
+/// map.close()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Mapping {
     handle: Handle,
@@ -67,26 +90,33 @@ impl Mapping {
     /// Maps a backing. Opening the same file again in this process gives another handle to the same region; its
     /// options are then those of the first.
     ///
-    /// Another process that has the file mapped in a way that does not go with this one is an [`Error::InUse`]: see
-    /// [`crate::backing::FileUser`].
+    /// # Errors
+    ///
+    /// - [`Error::InUse`] if another process has the file mapped in a way that does not go with this one: see
+    ///   [`crate::backing::FileUser`]; [`Error::AlreadyMapped`] if this process has.
+    /// - [`Error::BadOption`], [`Error::Unsupported`] or [`Error::FloorsTooHigh`] for options that contradict each other, the engine or
+    ///   the backing, and [`Error::ReadOnly`] for a read-write mapping of a read-only backing.
+    /// - [`Error::System`] if the kernel refuses address space, memory or a descriptor.
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
-        let handle = match cache.tender() {
-            Tender::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
-            Tender::Steward(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
-            Tender::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
+        let handle = match cache.backend() {
+            FaultBackend::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
+            FaultBackend::Reclaimer(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
+            FaultBackend::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
         };
         Ok(Mapping { handle })
     }
 
-    /// Looks after a mapping that this process has already: that of its parent, which mapped the file through [`Engine::Managed`] and then
-    /// forked. The addresses are this mapping's from now on; if it fails, they stay as they are.
+    /// Takes over a mapping that this process has already: that of its parent, which mapped the file through [`Engine::Managed`] and
+    /// then forked. The addresses are this mapping's from now on; after an error they stay as they are.
     ///
     /// # Safety
+    ///
     /// The addresses are all of a mapping of the backing's file that the parent's [`Mapping`] had, they are mapped in this process
     /// (MADV_DOFORK), and nothing else in it unmaps them.
     ///
     /// # Errors
+    ///
     /// Those of [`Self::open`]; [`Error::BadOption`] with a cache of another engine than [`Engine::Managed`].
     ///
     /// [`Engine::Managed`]: crate::Engine::Managed
@@ -96,26 +126,29 @@ impl Mapping {
         options: MappingOptions,
         addresses: Range<usize>,
     ) -> Result<Mapping> {
-        let Tender::Steward(core) = cache.tender() else {
+        let FaultBackend::Reclaimer(core) = cache.backend() else {
             let expected = "Managed: with the others a child has none of its parent's mappings";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", cache.engine()), expected });
         };
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the addresses are a mapping that the parent had, which nobody else unmaps.
         let present =
             unsafe { FileMap::adopted(addresses) }.map_err(Error::system("advising the kernel of a mapping"))?;
         Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(cache, core, Box::new(backing), options, present)?) })
     }
 
     /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow
-    /// it. No page ever misses beyond the kernel filling its page tables once, and nothing is evicted.
+    /// it. The kernel fills the page tables once; after that no page misses, and nothing is evicted.
     ///
     /// A store is durable after [`Self::flush`] of its range, which writes the touched lines back from the processor's caches
     /// (clwb), or after [`Self::sync`], for which the kernel does that to all pages that were stored to. What [`Self::write_at`]
-    /// has written is durable when it returns. Before that a store may become durable at any time, in any order.
+    /// has written is durable when the call returns. Before that a store may become durable at any time, in any order.
     ///
     /// Other processes may map the file too, as with [`crate::Engine::Managed`]; a load or store that the device refuses is a SIGBUS.
-    /// Priorities and other advice have no effect but [`crate::Advice::WillNeed`], which fills page tables; options that need a cache are
-    /// refused ([`Error::NotDirect`]).
+    /// Advice has no effect but [`crate::Advice::WillNeed`], which fills page tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for options that need a cache; else those of [`Self::open`].
     pub fn open_direct(backing: DaxBacking, options: MappingOptions) -> Result<Mapping> {
         Ok(Mapping { handle: Handle::Direct(DirectFile::open(backing, options)?) })
     }
@@ -129,7 +162,7 @@ impl Mapping {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
         match &self.handle {
@@ -140,23 +173,23 @@ impl Mapping {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the mapping has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether stores are allowed.
+    /// Returns whether stores are allowed.
     pub fn access(&self) -> Access {
         self.file().access()
     }
 
-    /// What is mapped, for messages.
+    /// Returns what is mapped, for messages.
     pub fn describe(&self) -> String {
         self.file().describe()
     }
 
-    /// The descriptor by which the kernel module knows the mapping, with [`crate::Engine::Kernel`], or that of the file, with
-    /// [`crate::Engine::Managed`]; see [`Cache::descriptors`].
+    /// Returns the descriptor of the kernel module's attachment ([`crate::Engine::Kernel`]) or of the file
+    /// ([`crate::Engine::Managed`]); see [`Cache::descriptors`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Kernel(file) => Some(file.descriptor()),
@@ -165,8 +198,8 @@ impl Mapping {
         }
     }
 
-    /// The first byte. Valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists; loads behind
-    /// the last page are a SIGBUS.
+    /// Returns the address of the first byte. It is valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists;
+    /// loads behind the last page are a SIGBUS.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.handle {
@@ -177,37 +210,62 @@ impl Mapping {
         }
     }
 
-    /// The first byte, for stores; a store to a read-only mapping is a SIGSEGV.
+    /// Returns the address of the first byte, for stores; a store to a read-only mapping is a SIGSEGV.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.file().base()
     }
 
-    /// All bytes as a slice.
+    /// Returns all bytes as a slice. A page that cannot be read is a SIGBUS.
     ///
     /// # Safety
+    ///
     /// As long as the slice lives, nobody may store to the mapping or shorten it, and nobody outside the process may
-    /// change the file: a page that was evicted and is read again would then change under the slice. A page that
-    /// cannot be read is a SIGBUS.
+    /// change the file: a page that was evicted and is read again would then change under the slice.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as self; the caller vouches for the absence of writers.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// Copies bytes out. Sound beside any other thread that uses `read_at` and `write_at`: bytes being written at the
-    /// same time are seen in part. A page that cannot be read is an error.
+    /// Copies bytes out of the mapping. Sound beside any other thread that uses `read_at` and `write_at`: of bytes that are written at
+    /// the same time some may be old and some new.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; [`Error::Read`] or [`Error::Corrupt`] for a page that cannot be read; [`Error::CacheExhausted`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.write_at(10, b"hello")?;
+    /// let mut found = [0; 5];
+    /// map.read_at(10, &mut found)?;
+    /// assert_eq!(&found, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check_range(&(offset..offset.saturating_add(buffer.len() as u64)))?;
         self.file().read_at(offset, buffer)
     }
 
-    /// Copies bytes in, as by stores: they are durable after [`Self::sync`]. See [`Self::read_at`].
+    /// Copies bytes into the mapping, as stores do: they are durable after [`Self::sync`]. See [`Self::read_at`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::read_at`], and [`Error::ReadOnly`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_range(&(offset..offset.saturating_add(data.len() as u64)))?;
         self.file().write_at(offset, data)
     }
 
-    /// The first error of a page that was replaced by poison (see [`crate::OnReadError::Poison`]) or could not be
-    /// read, since the last call.
+    /// Takes the first error since the last call: of a page that was replaced by poison ([`crate::OnReadError::Poison`]), or could not
+    /// be read.
     pub fn take_read_error(&self) -> Option<Error> {
         if let Err(error) = self.file().check_not_forked() {
             return Some(error);
@@ -215,11 +273,11 @@ impl Mapping {
         self.file().take_read_error()
     }
 
-    /// How often a page could not be read since the mapping was opened; it rises before poison stands in a page's place
-    /// (see [`crate::OnReadError::Poison`]).
+    /// Returns how often a page could not be read since the mapping was opened. The number rises before poison replaces a page
+    /// ([`crate::OnReadError::Poison`]).
     ///
-    /// So who takes the number, has pages made resident by [`Self::ensure`], looks at them, and finds the number unchanged, has
-    /// seen no poison, even if pages were evicted meanwhile and read again. Where it has changed, [`Self::read_at`] tells.
+    /// A reader that takes the number, calls [`Self::ensure`], reads the pages, and then finds the number unchanged, has read no
+    /// poison, even if pages were evicted meanwhile and read again. Where the number has changed, [`Self::read_at`] returns the error.
     #[inline]
     pub fn failed_reads(&self) -> u64 {
         match &self.handle {
@@ -230,8 +288,11 @@ impl Mapping {
         }
     }
 
-    /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log. What the last handle could not write is
-    /// [`Error::Lost`].
+    /// Syncs and, with the last handle, unmaps. A mere drop could only log what fails.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::sync`]; with the last handle [`Error::Lost`] for pages that could not be written.
     pub fn close(self) -> Result<()> {
         match self.handle {
             Handle::Cached(file) => file.close(),

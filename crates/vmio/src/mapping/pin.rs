@@ -1,4 +1,4 @@
-//! Ranges that stay in memory, for system calls and for code that must not miss.
+//! Pins: ranges that stay in memory, for system calls and for code that must not miss.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::tables::TABLE_PAGES;
 use crate::cache::views::Place;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::opened::Opened;
 use crate::mapped_file::{HeldPages, touched_pages};
 use crate::mapping::Mapping;
@@ -20,13 +20,41 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into it,
-    /// to write there as well if it is pinned for [`Access::ReadWrite`]; then its pages are dirty until unpinned, and
-    /// a sync meanwhile writes what is there and writes them again later.
+    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into the range,
+    /// to write there as well if it is pinned for [`Access::ReadWrite`]. Its pages are then dirty until they are unpinned: a sync
+    /// meanwhile writes what is there, and a later one writes them again.
     ///
-    /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches
-    /// counts as two pages more; a pin for writing of an atomic mapping ([`Error::Atomic`]).
+    /// [`crate::Engine::Managed`] locks the pages (mlock), for which RLIMIT_MEMLOCK must suffice. With [`crate::Engine::Kernel`] each pin
+    /// takes a file descriptor, and a pinned page may take a fault without I/O.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Read`] or [`Error::Corrupt`] for a page that cannot be read.
+    /// - [`Error::TooManyPins`] if pins would hold more than three quarters of the cache, or of the mapping's ceiling; half of the cache
+    ///   with [`crate::Engine::Kernel`]. Every span of 2 MiB that a pin touches counts as two pages more.
+    /// - [`Error::Unsupported`] for a pin for writing of an atomic mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// use std::fs::File;
+    /// use std::io::Read;
+    /// use vmio::Access;
+    ///
+    /// let pin = map.pin(0..4096, Access::ReadWrite)?;
+    /// let place = pin.as_mut_ptr().unwrap();
+    /// // SAFETY: the range is pinned for writing, and no other thread accesses it.
+    /// let bytes = unsafe { std::slice::from_raw_parts_mut(place, pin.len()) };
+    /// File::open("/dev/zero").unwrap().read_exact(bytes).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
@@ -36,43 +64,43 @@ impl Mapping {
 }
 
 impl CachedFile {
-    /// Pins pages as long as the user holds on to them, in sight at one of the mapping's views.
+    /// Pins pages as long as the user holds on to them, mapped at one of the mapping's views.
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
-        let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
-        self.pin_pages(pages, access, view, admitted, Held::ByTheProgram)
+        let charge = self.charge_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
+        self.pin_pages(pages, access, view, charge, Held::ByTheProgram)
     }
 
-    /// Counts a pin of the user's, with the page tables that it needs, against the limit.
-    fn admit_pins(&self, pages: u64) -> Result<Admitted> {
+    /// Charges a pin of the user's, with the page tables that it needs, against the limit.
+    fn charge_pins(&self, pages: u64) -> Result<PinCharge> {
         let region = self.region();
         let shared = &region.shared;
         let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
         let limit = shared.pinned_pages_max();
-        let admitted = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let taken = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= limit)
         });
-        if admitted.is_err() {
+        if taken.is_err() {
             return refused(limit);
         }
         if let Some(tenant) = region.tenant.as_deref()
-            && !tenant.admit_pins(pages)
+            && !tenant.charge_pins(pages)
         {
             shared.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
             return refused(tenant.pinned_pages_max());
         }
-        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 };
-        // Who shrinks the cache looks for pins after he has set the capacity.
+        let charge = PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 };
+        // A thread that shrinks the cache looks for pins after it has set the capacity.
         match shared.has_too_many_pins_for(shared.capacity_pages()) {
             true => refused(shared.pinned_pages_max()),
-            false => Ok(admitted),
+            false => Ok(charge),
         }
     }
 
     /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
     pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
-        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: 0 };
-        self.pin_pages(page..page + 1, access, 0, admitted, Held::ForAnInstant)
+        let charge = PinCharge { opened: Arc::clone(&self.opened), pages: 0 };
+        self.pin_pages(page..page + 1, access, 0, charge, Held::ForAnInstant)
     }
 
     /// Pins whole pages.
@@ -81,7 +109,7 @@ impl CachedFile {
         pages: Range<u64>,
         access: Access,
         view: usize,
-        admitted: Admitted,
+        charge: PinCharge,
         held: Held,
     ) -> Result<PinnedPages> {
         let region = self.region();
@@ -90,9 +118,9 @@ impl CachedFile {
         }
         if access == Access::ReadWrite && region.journaled.is_some() {
             let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
-            return Err(Error::Atomic { what: "a pin for writing", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a pin for writing", why });
         }
-        // Until pins that are refused have been given back: who shortens the mapping waits for them.
+        // Until pins that are refused have been given back: the thread that shortens the mapping waits for them.
         let _signals = SignalsBlocked::new();
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;
@@ -100,7 +128,7 @@ impl CachedFile {
         if let Some(pages) = &noted {
             self.opened.pinned.add(pages.clone());
         }
-        let mut held = PinnedPages { admitted, pages: first..first, noted };
+        let mut held = PinnedPages { charge, pages: first..first, noted };
         while held.pages.end < pages.end {
             let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
             let end = pages.end.min(span_end);
@@ -110,7 +138,7 @@ impl CachedFile {
             }
         }
         if region.shares_addresses() {
-            show(region, &held.pages, view, access)?;
+            map_pinned(region, &held.pages, view, access)?;
         }
         // A mapping that is being shortened looks for pins after it has set its new length.
         if held.pages.end > region.pages() {
@@ -150,7 +178,7 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
         let page = pinned.end;
         loop {
             let seen = region.word(page).load();
-            if seen.state() != State::Dirty || seen.is_hidden() {
+            if seen.state() != State::Dirty || seen.is_inactive() {
                 region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
             }
             let _held = region.span(span_of(page)).lock();
@@ -185,11 +213,11 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     }
 }
 
-/// In memory, pinned pages need not be in sight at every address yet; where they are, they stay.
-fn show(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
+/// Pinned pages are in memory, but need not be mapped at every address yet; where they are, they stay.
+fn map_pinned(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
     pinned.clone().try_for_each(|page| {
-        let shown = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
-        shown.map_err(|failure| failure.into_error(region, page))
+        let mapped = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
+        mapped.map_err(|failure| failure.into_error(region, page))
     })
 }
 
@@ -197,19 +225,19 @@ fn too_many(region: &Region) -> Error {
     Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.pinned_pages_max() }
 }
 
-/// A share of the pages that pins may hold; keeps the mapping open.
-struct Admitted {
+/// A charge against the pages that pins may hold; keeps the mapping open.
+struct PinCharge {
     opened: Arc<Opened<CachedRegion>>,
     pages: u32,
 }
 
-impl Drop for Admitted {
+impl Drop for PinCharge {
     fn drop(&mut self) {
         let shared = &self.opened.region.shared;
         if shared.generation.is_current() {
             shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
             if let Some(tenant) = &self.opened.region.tenant {
-                tenant.remove_pins(self.pages.into());
+                tenant.uncharge_pins(self.pages.into());
             }
         }
     }
@@ -226,7 +254,7 @@ enum Held {
 
 /// Pages that hold a pin each.
 pub(super) struct PinnedPages {
-    admitted: Admitted,
+    charge: PinCharge,
     pages: Range<u64>,
     /// What it has noted among the program's pins.
     noted: Option<Range<u64>>,
@@ -234,18 +262,18 @@ pub(super) struct PinnedPages {
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
-        let region = &*self.admitted.opened.region;
+        let region = &*self.charge.opened.region;
         if region.shared.generation.is_current() {
             // A handler of the program's may wait for somebody who wants the list of pins.
             let _signals = self.noted.is_some().then(SignalsBlocked::new);
             // Before: whoever is woken counts as the program's only what is pinned still.
-            self.noted.iter().for_each(|pages| self.admitted.opened.pinned.remove(pages));
+            self.noted.iter().for_each(|pages| self.charge.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.word(page).unpin());
         }
     }
 }
 
-/// A range that stays in memory until this is dropped; keeps the mapping open.
+/// A range that stays in memory until this is dropped: see [`Mapping::pin`]. It keeps the mapping open.
 pub struct Pin {
     _held: HeldPages,
     pages: u64,
@@ -263,27 +291,27 @@ impl Pin {
         Pin { _held: held, pages: pages.end - pages.start, address, len, access }
     }
 
-    /// The first byte of the range.
+    /// Returns the address of the range's first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.address as *const u8
     }
 
-    /// The first byte of the range, for stores; `None` if it is pinned for reading only.
+    /// Returns the address of the range's first byte, for stores; `None` if the range is pinned for reading only.
     pub fn as_mut_ptr(&self) -> Option<*mut u8> {
         (self.access == Access::ReadWrite).then_some(self.address as *mut u8)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range is empty.
+    /// Returns whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pages held, the first and the last possibly in part.
+    /// Returns the number of pages held; of the first and the last perhaps a part is in the range.
     pub fn pages(&self) -> u64 {
         self.pages
     }

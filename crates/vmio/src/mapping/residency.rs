@@ -7,8 +7,8 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Whether the page of a byte is in memory right now; false behind the end. A hint: it may change at once. Costs a
-    /// few loads from memory (with [`crate::Engine::Managed`], a system call).
+    /// Returns whether the page of a byte is in memory right now; false behind the end. A hint: the answer may change at once. It
+    /// costs a few loads from memory (with [`crate::Engine::Managed`], a system call).
     #[inline]
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
@@ -22,7 +22,23 @@ impl Mapping {
         resident
     }
 
-    /// Which of the pages that a range touches are in memory; what lies behind the end is left out.
+    /// Returns which of the pages that a range touches are in memory; pages behind the end are left out. [`crate::Engine::Managed`]
+    /// knows the pages that this process has mapped, not what else is in the page cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.ensure(0..8192)?;
+    /// assert_eq!(map.residency(0..1 << 20).resident_pages(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn residency(&self, range: Range<u64>) -> Residency {
         let pages = touched_pages(&(range.start..range.end.min(self.len())));
         let count = pages.end.saturating_sub(pages.start);
@@ -39,14 +55,14 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// How much of the cache it takes: a few loads from memory where it has a floor or a ceiling, else one for every 2 MiB
-    /// (with [`crate::Engine::Managed`], a system call).
+    /// Returns how much of the cache the mapping takes. It costs a few loads from memory where the mapping has a floor or a ceiling,
+    /// else one for every 2 MiB (with [`crate::Engine::Managed`], a system call).
     pub fn usage(&self) -> Usage {
         self.file().usage()
     }
 }
 
-/// A bitmap of resident pages.
+/// A bitmap of resident pages: see [`Mapping::residency`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
     bits: Vec<u64>,
@@ -54,17 +70,17 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// How many pages were looked at.
+    /// Returns the number of pages in the range.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// How many of them are in memory.
+    /// Returns how many of them are in memory.
     pub fn resident_pages(&self) -> u64 {
         self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Whether the page of that index within the range is; false behind its end.
+    /// Returns whether the page with this index in the range is in memory; false behind the end of the range.
     pub fn is_resident(&self, index: u64) -> bool {
         self.bits.get((index / 64) as usize).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }

@@ -1,9 +1,9 @@
-//! Growing and shrinking the file under a mapping.
+//! Grows and shrinks the file under a mapping.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::Access;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapping::Mapping;
 use crate::mapping::advice::{Pinned, kept_by_the_kernel};
 use crate::mapping::cached_file::CachedFile;
@@ -13,11 +13,31 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Changes the length of the file and of the mapping. Growth stays within [`crate::MappingOptions::reserve`]; new
-    /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
-    /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Atomic`]); its growth is part of
-    /// the next commit. After [`Error::Flush`], of a direct mapping, the length has changed; like what was stored it may not be
-    /// durable, and every later sync says so too.
+    /// Changes the length of the file and of the mapping. New bytes are zeros. Bytes that are cut off must not be in use: accesses
+    /// to them are a SIGBUS from now on. The growth of an atomic mapping is part of the next commit.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::BeyondReservation`] for more than [`crate::MappingOptions::reserve`], and [`Error::ReadOnly`].
+    /// - [`Error::Resize`] if the backing refuses, or pages that would be cut off are pinned.
+    /// - [`Error::Unsupported`] for an atomic mapping that would shrink.
+    /// - [`Error::Flush`] of a direct mapping: the length has changed, but like what was stored it may not be durable, and every later
+    ///   sync fails too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// # use vmio::backing::MemoryBacking;
+    /// # use vmio::{Cache, Mapping, MappingOptions};
+    /// # let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// # let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new())?;
+    /// map.set_len(2 << 20)?;
+    /// assert_eq!(map.len(), 2 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file().check_not_forked()?;
         self.file().set_len(len)
@@ -35,11 +55,11 @@ impl CachedFile {
         }
         if len < region.len() && region.journaled.is_some() {
             let why = "the journal cannot undo it: close it, cut the file, and open it again";
-            return Err(Error::Atomic { what: "a shorter length", why });
+            return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a shorter length", why });
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.
-        let _no_sync = region.take_turn();
+        let _no_sync = region.lock_sync();
         let old = region.len();
         if len < old {
             return self.shrink(old, len);
@@ -75,7 +95,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Whether a page is in memory, in sight or not. Who owns it is waited for: a page that is taken out of sight stays in memory, and so
+    /// Whether a page is in memory, active or inactive. Waits for its owner: a page that is being deactivated stays in memory, and so
     /// does one that cannot be unmapped. One look tells both that nobody owns it and where it is.
     fn is_in_memory(&self, page: u64) -> bool {
         let word = self.region().word(page);
@@ -307,23 +327,23 @@ mod tests {
         assert_eq!(bytes.iter().max(), Some(&0), "what was cut off is back");
     }
 
-    /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
+    /// An evictor that deactivates the last page, or tries to, leaves in memory what the program stored behind the
     /// end: growth waits until that can be cleared.
     #[test]
-    fn the_tail_is_cleared_of_a_page_that_is_being_taken_out_of_sight() {
+    fn the_tail_is_cleared_of_a_page_that_is_being_deactivated() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let map = Mapping::open(&cache, MemoryBacking::new(100).unwrap(), MappingOptions::new()).unwrap();
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
         let word = region.word(0);
-        let before = word.begin_hide(crate::page::visit::Visit::LAST).unwrap();
+        let before = word.begin_deactivate(crate::page::visit::Visit::LAST).unwrap();
         thread::scope(|scope| {
             let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());
             while !word.load().is_awaited() && !grower.is_finished() {
                 thread::yield_now();
             }
-            word.fail_hide(Some(before.epoch()));
+            word.fail_deactivate(Some(before.epoch()));
         });
         let mut byte = [1];
         map.read_at(200, &mut byte).unwrap();

@@ -1,4 +1,4 @@
-//! The same file at more addresses.
+//! Views: the same file at more addresses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,25 +11,49 @@ use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
 
 impl Mapping {
-    /// Another range of addresses for the same file, as a second mmap(MAP_SHARED) of it would give. A page is in memory once,
+    /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would. A page is in memory once,
     /// whatever addresses it is touched at: a store at one is seen at the others at once. The first touch of a resident
-    /// page at another address costs a trap, but no I/O.
+    /// page at another address is a minor fault: a trap, but no I/O.
     ///
-    /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
-    /// [`Error::OneAddress`](crate::Error::OneAddress), with the managed engine an
-    /// [`Error::NotManaged`](crate::Error::NotManaged), without a cache an [`Error::NotDirect`](crate::Error::NotDirect). A
-    /// mapping may have 15 views at a time ([`Error::TooManyViews`](crate::Error::TooManyViews)).
+    /// The mapping must have been opened with [`crate::FrameHint::SharedAddresses`], and may have 15 views at a time. With
+    /// [`crate::Engine::Kernel`] any mapping may have views, as many as there are addresses for, unless it has a page verifier or
+    /// [`OnReadError::Poison`](crate::OnReadError::Poison).
     ///
-    /// With the kernel module any mapping may have views, as many as there are addresses for, but one with a page verifier, or
-    /// with [`OnReadError::Poison`](crate::OnReadError::Poison) ([`Error::NotInKernel`](crate::Error::NotInKernel)).
+    /// # Errors
+    ///
+    /// - [`Error::OneAddress`](crate::Error::OneAddress) for other frames.
+    /// - [`Error::TooManyViews`](crate::Error::TooManyViews) for a sixteenth view.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) with [`crate::Engine::Managed`], without a cache, and with
+    ///   [`crate::Engine::Kernel`] for a mapping that is verified or poisoned.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// use vmio::backing::MemoryBacking;
+    /// use vmio::{Cache, Error, FrameHint, Mapping, MappingOptions};
+    ///
+    /// let cache = Cache::builder().capacity(16 << 20).build()?;
+    /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
+    /// let options = MappingOptions::new().frames(FrameHint::SharedAddresses);
+    /// let map = Mapping::open(&cache, MemoryBacking::new(1 << 20)?, options)?;
+    /// match map.view() {
+    ///     Ok(view) => assert_ne!(view.as_ptr(), map.as_ptr()),
+    ///     // Before Linux 6.7.
+    ///     Err(Error::OneAddress { .. }) => {}
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn view(&self) -> Result<View> {
         self.file().check_not_forked()?;
         Ok(View { mapping: self.clone(), addresses: self.file().open_view()? })
     }
 }
 
-/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with it.
-/// What else there is to do with the file, such as a sync, is done through [`Self::mapping`] for all its addresses.
+/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with the file.
+/// Everything else, such as a sync, is done through [`Self::mapping`] for all addresses of the file.
 ///
 /// Dropping the view unmaps its addresses; what was stored there stays dirty like any other store. A forked child
 /// does not have it.
@@ -39,47 +63,54 @@ pub struct View {
 }
 
 impl View {
-    /// A handle to what is seen here.
+    /// Returns a handle to the mapping that is viewed.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Length in bytes, that of the mapping.
+    /// Returns the length in bytes, that of the mapping.
     pub fn len(&self) -> u64 {
         self.mapping.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the view has no bytes.
     pub fn is_empty(&self) -> bool {
         self.mapping.is_empty()
     }
 
-    /// Whether stores are allowed.
+    /// Returns whether stores are allowed.
     pub fn access(&self) -> Access {
         self.mapping.access()
     }
 
-    /// The first byte, as [`Mapping::as_ptr`]: valid as long as this view, or a [`Pin`] of it, exists.
+    /// Returns the address of the first byte, which is valid as long as this view, or a [`Pin`] of it, exists: see
+    /// [`Mapping::as_ptr`].
     pub fn as_ptr(&self) -> *const u8 {
         self.addresses.base().cast_const()
     }
 
-    /// The first byte, for stores; a store to a read-only view is a SIGSEGV.
+    /// Returns the address of the first byte, for stores; a store to a read-only view is a SIGSEGV.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.addresses.base()
     }
 
-    /// All bytes as a slice.
+    /// Returns all bytes as a slice.
     ///
     /// # Safety
-    /// As for [`Mapping::as_slice`], of stores at any address of the file.
+    ///
+    /// As long as the slice lives, nobody may store to the file at any of its addresses or shorten it, and nobody outside the process
+    /// may change it.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as self; the caller vouches for the absence of writers.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// As [`Mapping::pin`]: system calls may be given pointers into the range at this view. (Pages that are pinned at
-    /// another address stay in memory, but need not be in sight here.)
+    /// Pins a range, as [`Mapping::pin`] does: system calls may be given pointers into the range at this view. (Pages that are pinned
+    /// at another address stay in memory, but need not be mapped here.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mapping::pin`].
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.mapping.check_range(&range)?;
         let pinned = self.addresses.pin(touched_pages(&range), access)?;

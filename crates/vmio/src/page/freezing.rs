@@ -21,7 +21,7 @@ impl PageWord {
         })
     }
 
-    /// Upgrading → Dirty in the present epoch: the copy is handed over, and the frame is writable.
+    /// Upgrading → Dirty in the present epoch: the copy is queued, and the frame is writable.
     pub(crate) fn finish_save(&self, present: bool) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);

@@ -41,7 +41,7 @@ struct Machine {
     open: [AtomicU32; 2],
     /// The number of the present commit.
     present: AtomicU32,
-    /// Who has a ticket, by the parity of its commit.
+    /// Holders of a ticket, by the parity of its commit.
     tickets: [AtomicU32; 2],
     /// Copies of page and value that stores have made.
     saved: Mutex<Vec<(usize, u32)>>,

@@ -65,9 +65,9 @@ impl Machine {
         match self.broken {
             Broken::Nothing => {
                 let _held = self.span.lock().unwrap();
-                self.word.fail_hide(Some(self.announce_dirty()));
+                self.word.fail_deactivate(Some(self.announce_dirty()));
             }
-            Broken::HoldsNoSpan => self.word.fail_hide(Some(self.announce_dirty())),
+            Broken::HoldsNoSpan => self.word.fail_deactivate(Some(self.announce_dirty())),
             Broken::KeepsItsEpoch => {
                 self.word.fail_evict(State::Dirty);
                 self.is_marked.store(true, Ordering::SeqCst);

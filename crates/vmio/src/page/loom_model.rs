@@ -112,7 +112,7 @@ impl Page {
         }
     }
 
-    /// Eviction as in `Reclaimer::pass`.
+    /// Eviction as in `Evictor::pass`.
     fn evict(&self) {
         if self.word.begin_evict(Visit::ORDINARY) {
             self.unmap();

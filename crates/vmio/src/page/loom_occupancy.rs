@@ -42,7 +42,7 @@ impl Span {
         }
     }
 
-    /// Eviction as in `Reclaimer::pass`.
+    /// Eviction as in `Evictor::pass`.
     fn evict(&self) {
         if self.word.begin_evict(Visit::LAST) {
             *self.present.lock().unwrap() = false;

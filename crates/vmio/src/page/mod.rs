@@ -6,7 +6,7 @@ mod freezing;
 #[cfg_attr(loom, allow(dead_code))]
 mod fresh;
 #[cfg_attr(loom, allow(dead_code))]
-mod hiding;
+mod inactive;
 #[cfg(all(test, loom))]
 mod loom_commit;
 #[cfg(all(test, loom))]
@@ -14,7 +14,7 @@ mod loom_copy;
 #[cfg(all(test, loom))]
 mod loom_discard;
 #[cfg(all(test, loom))]
-mod loom_hiding;
+mod loom_inactive;
 #[cfg(all(test, loom))]
 mod loom_model;
 #[cfg(all(test, loom))]

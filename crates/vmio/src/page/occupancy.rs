@@ -14,7 +14,7 @@ const PRIORITY_SHIFT: u32 = 20;
 const PRIORITY: u32 = 0xff << PRIORITY_SHIFT;
 const COUNT: u32 = (1 << PRIORITY_SHIFT) - 1;
 
-/// A count that can be closed while it is zero. Who changes the word of an absent page, to fetch it or otherwise, is
+/// A count that can be closed while it is zero. A thread that changes the word of an absent page, to fetch it or otherwise, is
 /// counted first; so behind a closed gate no page is in memory, and no word changes. All zeros is empty and open, of
 /// priority 0.
 #[derive(Default)]

@@ -1,15 +1,19 @@
-//! What the program has told of how often pages are wanted.
+//! How often pages are wanted, as the program has advised.
 
-/// How often each page of a range is wanted.
+/// How often each page of a range is wanted ([`crate::Advice::Reuse`]).
+///
+/// # Default
+///
+/// [`Reuse::Unknown`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reuse {
     /// Not known: the cache finds out.
     #[default]
     Unknown,
-    /// Once, or more than once within a short while, as by a scan: no page of the range ever counts as wanted again.
+    /// Once, or several times within a short while, as by a scan: no page of the range ever counts as wanted again.
     Once,
-    /// Again and again, if only after long: every page counts as wanted often from the first time on.
+    /// Again and again, if only after a long time: every page counts as wanted often from the first time on.
     Often,
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Sequence(u16);
 /// Pages to read at a miss that follows none, one, two others, and so on. Two in a row may be chance: one in 512 random misses
 /// of a span follows the one before.
 const WINDOWS: [u64; 7] = [1, 1, 2, 4, 8, 16, 32];
-/// What a long sequence counts are the spans that came in whole, up to so many.
+/// What a long sequence counts are the spans that came in whole, up to this many.
 const SPANS_MAX: usize = 5;
 const FULL: usize = WINDOWS.len() - 1;
 const END_BITS: u32 = 10;
@@ -35,8 +35,8 @@ impl Sequence {
     /// What a miss makes of it, at the page with this number within the span; behind its last page is the next span's first.
     pub(crate) fn missed_at(self, place: u64) -> Self {
         // Of a single miss nobody knows where it goes.
-        let turns = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
-        if turns || self.goes_down() && self.end() == place + 1 {
+        let reverses = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
+        if reverses || self.goes_down() && self.end() == place + 1 {
             Sequence(self.once_more().0 | DOWN)
         } else if self.has_passed(place) {
             self.once_more()

@@ -45,7 +45,7 @@ pub(crate) struct Span {
     /// Where it can be seen, if its region can be seen at several addresses.
     pub(crate) views: SpanViews,
     /// Link of the eviction queue; it alone uses it.
-    pub(crate) next_hidden: AtomicPtr<Span>,
+    pub(crate) next_inactive: AtomicPtr<Span>,
 }
 
 #[cfg(not(loom))]
@@ -139,7 +139,8 @@ impl Span {
 
     /// The span has left the policy's queues.
     pub(crate) fn clear_queued(&self) {
-        self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+        let before = self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+        debug_assert!(before & QUEUED != 0, "it was not queued");
     }
 
     /// Claims the right to put the span into the eviction queue; true for one claimant until the mark is cleared.
@@ -149,7 +150,8 @@ impl Span {
 
     /// The span has left the eviction queue.
     pub(crate) fn clear_waiting(&self) {
-        self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
+        let before = self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
+        debug_assert!(before & WAITS_TO_BE_DROPPED != 0, "it was not in the eviction queue");
     }
 
     /// Every page of it that was never touched, or is not known to have been, holds garbage on the device.
@@ -242,7 +244,7 @@ impl Span {
         }
     }
 
-    /// Whether there may be such a page in sight.
+    /// Whether there may be such an active page.
     pub(crate) fn has_new_pages(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }

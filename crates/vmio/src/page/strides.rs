@@ -1,12 +1,12 @@
 //! Misses that are a constant distance apart, such as those of a column of a matrix. Kept in a few cache lines of the region,
-//! each for the threads that hash to it: a thread that misses at random pays for a look at a line that it has mostly to itself.
+//! each for the threads that hash to it: a thread that misses at random looks at a line that it has mostly to itself.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Lines; threads that share one may end each other's streams.
 const LINES: usize = 16;
-/// Misses of a line that are remembered. Two streams that take turns are found in them.
+/// Misses of a line that are remembered. Two streams that alternate are found in them.
 const RECENT: usize = 8;
 /// Misses at equal distances that make a stream. Of random misses in 8 MiB, fewer than one in 100 000 ends such a row by chance.
 const ROW: usize = 5;
@@ -30,7 +30,7 @@ struct Line {
     streams: [AtomicU64; STREAMS],
     /// Pages of the last misses that continued no stream, and one: 0 is none.
     recent: [AtomicU32; RECENT],
-    turn: AtomicU32,
+    next: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Line>() == 64 && STRIDE_MAX < 1 << (STRIDE_BITS - 1));
@@ -65,11 +65,11 @@ impl Strides {
             }
         }
         let pages = at.stride_to(page);
-        let turn = at.turn.load(Relaxed);
-        at.turn.store(turn.wrapping_add(1), Relaxed);
-        at.recent[turn as usize % RECENT].store((page as u32).wrapping_add(1), Relaxed);
+        let next = at.next.load(Relaxed);
+        at.next.store(next.wrapping_add(1), Relaxed);
+        at.recent[next as usize % RECENT].store((page as u32).wrapping_add(1), Relaxed);
         let pages = pages?;
-        Some(Stride { pages, window: WINDOWS[0], line, stream: turn as usize % STREAMS, grown: 1 })
+        Some(Stride { pages, window: WINDOWS[0], line, stream: next as usize % STREAMS, grown: 1 })
     }
 
     /// The pages up to this one of a stream have come, or need not.

@@ -1,25 +1,29 @@
-//! The pages that come and go together.
+//! Units: pages that come and go together.
 
 use std::ops::Range;
 
 use crate::sys::PAGE_BYTES;
 
-/// How much of a file is read at a miss, and kept or given up together: an aligned unit of that many bytes. What is
-/// written back is the 4 KiB pages that were stored to, neighbours in one write, whatever the unit.
+/// How much of a file is read at a miss, and kept or given up together: an aligned unit of this many bytes. Write-back writes
+/// the 4 KiB pages that were stored to, neighbours in one write, whatever the unit.
+///
+/// # Default
+///
+/// [`Unit::Kib4`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unit {
-    /// A page. The right one for accesses that jump about.
+    /// A page: for accesses that jump about.
     #[default]
     Kib4,
-    /// 16 KiB, as many databases have their blocks.
+    /// 16 KiB: the size of many databases' blocks.
     Kib16,
-    /// 64 KiB: where neighbours are wanted together, or the device is slow to answer and fast to read.
+    /// 64 KiB: for neighbours that are wanted together, or a device of high latency and high throughput.
     Kib64,
 }
 
 impl Unit {
-    /// Its length in bytes.
+    /// Returns the unit's length in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Unit::Kib4 => 4 << 10,

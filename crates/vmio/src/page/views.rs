@@ -35,14 +35,14 @@ impl ViewSet {
     }
 }
 
-/// The views at which a span has page tables, or is about to. Who adds or clears one is counted in the span, or has
+/// The views at which a span has page tables, or is about to. A thread that adds or clears one is counted in the span, or has
 /// closed it. All zeros is none.
 #[derive(Default)]
 pub(crate) struct SpanViews(AtomicU32);
 
 impl SpanViews {
-    /// Those at which pages of the span may be in sight. A view is among them before the first page is: who owns a page's
-    /// word and then asks misses none that the page can be seen at.
+    /// Those at which pages of the span may be mapped. A view is among them before the first page is mapped there: the owner
+    /// of a page's word misses none that the page is mapped at.
     pub(crate) fn ready(&self) -> ViewSet {
         ViewSet(self.0.load(Ordering::SeqCst) & ((1 << BEING_PREPARED) - 1))
     }

@@ -7,7 +7,7 @@ use crate::page::word::{PageWord, Snapshot};
 pub(crate) enum Queue {
     /// New, or away for so long that it is as good as new.
     Small,
-    /// It came back soon, or was touched while it waited out of sight.
+    /// It came back soon, or was touched while it was inactive.
     Main,
 }
 
@@ -23,7 +23,7 @@ impl Queue {
 pub(crate) struct Visit {
     /// Pages of the other queue are passed over.
     pub(crate) queue: Option<Queue>,
-    /// It counts as so many visits, one at least.
+    /// It counts as this many visits, one at least.
     pub(crate) weight: u8,
 }
 

@@ -19,8 +19,8 @@ use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 use crate::page::visit::Visit;
 
 const STATE_MASK: u32 = 0b111;
-/// Out of the program's sight: see `hiding.rs`.
-pub(super) const HIDDEN: u32 = 1 << 3;
+/// In memory but unmapped, to be dropped unless it is touched before: see `inactive.rs`.
+pub(super) const INACTIVE: u32 = 1 << 3;
 const WAITERS: u32 = 1 << 4;
 pub(super) const IN_FLIGHT: u32 = 1 << 5;
 pub(super) const FRESH: u32 = 1 << 6;
@@ -35,7 +35,7 @@ const FREQUENCY_MASK: u32 = 0b111 << FREQUENCY_SHIFT;
 const FREQUENCY_MAX: u8 = (FREQUENCY_MASK >> FREQUENCY_SHIFT) as u8;
 /// Two quick returns in a row give a page this frequency.
 const FREQUENCY_KEPT_DIRTY: u8 = 2;
-/// The kernel noted a store, and its note was taken while the page could not be written back: see `hiding.rs`.
+/// The kernel noted a store, and its note was taken while the page could not be written back: see `inactive.rs`.
 pub(super) const STORED: u32 = 1 << 23;
 const HISTORY_SHIFT: u32 = 24;
 const HISTORY_MASK: u32 = 0xff << HISTORY_SHIFT;
@@ -109,21 +109,21 @@ impl Snapshot {
         self.0 & IN_FLIGHT != 0
     }
 
-    /// In memory, but not to be seen by the program.
+    /// In memory but unmapped: the next touch is a minor fault.
     #[inline]
-    pub(crate) fn is_hidden(self) -> bool {
-        self.0 & HIDDEN != 0
+    pub(crate) fn is_inactive(self) -> bool {
+        self.0 & INACTIVE != 0
     }
 
     /// In memory, and a load of it goes through.
     #[inline]
-    pub(crate) fn is_in_sight(self) -> bool {
-        self.is_resident() && !self.is_leaving() && !self.is_hidden()
+    pub(crate) fn is_active(self) -> bool {
+        self.is_resident() && !self.is_leaving() && !self.is_inactive()
     }
 
-    /// In sight, and not known to be wanted again.
+    /// Active, and not known to be wanted again.
     pub(crate) fn is_new(self) -> bool {
-        self.is_in_sight() && self.frequency() == 0
+        self.is_active() && self.frequency() == 0
     }
 
     /// Settled, and known to be newer than the device.
@@ -205,7 +205,7 @@ impl std::fmt::Debug for Snapshot {
         for (flag, name) in
             [(IN_FLIGHT, "in-flight"), (FRESH, "fresh"), (POISONED, "poisoned"), (PINNED_FOR_WRITING, "pinned-w")]
                 .into_iter()
-                .chain([(HIDDEN, "hidden"), (STORED, "stored")])
+                .chain([(INACTIVE, "inactive"), (STORED, "stored")])
         {
             if self.0 & flag != 0 {
                 write!(out, "+{name}")?;
@@ -325,7 +325,7 @@ impl PageWord {
         });
     }
 
-    /// Loading → Absent: the page could not be had. What was known of it stays.
+    /// Loading → Absent: the page could not be read. What was known of it stays.
     pub(crate) fn fail_load(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);
@@ -409,7 +409,7 @@ impl PageWord {
             let landed = word.with(IN_FLIGHT, false);
             match failed_in {
                 Some(epoch) if word.state() == State::Clean => landed.with_state(State::Dirty).with(EPOCH, epoch),
-                // Being revealed, by a thread that may call it clean again.
+                // Being reactivated, by a thread that may call it clean again.
                 Some(_) if word.state() == State::Upgrading => landed.with(STORED, true),
                 _ => landed,
             }
@@ -445,7 +445,7 @@ impl PageWord {
     pub(crate) fn finish_evict(&self, history: u8) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
-            word.with_state(State::Absent).with(POISONED | HIDDEN | STORED, false).with_history(history)
+            word.with_state(State::Absent).with(POISONED | INACTIVE | STORED, false).with_history(history)
         });
     }
 
@@ -467,7 +467,7 @@ impl PageWord {
     pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
         let outcome = self.update(|word| {
             let wanted = if for_writing { word.state() == State::Dirty } else { word.is_settled_resident() };
-            (wanted && word.pins() < PIN_MAX && !word.is_poisoned() && !word.is_hidden()).then(|| {
+            (wanted && word.pins() < PIN_MAX && !word.is_poisoned() && !word.is_inactive()).then(|| {
                 let pinned = word.with_pins(word.pins() + 1);
                 if for_writing { pinned.with(PINNED_FOR_WRITING, true) } else { pinned }
             })

@@ -1,4 +1,4 @@
-//! What evictors take pages from: spans whose turn comes in the policy's order, and those that wait out of sight.
+//! What evictors take pages from: spans in the policy's order, and those with inactive pages.
 
 use crate::page::span::Span;
 use crate::page::visit::Queue;
@@ -12,14 +12,14 @@ const SMALL_QUEUE_MIN: u32 = 64;
 /// The spans of one mapping, or of many, in the order in which they are given up.
 pub(crate) struct EvictionOrder {
     pub(crate) policy: Box<dyn Policy>,
-    /// Spans with hidden pages.
+    /// Spans with inactive pages.
     pub(crate) eviction_queue: EvictionQueue,
     /// Pages in the small queue.
     small: SpreadCount,
 }
 
 impl EvictionOrder {
-    /// Without spans, for so many cores.
+    /// Without spans, for this many cores.
     pub(crate) fn new(cores: usize, policy: EvictionPolicy) -> Self {
         EvictionOrder {
             policy: Box::new(PriorityFifo::new(cores, policy)),
@@ -34,8 +34,8 @@ impl EvictionOrder {
         self.eviction_queue.forget(of);
     }
 
-    /// Which of the policy's two queues gives pages up next, of so many pages that stand in both; `None` if there is one.
-    pub(crate) fn queue_in_turn(&self, pages: u32) -> Option<Queue> {
+    /// Which of the policy's two queues gives pages up next, of this many pages that stand in both; `None` if there is one.
+    pub(crate) fn victim_queue(&self, pages: u32) -> Option<Queue> {
         let share = self.policy.small_queue_share()?;
         let small_max = (pages / share).max(SMALL_QUEUE_MIN.min(pages / 2));
         Some(if self.small.sum() > small_max { Queue::Small } else { Queue::Main })
@@ -51,8 +51,8 @@ impl EvictionOrder {
         queue
     }
 
-    /// A hidden page was touched: in sight again, and of another frequency.
-    pub(crate) fn move_rescued(&self, core: usize, before: u8, after: u8) {
+    /// An inactive page was touched: it is active again, and of another frequency.
+    pub(crate) fn move_reactivated(&self, core: usize, before: u8, after: u8) {
         self.eviction_queue.add_pages(-1);
         self.note_queue(core, before, -1);
         self.note_queue(core, after, 1);
@@ -60,11 +60,11 @@ impl EvictionOrder {
 
     /// Pages that have gone with their mapping.
     pub(crate) fn remove_pages(&self, words: impl Iterator<Item = Snapshot>) {
-        let (hidden, small) = words.fold((0, 0), |(hidden, small), word| {
+        let (inactive, small) = words.fold((0, 0), |(inactive, small), word| {
             let is_small = Queue::of(word.frequency()) == Queue::Small;
-            (hidden + i64::from(word.is_hidden()), small + i64::from(is_small))
+            (inactive + i64::from(word.is_inactive()), small + i64::from(is_small))
         });
-        self.eviction_queue.add_pages(-hidden);
+        self.eviction_queue.add_pages(-inactive);
         self.small.add(0, -small);
     }
 }
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn the_small_queue_gives_pages_up_while_it_is_larger_than_its_share() {
         let order = EvictionOrder::new(1, EvictionPolicy::S3Fifo);
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
         (0..501).for_each(|_| assert_eq!(order.note_queue(0, 0, 1), Queue::Small));
         (0..5000).for_each(|_| assert_eq!(order.note_queue(0, 1, 1), Queue::Main));
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Small));
-        order.move_rescued(0, 0, 1);
-        assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));
-        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).queue_in_turn(10_000), None);
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Small));
+        order.move_reactivated(0, 0, 1);
+        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
+        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).victim_queue(10_000), None);
     }
 }

@@ -1,5 +1,5 @@
-//! kmmap's second queue (Kreon §3.3.1): spans whose pages are out of sight and wait, for a touch that rescues them or
-//! to be dropped, oldest first.
+//! kmmap's second queue (Kreon §3.3.1): spans whose pages are inactive. A touch reactivates a page; the
+//! others are dropped, oldest first.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::page::span::Span;
 use crate::policy::SpanRef;
 
-/// A queue of spans that hold hidden pages, and how many pages those are.
+/// A queue of spans that hold inactive pages, and the number of those pages.
 #[derive(Default)]
 pub(crate) struct EvictionQueue {
     spans: Mutex<Spans>,
@@ -23,19 +23,22 @@ struct Spans {
 
 impl Spans {
     fn push(&mut self, span: SpanRef) {
-        span.get().next_hidden.store(ptr::null_mut(), Ordering::Relaxed);
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
+        span.get().next_inactive.store(ptr::null_mut(), Ordering::Relaxed);
         match self.tail.replace(span) {
-            Some(tail) => tail.get().next_hidden.store(span.as_raw(), Ordering::Relaxed),
+            Some(tail) => tail.get().next_inactive.store(span.as_raw(), Ordering::Relaxed),
             None => self.head = Some(span),
         }
+        debug_assert!(self.head.is_some() && self.tail.is_some());
     }
 
     fn pop(&mut self) -> Option<SpanRef> {
         let span = self.head?;
-        self.head = SpanRef::from_raw(span.get().next_hidden.load(Ordering::Relaxed));
+        self.head = SpanRef::from_raw(span.get().next_inactive.load(Ordering::Relaxed));
         if self.head.is_none() {
             self.tail = None;
         }
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
         Some(span)
     }
 }
@@ -46,7 +49,7 @@ impl EvictionQueue {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a span in whose pages were hidden, unless it stands there already.
+    /// Adds a span whose pages were deactivated, unless it is queued already.
     pub(crate) fn push(&self, span: SpanRef) {
         if span.get().claim_waiting() {
             self.lock().push(span);
@@ -74,12 +77,12 @@ impl EvictionQueue {
         *spans = kept;
     }
 
-    /// So many more pages were hidden, or fewer are.
+    /// Adds to the number of inactive pages; a negative number subtracts.
     pub(crate) fn add_pages(&self, pages: i64) {
         self.pages.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Pages that are hidden.
+    /// Pages that are inactive.
     pub(crate) fn pages(&self) -> u32 {
         self.pages.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
     }

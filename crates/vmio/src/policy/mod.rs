@@ -16,23 +16,27 @@ use crate::page::reuse::Reuse;
 use crate::page::span::Span;
 
 /// Which pages are given up first, within a priority.
+///
+/// # Default
+///
+/// [`EvictionPolicy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// What is best for most programs: S3-FIFO, but over frames that can be hidden ([`crate::FrameHint::Mixed`]) all pages of a
-    /// span wait out of sight together, so that they share a TLB shootdown.
+    /// The best for most programs: S3-FIFO. Over frames that can be deactivated ([`crate::FrameHint::Mixed`]) all pages of a
+    /// span become inactive together, and share a TLB shootdown.
     #[default]
     Auto,
-    /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. When a page
-    /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
+    /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. A page's word remembers
+    /// when the page was evicted: a ghost list, as in S3-FIFO, but without memory of its own.
     KeepRefaulted,
-    /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference. Over frames that can be
-    /// hidden a page that is touched while it waits out of sight has a second chance, as CLOCK gives it.
+    /// First in, first out, as in kmmap (Kreon §3.3.1): a page's past makes no difference. Over frames that can be
+    /// deactivated, a page that is touched while it is inactive has a second chance, as CLOCK gives it.
     Fifo,
-    /// S3-FIFO (Yang et al., SOSP 2023): pages that are new leave soon, from a small queue. Those that come back before the
-    /// cache has turned over, or are touched while they wait out of sight, stand in the main one, and survive the more
-    /// visits of the evictor the more often that was. A scan passes through the small queue alone. Over frames that can be
-    /// hidden it misses less than with `Auto`, at more TLB shootdowns: for slow devices.
+    /// S3-FIFO (Yang et al., SOSP 2023): new pages leave soon, from a small queue. Pages that come back before the
+    /// cache has turned over, or are touched while they are inactive, stand in the main queue; the more often that was, the more
+    /// visits of the evictor they survive. A scan passes through the small queue alone. Over frames that can be
+    /// deactivated it misses less than `Auto`, at more TLB shootdowns: for slow devices.
     S3Fifo,
 }
 
@@ -42,7 +46,7 @@ pub(crate) struct SpanRef(NonNull<Span>);
 
 // SAFETY: a Span is shared between threads through atomics only.
 unsafe impl Send for SpanRef {}
-// SAFETY: as above.
+// SAFETY: a Span is shared between threads through atomics only.
 unsafe impl Sync for SpanRef {}
 
 impl SpanRef {
@@ -67,8 +71,8 @@ impl SpanRef {
     }
 }
 
-/// Orders spans for eviction. Pages are chosen within the span by the evictor, who skips what is pinned, in flight,
-/// or has visits left to survive.
+/// Orders spans for eviction. The evictor chooses pages within the span, and skips those that are pinned, in flight,
+/// or have visits left to survive.
 pub(crate) trait Policy: Send + Sync {
     /// The span has a resident page and stands in no queue. Called in the trap path: no lock, no allocation.
     fn admit(&self, span: SpanRef);
@@ -89,22 +93,22 @@ pub(crate) trait Policy: Send + Sync {
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
     /// The frequency of a page that comes in now: how often it has come back soon, 7 at most. Each time doubles the visits
-    /// of the evictor that it survives. It had `before` the last time, and was evicted so many eighths of a cache turnover
+    /// of the evictor that it survives. It had `before` the last time, and was evicted this many eighths of a cache turnover
     /// ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 
-    /// The frequency of a page that was touched while it waited out of sight.
-    fn frequency_of_rescued(&self, before: u8) -> u8;
+    /// The frequency of a page that was touched while it was inactive.
+    fn frequency_of_reactivated(&self, before: u8) -> u8;
 
     /// The frequency of a page that comes in where the program has advised of its reuse.
     fn frequency_by_advice(&self, reuse: Reuse) -> u8;
 
-    /// With two queues, one page in so many stands in the small one.
+    /// With two queues, one page in this many stands in the small one.
     fn small_queue_share(&self) -> Option<u32>;
 
-    /// One page in so many waits out of sight before the first of them is dropped.
-    fn hidden_share(&self) -> u32;
+    /// One page in this many may be inactive before the first of them is dropped.
+    fn inactive_share(&self) -> u32;
 
-    /// Whether only those pages of a span go out of sight that would be evicted, not all.
-    fn hides_by_page(&self) -> bool;
+    /// Whether only those pages of a span are deactivated that would be evicted, not all.
+    fn deactivates_by_page(&self) -> bool;
 }

@@ -14,19 +14,19 @@ use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
-/// A page survives 7 visits at most: when it is wanted no more, it leaves after so many rounds.
+/// A page survives 7 visits at most: when it is wanted no more, it leaves after this many rounds.
 const FREQUENCY_MAX: u8 = 3;
 /// A page missed while half the cache turned over should have stayed twice as long; in eighths of a turnover.
 const SOON: u8 = 4;
-/// Who misses a page later than this knows less of it than before.
+/// A page that is missed later than this is less known than before.
 const LATE: u8 = 8;
-/// One page in so many waits out of sight: long enough for a page in use to be touched, short enough that few touches are
-/// of hidden pages.
-const HIDDEN_SHARE: u32 = 4;
+/// One page in this many is inactive: long enough for a page in use to be touched, short enough that few touches are
+/// of inactive pages.
+const INACTIVE_SHARE: u32 = 4;
 /// S3-FIFO's small queue, a part of the cache. docs/design/policies.md says how these were found.
 const S3_SMALL_SHARE: u32 = 20;
 /// Pages wait as part of the small queue, nearly all of them.
-const S3_HIDDEN_SHARE: u32 = 32;
+const S3_INACTIVE_SHARE: u32 = 32;
 /// A page that comes back no later than this is not new; in eighths of a turnover.
 const S3_GHOSTS: u8 = 6;
 /// What each such return adds to the frequency.
@@ -39,7 +39,7 @@ const IN_NO_QUEUE: u16 = 0;
 /// FIFO queues of spans by priority, sharded so that cores rarely meet.
 pub(crate) struct PriorityFifo {
     shards: Box<[CachePadded<Shard>]>,
-    turn: AtomicUsize,
+    next_shard: AtomicUsize,
     policy: EvictionPolicy,
 }
 
@@ -61,6 +61,7 @@ impl Queues {
     }
 
     fn push(&mut self, span: SpanRef, priority: u8) {
+        debug_assert_eq!(span.get().queue.load(Ordering::Relaxed), IN_NO_QUEUE, "a span stands in one queue");
         span.get().queue.store(u16::from(priority) + 1, Ordering::Relaxed);
         self.lists[usize::from(priority)].push_back(span);
     }
@@ -87,7 +88,7 @@ impl Shard {
     /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
     fn lock(&self) -> MutexGuard<'_, Queues> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // The stack has the youngest on top: turn it round, so that the first in is the first out.
+        // The stack has the youngest on top: reverse it, so that the first in is the first out.
         let mut reversed = ptr::null_mut();
         let mut next = SpanRef::from_raw(self.incoming.swap(ptr::null_mut(), Ordering::Acquire));
         while let Some(span) = next {
@@ -114,7 +115,7 @@ impl PriorityFifo {
         let shards = cores.next_power_of_two().min(64);
         PriorityFifo {
             shards: (0..shards).map(|_| CachePadded::new(Shard::new())).collect(),
-            turn: AtomicUsize::new(0),
+            next_shard: AtomicUsize::new(0),
             policy,
         }
     }
@@ -156,8 +157,8 @@ impl Policy for PriorityFifo {
     fn next(&self, core: usize) -> Option<SpanRef> {
         self.sort_incoming();
         for _ in 0..2 * self.shards.len() {
-            // Among equals, take turns.
-            let start = core.wrapping_add(self.turn.fetch_add(1, Ordering::Relaxed));
+            // Among equals, the next shard each time.
+            let start = core.wrapping_add(self.next_shard.fetch_add(1, Ordering::Relaxed));
             let shards = self.shards.len();
             let best = (0..shards).map(|step| &self.shards[(start + step) % shards]).reduce(|best, shard| {
                 if shard.top.load(Ordering::Relaxed) > best.top.load(Ordering::Relaxed) { shard } else { best }
@@ -233,7 +234,7 @@ impl Policy for PriorityFifo {
         }
     }
 
-    fn frequency_of_rescued(&self, before: u8) -> u8 {
+    fn frequency_of_reactivated(&self, before: u8) -> u8 {
         if self.is_s3_fifo() { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
     }
 
@@ -249,11 +250,11 @@ impl Policy for PriorityFifo {
         self.is_s3_fifo().then_some(S3_SMALL_SHARE)
     }
 
-    fn hidden_share(&self) -> u32 {
-        if self.hides_by_page() { S3_HIDDEN_SHARE } else { HIDDEN_SHARE }
+    fn inactive_share(&self) -> u32 {
+        if self.deactivates_by_page() { S3_INACTIVE_SHARE } else { INACTIVE_SHARE }
     }
 
-    fn hides_by_page(&self) -> bool {
+    fn deactivates_by_page(&self) -> bool {
         self.policy == EvictionPolicy::S3Fifo
     }
 }
@@ -328,7 +329,7 @@ mod tests {
         for policy in [EvictionPolicy::Auto, EvictionPolicy::S3Fifo].map(|policy| PriorityFifo::new(1, policy)) {
             assert_eq!((policy.frequency(0, Some(6)), policy.frequency(4, Some(6))), (2, 5));
             assert_eq!((policy.frequency(4, Some(7)), policy.frequency(0, None)), (0, 0));
-            assert_eq!((policy.frequency_of_rescued(0), policy.frequency_of_rescued(5)), (1, 5));
+            assert_eq!((policy.frequency_of_reactivated(0), policy.frequency_of_reactivated(5)), (1, 5));
         }
     }
 

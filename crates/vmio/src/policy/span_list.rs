@@ -18,6 +18,7 @@ impl SpanList {
     }
 
     pub(super) fn push_back(&mut self, span: SpanRef) {
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
         let previous = self.tail.map_or(ptr::null_mut(), SpanRef::as_raw);
         span.get().previous.store(previous, Relaxed);
         span.get().next.store(ptr::null_mut(), Relaxed);
@@ -26,6 +27,7 @@ impl SpanList {
             None => self.head = Some(span),
         }
         self.tail = Some(span);
+        debug_assert!(self.head.is_some());
     }
 
     pub(super) fn pop_front(&mut self) -> Option<SpanRef> {
@@ -35,6 +37,7 @@ impl SpanList {
     }
 
     pub(super) fn remove(&mut self, span: SpanRef) {
+        debug_assert!(self.head.is_some() && self.tail.is_some());
         let previous = SpanRef::from_raw(span.get().previous.load(Relaxed));
         let next = SpanRef::from_raw(span.get().next.load(Relaxed));
         match previous {
@@ -45,6 +48,7 @@ impl SpanList {
             Some(next) => next.get().previous.store(previous.map_or(ptr::null_mut(), SpanRef::as_raw), Relaxed),
             None => self.tail = previous,
         }
+        debug_assert_eq!(self.head.is_none(), self.tail.is_none());
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = SpanRef> {

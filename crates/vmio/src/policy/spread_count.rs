@@ -10,12 +10,12 @@ pub(crate) struct SpreadCount {
 }
 
 impl SpreadCount {
-    /// Zero, for so many cores.
+    /// Zero, for this many cores.
     pub(crate) fn new(cores: usize) -> Self {
         SpreadCount { parts: (0..cores.max(1)).map(|_| CachePadded::default()).collect() }
     }
 
-    /// So many more, or fewer; `core` is a hint.
+    /// This many more, or fewer; `core` is a hint.
     #[inline]
     pub(crate) fn add(&self, core: usize, change: i64) {
         self.parts[core % self.parts.len()].fetch_add(change, Ordering::Relaxed);

@@ -38,14 +38,14 @@ const _: () = assert!(size_of::<Event>() == 32 && size_of::<libc::iocb>() == 64)
 pub(crate) struct Ended(Box<[Event]>);
 
 impl Ended {
-    /// For so many reads.
+    /// For this many reads.
     pub(crate) fn of(reads: u32) -> Self {
         Ended(vec![Event::default(); reads as usize].into())
     }
 }
 
 impl Aio {
-    /// For so many reads at a time.
+    /// For this many reads at a time.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let readable = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;
@@ -70,7 +70,7 @@ impl Aio {
         request.aio_rw_flags = libc::RWF_NOWAIT;
         (request.aio_buf, request.aio_nbytes) = (buffer.cast::<u8>().addr() as u64, buffer.len() as u64);
         request.aio_offset = offset as i64;
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the buffer and the file stay until the read has ended.
         unsafe { self.submit(&request) }
     }
 
@@ -87,7 +87,8 @@ impl Aio {
     /// What the request points to is the kernel's until it has ended, unless there is an error.
     unsafe fn submit(&self, request: &libc::iocb) -> io::Result<()> {
         let list = [ptr::from_ref(request)];
-        // SAFETY: by the caller; the request itself and the list are read before the call returns.
+        // SAFETY: the caller vouches for what the request points to; the request itself and the list are read before the call
+        // returns.
         check(unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1_usize, list.as_ptr()) })
     }
 
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_read_ends_in_another_thread_than_it_began_in() {
-        let Ok(aio) = Aio::new(4) else { return println!("skipped: no Linux AIO") };
+        let Ok(aio) = Aio::new(4) else { return test_depth::skipped("no Linux AIO") };
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
         let unreadable = std::fs::File::options().write(true).open("/dev/null").unwrap();
@@ -152,7 +153,7 @@ mod tests {
             });
             // SAFETY: the buffer is not looked at before the reader has ended, and outlives it, as the file does.
             unsafe { aio.read(3, file.as_fd(), first, 4096) }.unwrap();
-            // SAFETY: as above.
+            // SAFETY: nothing is read into the buffer before the reader has ended, which it outlives, as the file does.
             let refused = unsafe { aio.read(4, unreadable.as_fd(), first, 0) };
             aio.stop().unwrap();
             reader.join().unwrap();

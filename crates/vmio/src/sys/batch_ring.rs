@@ -18,7 +18,7 @@ pub(crate) struct BatchRing {
 }
 
 impl BatchRing {
-    /// A ring for batches of so many reads.
+    /// A ring for batches of this many reads.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let uring = IoUring::builder().dontfork().build(reads)?;
         Ok(BatchRing { uring: OfProcess::new(uring)?, asked: 0, begun: 0 })
@@ -31,7 +31,7 @@ impl BatchRing {
     pub(crate) unsafe fn read(&mut self, token: u64, file: BorrowedFd<'_>, buffer: *mut [u8], offset: u64) -> bool {
         let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32).offset(offset).build();
         let Some(uring) = self.uring.get_mut() else { return false };
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the buffer and the file stay until `wait` has returned.
         let added = unsafe { uring.submission().push(&read.user_data(token)) }.is_ok();
         self.asked += usize::from(added);
         added
@@ -123,8 +123,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_by_whatever_thread_has_the_ring() {
-        let made = BatchRing::new(8).inspect_err(|error| println!("skipped: no io_uring: {error}"));
-        let Ok(mut ring) = made else { return };
+        let mut ring = match BatchRing::new(8) {
+            Ok(ring) => ring,
+            Err(error) => return test_depth::skipped(format_args!("no io_uring: {error}")),
+        };
         let mut file = tempfile::tempfile().unwrap();
         (0..8).for_each(|byte| file.write_all(&[byte; 512]).unwrap());
         for _ in 0..3 {

@@ -133,7 +133,7 @@ pub(crate) fn begin_with(action: &libc::sigaction) {
 
 /// The default action, unless the program has asked for another since.
 pub(crate) fn reset(once: &Chained) {
-    // SAFETY: as in `get`.
+    // SAFETY: zeros are the default action, an empty mask and no flags.
     let default = put(&unsafe { MaybeUninit::zeroed().assume_init() });
     let _ = CURRENT.compare_exchange(once.stamp, default, Ordering::AcqRel, Ordering::Relaxed);
     settle(default);

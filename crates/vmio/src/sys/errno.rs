@@ -13,7 +13,8 @@ impl PreservedErrno {
 
 impl Drop for PreservedErrno {
     fn drop(&mut self) {
-        // SAFETY: as in `new`; the guard is not Send in practice: it lives inside one signal handler call.
+        // SAFETY: __errno_location returns the calling thread's errno, and the guard lives inside one call of a signal handler:
+        // it is the thread of `new`.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Fault {
     pub(crate) access: FaultAccess,
 }
 
-/// Why faults cannot be had as messages.
+/// Why faults are not available as messages.
 #[derive(Debug)]
 pub(crate) enum NoMessages {
     /// Neither way to a descriptor that also handles the kernel's own accesses is allowed: the answers of
@@ -111,7 +111,7 @@ impl Userfaultfd {
 /// The range is registered with a userfaultfd, and no page in it has contents that anybody needs.
 pub(crate) unsafe fn accept(address: usize, len: usize) -> io::Result<()> {
     // Also of memory that is locked; a kernel that can refuse pages knows this advice.
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that the range is registered, and that nobody needs what its pages hold.
     let done = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED_LOCKED) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

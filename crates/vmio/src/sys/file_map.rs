@@ -52,7 +52,7 @@ impl FileMap {
     /// # Safety
     /// It is such a mapping, shared, of whole spans, and nobody else unmaps it after that.
     pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the addresses are such a mapping, which nobody else unmaps.
         let map = FileMap { range: unsafe { Reservation::adopted(addresses)? } };
         // Fails where the parent left a part out of its children.
         map.no_read_ahead(&(0..map.len() as u64))?;
@@ -125,7 +125,7 @@ impl FileMap {
         self.range.small_pages_only()
     }
 
-    /// Makes pages resident as by loads; a page that cannot be had is an error.
+    /// Makes pages resident as by loads; a page that is not available is an error.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxPopulateRead)
     }
@@ -152,7 +152,7 @@ impl FileMap {
     /// The opposite of [`Self::lock`].
     pub(crate) fn unlock(&self, range: &Range<u64>) -> io::Result<()> {
         let addresses = self.addresses(range);
-        // SAFETY: as in `lock`.
+        // SAFETY: the range is ours; unlocking changes no contents.
         unsafe { rustix::mm::munlock(addresses.start as *mut _, addresses.len())? };
         Ok(())
     }
@@ -181,7 +181,7 @@ impl FileMap {
         }
     }
 
-    /// Copies bytes out by the kernel, which says of a page that cannot be had how far it came. Needs no whole pages.
+    /// Copies bytes out by the kernel, which says of a page that is not available how far it came. Needs no whole pages.
     pub(crate) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Stopped> {
         let addresses = self.addresses(&(offset..offset + buffer.len() as u64));
         own_memory::load(addresses.start, buffer)
@@ -195,7 +195,7 @@ impl FileMap {
     }
 
     /// Copies bytes out by loads, which [`signal::recover_copies`](crate::sys::signal::recover_copies) keeps from dying of a page
-    /// that cannot be had. Needs no whole pages.
+    /// that is not available. Needs no whole pages.
     #[inline]
     pub(crate) fn copy_out(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refused> {
         let from = self.addresses(&(offset..offset + buffer.len() as u64)).start as *const u8;

@@ -46,9 +46,13 @@ impl Generation {
     }
 }
 
-/// A value that only the process may use, or drop, in which it was made: a thread's handle, a ring, anything with memory that children do
-/// not get, or with locks that another thread of the parent may have held at the fork. A forked child finds nothing here, and its drop does
-/// nothing: what lies at those addresses is the child's own by then, and a thread of the child may have the id of its parent's.
+/// A value that only the process which made it may use or drop: a thread's handle, a ring, anything with memory that children do
+/// not get, or with locks that another thread of the parent may have held at the fork.
+///
+/// A forked child finds nothing here, and dropping it there does nothing: what lies at those addresses is the child's own by then, and a
+/// thread of the child may have the id of its parent's.
+///
+/// # Examples
 ///
 /// ```
 /// let pool = vmio::OfProcess::new(vec![1, 2, 3])?;
@@ -64,32 +68,36 @@ pub struct OfProcess<T> {
 }
 
 impl<T> OfProcess<T> {
-    /// A value of the calling process's. Fails where the system has no memory for the mark of the process, which is made once.
+    /// Makes a value of the calling process's.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no memory for the mark of the process, which is made once.
     pub fn new(value: T) -> io::Result<Self> {
         Ok(OfProcess { value: MaybeUninit::new(value), generation: Generation::of_this_process()? })
     }
 
-    /// The value; nothing in a forked child.
+    /// Returns the value; `None` in a forked child.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: there is a value, by the condition.
         self.generation.is_current().then(|| unsafe { self.value.assume_init_ref() })
     }
 
-    /// The same, to change it.
+    /// Returns the value to change it; `None` in a forked child.
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        // SAFETY: as above.
+        // SAFETY: there is a value whenever the generation is current.
         self.generation.is_current().then(|| unsafe { self.value.assume_init_mut() })
     }
 
-    /// What is made of the value, as much the process's as the value is: in a forked child nothing is made, and nothing is found there.
+    /// Makes another value of this one, for the same process. In a forked child nothing is made.
     pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> OfProcess<U> {
         let value = self.get().map_or_else(MaybeUninit::uninit, |value| MaybeUninit::new(make(value)));
         OfProcess { value, generation: self.generation }
     }
 
-    /// The value, for good; nothing in a forked child, where it is leaked.
+    /// Returns the value for good; `None` in a forked child, where it is leaked.
     pub fn into_inner(self) -> Option<T> {
         let this = ManuallyDrop::new(self);
         // SAFETY: there is a value, by the condition, and `this` is not dropped, so nobody sees it again.
@@ -148,7 +156,7 @@ impl<T: Default> PerProcess<T> {
                 faster
             }
         };
-        // SAFETY: as above, and it is not null.
+        // SAFETY: it is not null, and what was put there is never freed.
         Ok(unsafe { &(*present).1 })
     }
 }
@@ -178,7 +186,7 @@ mod tests {
             let is_found = made.get().is_some() || dropped.get().is_some() || dropped.get_mut().is_some();
             drop((made, dropped));
             let is_found = taken.into_inner().is_some() || is_found;
-            // SAFETY: as above.
+            // SAFETY: ends the process at once.
             unsafe { libc::_exit(3 * i32::from(is_found)) };
         }
         let mut status = 0;

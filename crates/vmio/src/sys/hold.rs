@@ -80,7 +80,7 @@ extern "C" fn on_signal(_: libc::c_int) {
         }
         futex::wait_for(&IS_HOLDING, 1, PART);
     }
-    // SAFETY: as above.
+    // SAFETY: the address of the thread's errno is always valid.
     unsafe { *libc::__errno_location() = errno };
 }
 

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// A feature of the kernel that vmio uses where it is there, and does without where it is not, or where
-/// [`crate::CacheBuilder::without`] says so.
+/// A feature of the kernel that vmio uses if it is there, unless [`crate::CacheBuilder::without`] says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelFeature {
@@ -97,22 +96,22 @@ impl KernelFeature {
         }
     }
 
-    /// The name by which it is parsed and printed, such as `batched-unmap`.
+    /// Returns the name by which it is parsed and printed, such as `batched-unmap`.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// The first version of Linux that has it.
+    /// Returns the first version of Linux that has it.
     pub fn since(self) -> &'static str {
         self.facts().since
     }
 
-    /// What vmio uses it for.
+    /// Returns what vmio uses it for.
     pub fn used_for(self) -> &'static str {
         self.facts().used_for
     }
 
-    /// What vmio does without it, and what that costs.
+    /// Returns what vmio does without it, and what that costs.
     pub fn in_its_place(self) -> &'static str {
         self.facts().in_its_place
     }

@@ -1,4 +1,4 @@
-//! Copies from and to mapped memory that the kernel makes (process_vm_readv): a page that cannot be had is an error, not a
+//! Copies from and to mapped memory that the kernel makes (process_vm_readv): a page that is not available is an error, not a
 //! signal, and what other threads do with the bytes meanwhile is no concern of the language's.
 
 use std::io;
@@ -9,9 +9,9 @@ use crate::sys::PAGE_BYTES;
 /// A copy that came to an end before it was complete.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    /// After so many bytes.
+    /// After this many bytes.
     pub(crate) done: usize,
-    /// Why; EFAULT for a page that cannot be had.
+    /// Why; EFAULT for a page that is not available.
     pub(crate) why: io::Error,
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use crate::sys::file_map::FileMap;
     use std::os::fd::AsFd;
 
-    /// Up to the page that cannot be had, everything is copied.
+    /// Up to the page that is not available, everything is copied.
     #[test]
     fn a_missing_page_is_an_error() {
         let file = tempfile::tempfile().unwrap();
@@ -93,7 +93,7 @@ mod tests {
         let stopped = load(base + 10, &mut read).unwrap_err();
         assert_eq!((stopped.done, stopped.why.raw_os_error()), (2 * PAGE_BYTES - 10, Some(libc::EFAULT)));
         assert_eq!(read[..stopped.done], written[10..]);
-        // SAFETY: as above.
+        // SAFETY: nobody refers to the map.
         let stopped = unsafe { store(base + PAGE_BYTES, &read[..PAGE_BYTES + 1]) }.unwrap_err();
         assert_eq!((stopped.done, stopped.why.raw_os_error()), (PAGE_BYTES, Some(libc::EFAULT)));
     }

@@ -17,7 +17,7 @@ pub(crate) const SCAN_PAGES: usize = 512;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<pm_scan_arg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-/// Stored pages of a range form at most so many runs.
+/// Stored pages of a range form at most this many runs.
 const RUNS_MAX: usize = SCAN_PAGES / 2;
 
 /// The stored pages of one range, and the memory for asking; allocated beforehand.

@@ -254,7 +254,7 @@ impl Instructions {
             Stream::Avx2 => routines::pm_vmio_load_avx2,
             Stream::Avx512 => routines::pm_vmio_load_avx512,
         };
-        // SAFETY: by the caller; the parts are within both.
+        // SAFETY: the caller vouches for the addresses loaded from; the buffer is borrowed, and the parts are within both.
         unsafe { copy(routine, from as usize, from, to.as_mut_ptr(), to.len()) }
     }
 
@@ -268,13 +268,13 @@ impl Instructions {
             Stream::Avx2 => routines::pm_vmio_store_avx2,
             Stream::Avx512 => routines::pm_vmio_store_avx512,
         };
-        // SAFETY: by the caller, as in `load`.
+        // SAFETY: the caller vouches for the addresses stored to; the bytes are borrowed, and the parts are within both.
         let mut stored = unsafe { copy(routine, to as usize, from.as_ptr(), to, from.len()) };
         // Lines in part went through the caches.
         let (start, end) = (to as usize, to as usize + from.len());
         let (head, tail) = partial_lines(start, from.len());
         for part in [start..start + head, end - tail..end].into_iter().filter(|part| !part.is_empty()) {
-            // SAFETY: by the caller.
+            // SAFETY: the lines are of the range that the caller vouches for.
             stored = stored.and_then(|()| unsafe { self.write_back_lines(part) });
         }
         fence();
@@ -286,7 +286,7 @@ impl Instructions {
     /// # Safety
     /// The addresses are of a mapping, made with MAP_SYNC, of persistent memory.
     pub(crate) unsafe fn write_back(self, addresses: Range<usize>) -> Result<(), Refused> {
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the addresses are of persistent memory, mapped with MAP_SYNC.
         let written = if addresses.is_empty() { Ok(()) } else { unsafe { self.write_back_lines(addresses) } };
         fence();
         written
@@ -352,7 +352,7 @@ unsafe fn copy(
         (head + lines, tail, routines::pm_vmio_move),
     ] {
         if part > 0 {
-            // SAFETY: by the caller; the parts follow each other.
+            // SAFETY: the caller vouches for both ranges; the parts follow each other within them.
             outcome(unsafe { routine(to.add(at), from.add(at), part) })?;
         }
     }
@@ -366,7 +366,7 @@ unsafe fn copy(
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Refused> {
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches for both ranges.
     outcome(unsafe { routines::pm_vmio_move(to, from, bytes) })
 }
 
@@ -376,7 +376,7 @@ pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> R
 /// As above.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Refused> {
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches for both ranges.
     let copied = unsafe { crate::sys::own_memory::store(to as usize, std::slice::from_raw_parts(from, bytes)) };
     copied.map_err(|_| Refused)
 }
@@ -441,7 +441,7 @@ mod tests {
                     let expected = |at| if (start..start + len).contains(&at) { source[at + 3] } else { 0xEE };
                     assert!((0..512).all(|at| device.0[at] == expected(at)), "{instructions:?} {start} {len}");
                     let mut read = [0xDD; 330];
-                    // SAFETY: as above.
+                    // SAFETY: both ranges are of arrays of this test: as far as copies go, any memory will do.
                     unsafe { instructions.load(device.0[start..].as_ptr(), &mut read[5..5 + len]).unwrap() };
                     assert!(read[5..5 + len] == source[start + 3..][..len], "{instructions:?} {start} {len}");
                     assert!(read[..5].iter().chain(&read[5 + len..]).all(|byte| *byte == 0xDD));

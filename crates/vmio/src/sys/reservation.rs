@@ -24,7 +24,7 @@ pub(crate) struct Reservation {
 
 // SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
 unsafe impl Send for Reservation {}
-// SAFETY: as above: no method reads or writes the bytes.
+// SAFETY: a Reservation is an address and a length: no method reads or writes the bytes.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
@@ -60,7 +60,7 @@ impl Reservation {
         Self::of(raw.cast(), len)
     }
 
-    /// So many bytes of zeros, a multiple of the page size, that children forked from now on have together with this process.
+    /// This many bytes of zeros, a multiple of the page size, that children forked from now on have together with this process.
     pub(crate) fn shared_with_children(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.

@@ -51,7 +51,7 @@ impl Wake {
 }
 
 impl Ring {
-    /// A ring for so many reads at a time. To be used by the calling thread alone.
+    /// A ring for this many reads at a time. To be used by the calling thread alone.
     pub(crate) fn new(reads: u32, wake: Arc<Wake>) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.dontfork();
@@ -94,14 +94,14 @@ impl Ring {
         } else {
             opcode::Read::new(file, start, bytes).offset(offset).build()
         };
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that the buffer and the file stay until the completion of the read has been seen.
         unsafe { self.push(&read.user_data(token)) };
     }
 
     /// # Safety
     /// What the entry points to is the kernel's until its completion has been seen.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: by the caller.
+        // SAFETY: the caller vouches that what the entry points to is the kernel's until its completion has been seen.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
             // More at a time than the ring was made for: make room.
             let _ = self.uring.submit();
@@ -116,7 +116,7 @@ impl Ring {
     }
 
     /// Begins what has been asked for, and sleeps until a read has ended, somebody calls [`Wake::wake`], or `limit` is
-    /// over. With `enough` above 1 it sleeps a little longer for so many of them (Linux 6.12). Does not sleep if `has_work`,
+    /// over. With `enough` above 1 it sleeps a little longer for this many of them (Linux 6.12). Does not sleep if `has_work`,
     /// which is asked after a wake would be noticed.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>, enough: u32, has_work: impl FnOnce() -> bool) {
         if !self.waits_for_wake {
@@ -165,7 +165,7 @@ mod tests {
 
     fn ring() -> Option<(Ring, Arc<Wake>)> {
         let made = Wake::new().map(Arc::new).and_then(|wake| Ok((Ring::new(4, Arc::clone(&wake))?, wake)));
-        made.inspect_err(|error| println!("skipped: no io_uring: {error}")).ok()
+        made.inspect_err(|error| test_depth::skipped(format_args!("no io_uring: {error}"))).ok()
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) enum FaultAccess {
 pub(crate) enum Resolution {
     /// The access will succeed now: run the instruction again.
     Resolved,
-    /// Not an address of ours, or a page that cannot be had: the previous handler decides.
+    /// Not an address of ours, or a page that is not available: the previous handler decides.
     Declined,
 }
 
@@ -41,7 +41,7 @@ pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolu
 pub(crate) enum FaultSource {
     /// Pages that a userfaultfd has been told to look after.
     Userfaultfd,
-    /// Pages of the kernel module's that nobody has vetted.
+    /// Pages of the kernel module's that were not verified yet.
     Module,
 }
 
@@ -58,14 +58,18 @@ pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler)
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Has `look` called for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action: with the address,
-/// and whether it was a store (so it is taken for where the architecture does not tell). Memory that is bad, and pages that
-/// reader threads refuse, are such faults, too. If it returns true, the instruction runs again. The first call decides. For libraries on top of this one, that know why Linux could not serve an address.
+/// Calls `look` for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action. `look` gets the
+/// address, and whether the access was a store (true where the architecture does not tell). If it returns true, the instruction runs
+/// again. The first call of this function decides. For libraries on top of this one, which know why Linux could not serve an address.
+///
+/// Bad memory, and pages that reader threads refuse, are such faults too.
 ///
 /// # Errors
+///
 /// Those of sigaction(2).
 ///
 /// # Safety
+///
 /// `look` is called in a handler of the signal, in any thread: it must be async-signal-safe.
 pub unsafe fn on_unresolved_sigbus(look: fn(address: usize, is_store: bool) -> bool) -> io::Result<()> {
     UNRESOLVED.get_or_init(|| look);
@@ -78,11 +82,12 @@ pub(crate) fn recover_copies() -> io::Result<()> {
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Has SIGBUS, where it is none of vmio's, done with as `action` says, and returns what would have been done so far; without an action
-/// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
-/// stand before sigaction(2). Async-signal-safe, as that is.
+/// Sets what happens at a SIGBUS that is not vmio's, and returns what happened so far; without an action only returns it. `None` if vmio
+/// has no handler of SIGBUS in this process: the C library is to be called then. For libraries that replace sigaction(2).
+/// Async-signal-safe, as that is.
 ///
 /// # Safety
+///
 /// The action's handler must be what sigaction(2) takes: `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags say, which may be
 /// called in any thread from now on.
 pub unsafe fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
@@ -133,7 +138,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     }
     // BUS_MCEERR_AR is a bad cell of memory that was touched, or a page that a reader thread refuses.
     let is_fault = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
-    // SAFETY: as above.
+    // SAFETY: the context is the one that the kernel has passed to this handler.
     if is_fault && unsafe { end_copy(context) } {
         return;
     }
@@ -149,7 +154,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// `context` must be the ucontext that the kernel gave to a signal handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn end_copy(context: *mut libc::c_void) -> bool {
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let instruction = &mut registers[libc::REG_RIP as usize];
     let landing = persistent_memory::landing_of(*instruction as usize);
@@ -171,7 +176,7 @@ unsafe fn end_copy(_context: *mut libc::c_void) -> bool {
 #[cfg(target_arch = "x86_64")]
 unsafe fn access_of(context: *mut libc::c_void) -> FaultAccess {
     const WRITE: i64 = 1 << 1;
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
     let error_code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     if error_code & WRITE != 0 { FaultAccess::Store } else { FaultAccess::Load }
 }
@@ -204,7 +209,8 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
             if action.sa_flags & libc::SA_RESETHAND != 0 {
                 chained_action::reset(previous);
             }
-            // SAFETY: by the caller. What is interrupted has a mask, and it is put back when our handler returns.
+            // SAFETY: the caller vouches for the context. What is interrupted has a mask, which is restored when our handler
+            // returns.
             unsafe { mask_for(action, signal, context) };
             // SAFETY: the program installed this address as a handler of this kind.
             unsafe {
@@ -226,7 +232,8 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
 /// # Safety
 /// `context` must be the ucontext that the kernel gave to a signal handler.
 unsafe fn mask_for(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
-    // SAFETY: by the caller. The kernel's set ends with its first word.
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler. The kernel's set ends with
+    // its first word.
     let interrupted = unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() };
     let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     let mask = chained_action::set_of(interrupted | chained_action::signals_of(&action.sa_mask) | itself);
@@ -255,7 +262,7 @@ fn do_by_default(signal: libc::c_int) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: likewise.
+    // SAFETY: the system call reads the action. Its instruction changes this register alone.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -274,9 +281,19 @@ fn do_by_default(signal: libc::c_int) {
     }
 }
 
-/// Blocks every asynchronous signal of the thread until dropped: held wherever vmio owns a lock or a page word outside
-/// the trap path, since a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
-/// started meanwhile has them blocked for good: libraries on top of this one start theirs so.
+/// Blocks every asynchronous signal of the thread until dropped. Held wherever vmio owns a lock or a page word outside
+/// the trap path: a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
+/// started meanwhile has the signals blocked for good: libraries on top of this one start theirs so.
+///
+/// # Examples
+///
+/// ```
+/// let thread = {
+///     let _signals = vmio::SignalsBlocked::new();
+///     std::thread::spawn(|| println!("no signal handler runs here"))
+/// };
+/// thread.join().unwrap();
+/// ```
 pub struct SignalsBlocked {
     previous: libc::sigset_t,
     /// Only the thread whose mask it was can put it back.
@@ -284,7 +301,7 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Blocks them.
+    /// Blocks the signals.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();

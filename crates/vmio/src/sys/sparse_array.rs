@@ -16,7 +16,7 @@ pub(crate) unsafe trait ZeroInit: Sync + Send {}
 
 // SAFETY: zero is a valid value of the integer inside, and nothing needs a drop.
 unsafe impl ZeroInit for AtomicU32 {}
-// SAFETY: as above.
+// SAFETY: zero is a valid value of the integer inside, and nothing needs a drop.
 unsafe impl ZeroInit for AtomicU64 {}
 // SAFETY: zero is the null pointer, and nothing needs a drop.
 unsafe impl<T> ZeroInit for AtomicPtr<T> {}

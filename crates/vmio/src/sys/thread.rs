@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::sys::fork::OfProcess;
 use crate::sys::signal::SignalsBlocked;
 
-/// The shortest turn that the scheduler knows.
-const TURN: Duration = Duration::from_micros(100);
+/// The shortest time slice that the scheduler grants.
+const TIME_SLICE: Duration = Duration::from_micros(100);
 
 /// A number that no other thread of the process has. Async-signal-safe, and no system call.
 pub(crate) fn current() -> usize {
@@ -16,9 +16,9 @@ pub(crate) fn current() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Has the calling thread run soon after it wakes, for a short time, even where all cores are busy: it gets no more of them than others, but in
+/// Shortens the calling thread's time slice, so that it runs soon after it wakes even where all cores are busy: it gets no more time than others, but in
 /// smaller parts (Linux 6.12; before, nothing changes).
-pub(crate) fn take_short_turns() -> io::Result<()> {
+pub(crate) fn shorten_time_slice() -> io::Result<()> {
     // SAFETY: all integers, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>();
@@ -26,7 +26,7 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     let done = unsafe {
         match libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) {
             0 => {
-                attributes.sched_runtime = TURN.as_nanos() as u64;
+                attributes.sched_runtime = TIME_SLICE.as_nanos() as u64;
                 libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0)
             }
             failed => failed,

@@ -23,7 +23,7 @@ const MOVE_DONT_WAKE: u64 = 1;
 /// `_IOWR(0xAA, 5, struct uffdio_move)`.
 const UFFDIO_MOVE: u32 = 3 << 30 | (size_of::<uffdio_move>() as u32) << 16 | 0xaa << 8 | 5;
 
-/// Who notices the first store to a page that was installed write-protected.
+/// What notices the first store to a page that was installed write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreTracking {
     /// We do: it is a fault. For private anonymous memory (Linux 5.7).

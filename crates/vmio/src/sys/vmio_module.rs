@@ -115,7 +115,7 @@ struct Poison {
     pattern: [u8; 8],
 }
 
-/// By what a page is known that has come into memory and was looked at: it may have gone since, and come again.
+/// Identifies one arrival of a page in memory: the page may have been evicted since, and come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival(NonZeroU64);
 
@@ -147,9 +147,9 @@ pub(crate) struct ModuleCounts {
     pub(crate) stores_missed: u64,
     /// Of both, those that were answered with zeros.
     pub(crate) fresh: u64,
-    /// Touches of a page that was out of sight.
+    /// Minor faults: touches of an inactive page.
     pub(crate) found: u64,
-    /// Stores to a page that was in sight for loads, or was brought in by them.
+    /// Stores to a page that was mapped for loads, or was brought in by them.
     pub(crate) made_writable: u64,
     /// Requests.
     pub(crate) reads: u64,
@@ -190,7 +190,7 @@ impl ModulePool {
         Ok(version)
     }
 
-    /// Takes memory for so many pages, once.
+    /// Takes memory for this many pages, once.
     pub(crate) fn reserve(&self, pages: u64) -> io::Result<()> {
         let mut reserve = Reserve { pages };
         // SAFETY: the request reads this structure.
@@ -217,9 +217,10 @@ impl ModulePool {
         Ok(counts)
     }
 
-    /// Attaches a file or device that was opened for direct I/O. If it is vetted, nobody sees pages of it that were not admitted.
-    pub(crate) fn attach(&self, backing: BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
-        let flags = if is_vetted { ATTACH_VETTED } else { 0 };
+    /// Attaches a file or device that was opened for direct I/O. With `verify_before_map` no page of it
+    /// is mapped before [`Attachment::allow_mapping`].
+    pub(crate) fn attach(&self, backing: BorrowedFd<'_>, verify_before_map: bool) -> io::Result<Attachment> {
+        let flags = if verify_before_map { ATTACH_VETTED } else { 0 };
         let mut attach = Attach { fd: backing.as_raw_fd(), flags, limit_pages: 0 };
         // SAFETY: the request reads this structure.
         let descriptor = unsafe { ioctl(&self.device, ATTACH, &raw mut attach)? };
@@ -283,7 +284,7 @@ impl Attachment {
 
     /// Calls `each` with the numbers of the pages of a range that are in memory, upwards.
     pub(crate) fn for_each_resident(&self, bytes: &Range<u64>, each: &mut dyn FnMut(u64)) -> io::Result<()> {
-        // Not cleared: who asks about one page asks often.
+        // Not cleared: a caller that asks about one page asks often.
         let mut numbers = [MaybeUninit::<u64>::uninit(); NUMBERS];
         let mut offset = bytes.start;
         while offset < bytes.end {
@@ -293,7 +294,7 @@ impl Attachment {
             // SAFETY: the request reads this structure, and writes no more numbers than there is room for.
             let listed = unsafe { ioctl(&self.descriptor, RESIDENT, &raw mut request)? } as usize;
             for number in &numbers[..listed] {
-                // SAFETY: so many were written.
+                // SAFETY: this many were written.
                 let page = unsafe { number.assume_init() };
                 each(page);
                 offset = (page + 1) * PAGE_BYTES as u64;
@@ -319,7 +320,7 @@ impl Attachment {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Has a page of a vetted file come into memory, and copies it; `None` if it may be seen already.
+    /// Brings in a page of a file whose pages are verified before they are mapped, and copies it; `None` if it may be mapped already.
     pub(crate) fn inspect(&self, offset: u64, contents: &mut [u8]) -> io::Result<Option<Arrival>> {
         assert_eq!(contents.len(), PAGE_BYTES, "a page is what is copied");
         let mut request = Inspect { offset, contents: contents.as_mut_ptr() as u64, arrival: 0 };
@@ -328,20 +329,20 @@ impl Attachment {
         Ok(NonZeroU64::new(request.arrival).map(Arrival))
     }
 
-    /// Has all see a page that was looked at; false if it is not there any more.
-    pub(crate) fn admit(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<bool> {
+    /// Lets a page be mapped that was verified; false if it is no longer in memory.
+    pub(crate) fn allow_mapping(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<bool> {
         let mut request = Admit { offset, arrival: arrival.get() };
         // SAFETY: the request reads this structure.
         match unsafe { ioctl(&self.descriptor, ADMIT, &raw mut request) } {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
-            admitted => admitted.map(|_| true),
+            allowed => allowed.map(|_| true),
         }
     }
 
-    /// Has a page that was not admitted hold a pattern, until it is evicted.
+    /// Fills a page that was not verified with a pattern, until it is evicted.
     pub(crate) fn poison(&self, offset: u64, pattern: [u8; 8]) -> io::Result<()> {
         let mut request = Poison { offset, pattern };
-        // SAFETY: the request reads this structure, and changes a page that nobody has seen.
+        // SAFETY: the request reads this structure, and changes a page that nobody has mapped.
         unsafe { ioctl(&self.descriptor, POISON, &raw mut request).map(drop) }
     }
 

@@ -1,4 +1,4 @@
-//! What happened so far: per-core counters, summed when somebody asks.
+//! Counters of a cache: per core, and summed when they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::telemetry::page::StatPage;
 
 macro_rules! counters {
     ($($counter:ident $name:literal,)*) => {
-        /// The things that are counted. A new one goes to the end, where readers of an earlier version pass it over.
+        /// The counters. A new one goes to the end, where readers of an earlier version ignore it.
         #[derive(Clone, Copy, Debug)]
         #[repr(usize)]
         pub(crate) enum Counter {
@@ -25,7 +25,7 @@ macro_rules! counters {
 counters! {
     LoadMisses "load_misses",
     StoreMisses "store_misses",
-    SoftMisses "soft_misses",
+    MinorFaults "minor_faults",
     WriteProtectFaults "write_protect_faults",
     FreshFills "fresh_fills",
     ReadAheadPages "read_ahead_pages",
@@ -54,7 +54,7 @@ counters! {
     FetchedPages "fetched_pages",
 }
 
-/// All counters of a cache, and its histograms: a view on its stat page.
+/// All counters and histograms of a cache: a view of its stat page.
 pub(crate) struct Counters {
     page: Arc<StatPage>,
 }
@@ -70,7 +70,7 @@ impl Counters {
         self.page.counter(core, counter as usize).fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// What a core has counted so far; `core` is a hint.
+    /// The count of one core so far; `core` is a hint.
     #[inline]
     pub(crate) fn of_core(&self, core: usize, counter: Counter) -> u64 {
         self.page.counter(core, counter as usize).load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl Counters {
         self.page.total(counter as usize)
     }
 
-    /// So many more resident pages of a priority, or fewer; `core` is a hint.
+    /// Adds to the number of resident pages of a priority; a negative number subtracts. `core` is a hint.
     #[inline]
     pub(crate) fn add_resident(&self, core: usize, priority: u8, pages: i64) {
         self.page.resident(core, priority_class(priority)).fetch_add(pages as u64, Ordering::Relaxed);
@@ -120,7 +120,11 @@ impl Drop for Timed<'_> {
     }
 }
 
-/// A snapshot of a cache's state and of what it has done since it was built.
+/// A snapshot of a cache's state, and of its counters since it was built ([`crate::Cache::stats`]).
+///
+/// With [`crate::Engine::Managed`] resident pages are an estimate, and counters that only the kernel could count stay zero: misses,
+/// reads, waits. Dirty pages and bytes written need Linux 6.5 (cachestat), and count vmio's own writes, not the kernel's. With
+/// [`crate::Engine::Kernel`] there is what the module counts, which is less.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -128,14 +132,13 @@ pub struct Stats {
     pub capacity_pages: u64,
     /// Pages resident or on their way in.
     pub resident_pages: u64,
-    /// Those among them that lie in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255, with pages that are
-    /// about to come in or to be forgotten; zeros with [`crate::Engine::Managed`] and
-    /// [`crate::Engine::Kernel`].
+    /// Resident pages in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255, with pages that are
+    /// about to come in or to be forgotten. Zeros with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
     pub resident_by_priority: [u64; PRIORITY_CLASSES],
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
-    /// Pages of the budget that go to page tables and to what is known of each page: two for every 2 MiB that hold a
-    /// resident page, or did a moment ago, and one more for each view ([`crate::Mapping::view`]) that they were touched at.
+    /// Pages of the budget for page tables and page words: two for every 2 MiB that hold a resident page, or did a moment ago, and
+    /// one more for each view ([`crate::Mapping::view`]) at which those 2 MiB were touched.
     pub table_pages: u64,
     /// Pages of the budget that nobody uses.
     pub free_pages: u64,
@@ -147,9 +150,9 @@ pub struct Stats {
     pub store_misses: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
-    /// Touches of a page that was out of the program's sight but still in memory ([`crate::FrameHint::Mixed`]), or in
-    /// sight at another address only ([`crate::FrameHint::SharedAddresses`]).
-    pub soft_misses: u64,
+    /// Minor faults: touches of a page that was inactive, which is in memory but unmapped ([`crate::FrameHint::Mixed`]), or
+    /// mapped at another address only ([`crate::FrameHint::SharedAddresses`]).
+    pub minor_faults: u64,
     /// Misses filled with zeros because the range was advised fresh.
     pub fresh_fills: u64,
     /// Pages brought in beside a missed one.
@@ -158,8 +161,8 @@ pub struct Stats {
     pub moved_spans: u64,
     /// Spans whose huge page was used for the next one, without being given back.
     pub recycled_spans: u64,
-    /// Pages brought in by [`crate::Mapping::fetch`] and [`crate::Mapping::prefetch`], by io_uring; those that a
-    /// background thread brings in in its place are counted as load misses.
+    /// Pages that [`crate::Mapping::fetch`] and [`crate::Mapping::prefetch`] brought in by io_uring. Those that a background thread
+    /// brings in instead are counted as load misses.
     pub fetched_pages: u64,
     /// Times that a fault waited for another thread's work on the page.
     pub fault_waits: u64,
@@ -181,11 +184,11 @@ pub struct Stats {
     pub direct_reclaims: u64,
     /// Operations that make the kernel interrupt the other cores to flush their TLBs.
     pub shootdowns: u64,
-    /// Those of eviction.
+    /// Shootdowns of eviction.
     pub shootdowns_evict: u64,
-    /// Those of write-back and sync.
+    /// Shootdowns of write-back and sync.
     pub shootdowns_write_back: u64,
-    /// Those of stores to protected pages.
+    /// Shootdowns of stores to protected pages.
     pub shootdowns_store: u64,
     /// Pages that could not be read; with [`crate::Engine::Kernel`] requests.
     pub read_errors: u64,
@@ -193,7 +196,7 @@ pub struct Stats {
     pub write_errors: u64,
     /// Mappings whose last sync failed while they were dropped.
     pub drop_failures: u64,
-    /// Where the time of misses went; zeros unless [`crate::CacheBuilder::measure_misses`].
+    /// The parts of misses' time; zeros unless [`crate::CacheBuilder::measure_misses`] is on.
     pub miss_time: MissTime,
 }
 
@@ -230,7 +233,7 @@ impl Stats {
             pinned_pages: pages.pinned,
             load_misses: total(Counter::LoadMisses),
             store_misses: total(Counter::StoreMisses),
-            soft_misses: total(Counter::SoftMisses),
+            minor_faults: total(Counter::MinorFaults),
             write_protect_faults: total(Counter::WriteProtectFaults),
             fresh_fills: total(Counter::FreshFills),
             read_ahead_pages: total(Counter::ReadAheadPages),
@@ -264,7 +267,7 @@ impl Stats {
     }
 }
 
-/// The parts of all misses that were timed, in nanoseconds; the trap itself is outside and not in it.
+/// The parts of all misses that were timed, in nanoseconds. The trap itself is not included.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct MissTime {
@@ -272,11 +275,11 @@ pub struct MissTime {
     pub misses: u64,
     /// From the entry of the handler to its return.
     pub handler_ns: u64,
-    /// Of that: getting a page of the budget, with evictions and helped writes.
+    /// Of these: getting a page of the budget, with evictions and helped writes.
     pub budget_ns: u64,
-    /// Of that: reading from the backing.
+    /// Of these: reading from the backing.
     pub read_ns: u64,
-    /// Of that: making the page visible.
+    /// Of these: mapping the page.
     pub install_ns: u64,
 }
 

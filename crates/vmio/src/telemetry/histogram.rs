@@ -1,9 +1,24 @@
-//! How long things took: counts in buckets that grow with the duration.
+//! Histograms of durations: counts in buckets that grow with the duration.
 
 use crate::telemetry::layout::{BUCKETS, bucket_end_ns};
 
 /// A histogram of durations in nanoseconds: four buckets for each power of two from 256 ns to about a second, so that
 /// a quantile is at most a quarter too long.
+///
+/// # Examples
+///
+/// ```
+/// use vmio::telemetry::Reader;
+///
+/// let cache = vmio::Cache::builder().capacity(8 << 20).build()?;
+/// let snapshot = Reader::open(std::process::id())?.snapshots()?.remove(0);
+/// match snapshot.miss.quantile_ns(0.99) {
+///     Some(ns) => println!("99 of 100 misses took {ns} ns at most"),
+///     None => println!("no miss yet"),
+/// }
+/// # drop(cache);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
@@ -25,29 +40,29 @@ impl Histogram {
         self.max_ns = self.max_ns.max(max_ns);
     }
 
-    /// Durations in it.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Their sum.
+    /// Returns their sum.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The longest since the cache was built.
+    /// Returns the longest since the cache was built.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// How many durations are in each bucket, in rising order, after what all of them are shorter than, in nanoseconds:
-    /// `None` for the last bucket, which has no end.
+    /// Returns for each bucket, in rising order, the bound in nanoseconds that all its durations are shorter than, and their number. The
+    /// bound is `None` for the last bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let end_ns = |bucket| (bucket + 1 < BUCKETS).then(|| bucket_end_ns(bucket));
         self.buckets.iter().enumerate().map(move |(bucket, count)| (end_ns(bucket), *count))
     }
 
-    /// A duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` if it is empty.
+    /// Returns a duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` without durations.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
@@ -62,7 +77,7 @@ impl Histogram {
         Some(bucket_end_ns(bucket.unwrap_or(BUCKETS - 1)).min(self.max_ns))
     }
 
-    /// What was added since an earlier state of the same histogram; its longest remains that of the whole.
+    /// Returns what was added since an earlier state of the same histogram; the longest remains that of the whole.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut recent = self.clone();
         recent.buckets.iter_mut().zip(&earlier.buckets).for_each(|(now, then)| *now = now.saturating_sub(*then));
@@ -70,7 +85,7 @@ impl Histogram {
         recent
     }
 
-    /// What both hold together.
+    /// Returns what both hold together.
     pub fn merged(mut self, other: &Histogram) -> Histogram {
         self.add(other.buckets.iter().copied(), other.sum_ns, other.max_ns);
         self

@@ -54,7 +54,7 @@ pub(crate) enum Header {
     Histograms,
     /// Buckets of a histogram.
     Buckets,
-    /// One in so many device reads is timed.
+    /// One in this many device reads is timed.
     ReadSampling,
     /// Classes of priorities of which each core counts resident pages; 0 in pages that were written before it was there.
     PriorityClasses,
@@ -89,7 +89,7 @@ pub(crate) const GAUGES_MAX: usize = (BLOCK_WORDS - GAUGES_START) / GAUGE_WORDS;
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Latency {
-    /// A miss, from the claim of its page until it is visible.
+    /// A miss, from the claim of its page until it is mapped.
     Miss,
     /// A read request to a backing.
     Read,

@@ -99,7 +99,7 @@ impl MissRing {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }
 
-    /// Gives a mapping of a file of `len` bytes so many page numbers of its own, and publishes which; returns the first.
+    /// Gives a mapping of a file of `len` bytes this many page numbers of its own, and publishes which; returns the first.
     pub(crate) fn number_pages(&self, pages: u64, len: u64) -> u64 {
         let first = self.pages.fetch_add(pages, Ordering::Relaxed);
         let mapping = self.mappings.fetch_add(1, Ordering::Relaxed);

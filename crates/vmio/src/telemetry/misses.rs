@@ -1,4 +1,4 @@
-//! Reading the misses of a cache of another process, while they happen.
+//! Reads the misses of a cache of another process, while they happen.
 
 use std::fs::File;
 use std::io;
@@ -17,14 +17,14 @@ pub struct Miss {
     /// Its page. The mappings of a cache follow each other in the order in which they were opened, each with as many pages
     /// as it has address space.
     pub page: u64,
-    /// It was a store.
+    /// Whether it was a store.
     pub store: bool,
 }
 
 /// A mapping of a cache that publishes its misses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedMapping {
-    /// What [`Miss::page`] is for its pages: one for each page of its address space.
+    /// The values of [`Miss::page`] for its pages: one for each page of its address space.
     pub pages: Range<u64>,
     /// The length of its file in bytes when it was opened.
     pub len: u64,
@@ -59,7 +59,7 @@ impl Misses {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Appends the misses since the last call, in their order; returns how many are left to read. After a long pause the
+    /// Appends the misses since the last call, in their order, and returns the number that is left to read. After a long pause the
     /// first of them are lost.
     pub fn read(&mut self, misses: &mut Vec<Miss>) -> io::Result<u64> {
         let total = self.header(Header::Misses)?;
@@ -86,7 +86,7 @@ impl Misses {
         Ok(total.saturating_sub(self.next))
     }
 
-    /// The mappings so far, in the order of their pages; the first 128.
+    /// Returns the mappings so far, in the order of their pages; the first 128.
     pub fn mappings(&self) -> io::Result<Vec<PublishedMapping>> {
         let mut bytes = [0; 2 * MAPPINGS_MAX * WORD_BYTES];
         self.file.read_exact_at(&mut bytes, (FIRST_MAPPING * WORD_BYTES) as u64)?;
@@ -102,8 +102,7 @@ impl Misses {
         Ok(found.into_iter().map(mapping).collect())
     }
 
-    /// Passes over a miss that will not be written any more, since its thread was killed; of no use before the process
-    /// has ended.
+    /// Skips a miss that will never be written, since its thread was killed. Of use only after the process has ended.
     pub fn skip(&mut self) {
         self.lose(1);
     }
@@ -113,7 +112,7 @@ impl Misses {
         self.next += misses;
     }
 
-    /// Misses that were not read in time.
+    /// Returns the number of misses that were not read in time.
     pub fn lost(&self) -> u64 {
         self.lost
     }

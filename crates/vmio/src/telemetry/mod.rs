@@ -1,7 +1,7 @@
-//! What a cache does, seen from another process: `vmio stat` is made of this.
+//! Statistics of caches, read from another process: `vmio stat` is made of this.
 //!
-//! Every [`crate::Cache`] counts in memory that others may read. A [`Reader`] finds it by the number of the process, with
-//! the right that a debugger needs to look (the same user, or CAP_SYS_PTRACE), and gives [`Snapshot`]s of it.
+//! Every [`crate::Cache`] counts in memory that others may read. A [`Reader`] finds that memory by the number of the process, with
+//! the right that a debugger needs (the same user, or CAP_SYS_PTRACE), and returns [`Snapshot`]s.
 
 pub(crate) mod counters;
 pub(crate) mod histogram;

@@ -34,7 +34,7 @@ pub(crate) struct Description {
     pub(crate) cores: usize,
     /// Counters that each has.
     pub(crate) counters: usize,
-    /// One in so many device reads is timed.
+    /// One in this many device reads is timed.
     pub(crate) read_sampling: u64,
 }
 

@@ -15,7 +15,9 @@ use crate::telemetry::misses::Misses;
 use crate::telemetry::snapshot::{PageError, Snapshot};
 use crate::telemetry::{layout, miss_ring};
 
-/// A process whose caches are looked at, itself or another one. The process need not help, and notices nothing.
+/// A process whose caches are read, this one or another. The process need not help, and notices nothing.
+///
+/// # Examples
 ///
 /// ```
 /// use vmio::telemetry::Reader;
@@ -31,22 +33,22 @@ pub struct Reader {
     process_id: u32,
     /// Its number in the PID namespace that it lives in.
     own_process_id: u32,
-    /// Its folder in /proc, which is of no use once it has ended, though another may have its number.
+    /// Its folder in /proc, which is stale once the process has ended, though another may have its number.
     folder: OwnedFd,
     handle: OwnedFd,
 }
 
-/// Why a process cannot be looked at.
+/// Why a process cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// There is none of that number, or it has ended.
+    /// There is no process of that number, or it has ended.
     #[error("there is no process {process_id}")]
     NoSuchProcess {
         /// The number.
         process_id: u32,
     },
-    /// The process belongs to somebody else.
+    /// The process belongs to another user.
     #[error(
         "no right to look at process {process_id}: that takes the same user (and a process that may be traced) or \
          CAP_SYS_PTRACE"
@@ -77,6 +79,10 @@ pub enum ReadError {
 
 impl Reader {
     /// Finds a process by its number.
+    ///
+    /// # Errors
+    ///
+    /// Each of [`ReadError`].
     pub fn open(process_id: u32) -> Result<Reader, ReadError> {
         let refused = |error: Errno| refused(process_id, error);
         let pid = i32::try_from(process_id).ok().and_then(Pid::from_raw);
@@ -91,18 +97,26 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The number of the process, as it was given.
+    /// Returns the number of the process, as it was given.
     pub fn process_id(&self) -> u32 {
         self.process_id
     }
 
-    /// What each cache of the process does at this moment, in the order in which they were built. None if it does not
+    /// Takes a snapshot of each cache of the process, in the order in which they were built. There is none if the process does not
     /// use vmio, has no cache open, or may not publish what it counts.
+    ///
+    /// # Errors
+    ///
+    /// Each of [`ReadError`].
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, ReadError> {
         Ok(self.pages()?.into_iter().map(|(_, snapshot)| snapshot).collect())
     }
 
-    /// As [`Self::snapshots`], each with its page, which stays open.
+    /// Takes snapshots as [`Self::snapshots`] does, and returns each with its page, which stays open.
+    ///
+    /// # Errors
+    ///
+    /// Each of [`ReadError`].
     pub fn pages(&self) -> Result<Vec<(OpenPage, Snapshot)>, ReadError> {
         if self.wait_for_end(Duration::ZERO)? {
             return Err(ReadError::NoSuchProcess { process_id: self.process_id });
@@ -123,8 +137,12 @@ impl Reader {
         Ok(pages)
     }
 
-    /// The misses of one of its caches, 1 being the first that it built. `None` if that is not there, or does not publish
-    /// its misses.
+    /// Returns the misses of one of its caches, 1 being the first that it built. `None` if there is no such cache, or it does not
+    /// publish its misses.
+    ///
+    /// # Errors
+    ///
+    /// Each of [`ReadError`].
     pub fn misses(&self, cache_number: u64) -> Result<Option<Misses>, ReadError> {
         for file in self.published(miss_ring::FILE_NAME)? {
             let misses = Misses::of(file, self.own_process_id, cache_number);
@@ -162,7 +180,11 @@ impl Reader {
         Ok(files)
     }
 
-    /// Waits for the process to end, for `limit` at most; whether it has ended.
+    /// Waits for the process to end, for `limit` at most, and returns whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::System`].
     pub fn wait_for_end(&self, limit: Duration) -> Result<bool, ReadError> {
         let until = Instant::now().checked_add(limit);
         loop {
@@ -198,8 +220,8 @@ impl Reader {
     }
 }
 
-/// The stat page of a cache, kept open. It can be read until this is dropped: when the cache is gone, or its process, it has
-/// what the cache did to its end.
+/// The stat page of a cache, kept open. It can be read until this is dropped: also when the cache or its process has ended, with what
+/// the cache did until then.
 #[derive(Debug)]
 pub struct OpenPage {
     process_id: u32,
@@ -207,7 +229,8 @@ pub struct OpenPage {
 }
 
 impl OpenPage {
-    /// What the cache does at this moment, or has done. The page is read in one call; it is complete if its first word is.
+    /// Takes a snapshot of the cache, or of what it had done at its end. The page is read in one call; it is complete if its first word
+    /// is.
     pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
         let system = |source| ReadError::System { process_id: self.process_id, source };
         let metadata = self.file.metadata().map_err(system)?;

@@ -1,13 +1,12 @@
-//! The reader's side of a stat page: bytes in, numbers out. The bytes are another process's, and nothing about them is
-//! taken on trust.
+//! The reader's side of a stat page: bytes in, numbers out. The bytes are another process's, and none of them is trusted.
 
 use crate::sys::PAGE_BYTES;
 use crate::telemetry::counters::{Counter, NAMES, PageCounts, Stats};
 use crate::telemetry::histogram::Histogram;
 use crate::telemetry::layout::{self, Gauge, Header, Latency, WORD_BYTES};
 
-/// What a cache held and had done at one moment. Its numbers are read one after the other while the cache goes on, so
-/// those of one instant may differ by what happened in between.
+/// The state and the counters of a cache at one moment. The numbers are read one after the other while the cache goes on, and may
+/// differ by what happened in between.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -21,10 +20,10 @@ pub struct Snapshot {
     pub mappings: u64,
     /// Their lengths in bytes.
     pub mapped_bytes: u64,
-    /// What [`crate::Cache::stats`] says in the process itself.
+    /// What [`crate::Cache::stats`] returns in the process itself.
     pub stats: Stats,
-    /// Every miss, from the claim of its page until the page is visible: the trap itself (1 to 2 µs) and waiting for
-    /// another thread's miss of the same page are not in it.
+    /// Every miss, from the claim of its page until the page is mapped. The trap itself (1 to 2 µs) and waiting for
+    /// another thread's miss of the same page are not included.
     pub miss: Histogram,
     /// Read requests to the backings: one in [`Self::read_sampling`] of each core.
     pub read: Histogram,
@@ -32,7 +31,7 @@ pub struct Snapshot {
     pub write: Histogram,
     /// Syncs of a mapping or of a part of it, with the flush of the device.
     pub sync: Histogram,
-    /// One in so many reads is timed.
+    /// One in this many reads is timed.
     pub read_sampling: u64,
     counters: [u64; NAMES.len()],
 }
@@ -50,7 +49,7 @@ pub enum PageError {
         /// The first word.
         magic: u64,
     },
-    /// The process uses a vmio that lays the page out in another way.
+    /// The process uses a vmio with another layout of the page.
     #[error("the process writes version {found} of the stat page, this reads version {known}: use its own `vmio`")]
     UnknownVersion {
         /// The version that the page names.
@@ -80,6 +79,10 @@ pub enum PageError {
 
 impl Snapshot {
     /// Reads a whole stat page.
+    ///
+    /// # Errors
+    ///
+    /// Each of [`PageError`].
     pub fn parse(bytes: &[u8]) -> Result<Snapshot, PageError> {
         let words = Words::check(bytes)?;
         let counted = words.header(Header::Counters) as usize;
@@ -120,7 +123,7 @@ impl Snapshot {
         })
     }
 
-    /// A stat page of a cache with one core that tells the same, to be kept and parsed later.
+    /// Returns a stat page with the same numbers, of a cache with one core, to be kept and parsed later.
     pub fn page(&self) -> Vec<u8> {
         let mut words = vec![0; layout::file_bytes(1) / WORD_BYTES];
         let header = [
@@ -163,7 +166,7 @@ impl Snapshot {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Every counter with its name, in the order of the page.
+    /// Returns every counter with its name, in the order of the page.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.counters)
     }

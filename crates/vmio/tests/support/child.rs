@@ -34,7 +34,11 @@ impl Outcome {
     /// It ended well; returns what it printed.
     pub fn succeeds(&self) -> String {
         assert!(self.0.status.success(), "{}", self.describe());
-        String::from_utf8_lossy(&self.0.stdout).into_owned()
+        let printed = String::from_utf8_lossy(&self.0.stdout).into_owned();
+        // What a child says of itself it says of its test.
+        let skipped = printed.lines().filter_map(|line| line.split_once("skipped: "));
+        skipped.for_each(|(_, reason)| test_depth::skipped(reason));
+        printed
     }
 
     /// It left with that status.

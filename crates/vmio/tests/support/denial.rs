@@ -33,7 +33,7 @@ fn apply(rules: std::collections::BTreeMap<i64, Vec<SeccompRule>>) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// The process may lock so many bytes in memory, or what is left to it, and no more (RLIMIT_MEMLOCK, without CAP_IPC_LOCK). For children of one
+/// The process may lock this many bytes in memory, or what is left to it, and no more (RLIMIT_MEMLOCK, without CAP_IPC_LOCK). For children of one
 /// thread: the right is taken from the calling one and those that it starts.
 pub fn limit_locked_memory(bytes: u64) {
     let mut sets = capabilities(None).unwrap();

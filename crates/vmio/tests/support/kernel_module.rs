@@ -11,7 +11,7 @@ use super::{PAGE, at, engine};
 pub fn has_module() -> bool {
     let chosen = engine() == Engine::Kernel;
     if !chosen {
-        println!("skipped: needs VMIO_TEST_ENGINE=kernel, and the module");
+        test_depth::skipped("needs VMIO_TEST_ENGINE=kernel, and the module");
     }
     chosen
 }

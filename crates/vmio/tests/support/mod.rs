@@ -60,7 +60,7 @@ pub fn engine() -> Engine {
 pub fn is_managed(what: &str) -> bool {
     let managed = matches!(engine(), Engine::Managed | Engine::Kernel);
     if managed && !what.is_empty() {
-        println!("skipped: {what}, which the engine {:?} does not promise", engine());
+        test_depth::skipped(format_args!("the engine {:?} does not promise {what}", engine()));
     }
     managed
 }
@@ -93,7 +93,7 @@ pub fn cache_of(pages: u64) -> CacheBuilder {
     builder().workers(2).capacity(capacity_of(pages))
 }
 
-/// The capacity of a cache of so many pages, in bytes.
+/// The capacity of a cache of this many pages, in bytes.
 pub fn capacity_of(pages: u64) -> u64 {
     OVERHEAD_BYTES + pages * PAGE
 }
@@ -166,7 +166,7 @@ pub fn kernel_can_note_stores() -> bool {
     let needed = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
     let missing = |(feature, probe): &(KernelFeature, Probe)| needed.contains(feature) && !probe.is_yes();
     let missing = probe_without(&declined()).kernel.into_iter().find(missing);
-    missing.inspect(|(feature, _)| println!("skipped: needs {feature}")).is_none()
+    missing.inspect(|(feature, _)| test_depth::skipped(format_args!("needs {feature}"))).is_none()
 }
 
 /// What a read gives, or the error that it returns.
@@ -240,7 +240,7 @@ pub fn locked_kib() -> u64 {
 pub fn is_root(what: &str) -> bool {
     let root = effective_root();
     if !root {
-        println!("skipped: {what} needs root");
+        test_depth::skipped(format_args!("{what} needs root"));
     }
     root
 }

@@ -17,7 +17,7 @@ pub fn cache(pages: u64) -> Cache {
 pub fn available() -> bool {
     match cache_of(256).engine(Engine::ReaderThread).build() {
         Err(error @ (Error::KernelFaultsDenied { .. } | Error::NoUserfaultfd { .. })) => {
-            println!("skipped: {error}");
+            test_depth::skipped(error);
             false
         }
         built => built.is_ok() || panic!("{built:?}"),

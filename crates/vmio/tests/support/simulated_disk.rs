@@ -21,7 +21,7 @@ struct State {
     random: Random,
     operations: u64,
     dies_at: u64,
-    /// One operation in so many fails, though the disk lives on; 0 for none.
+    /// One operation in this many fails, though the disk lives on; 0 for none.
     failure_in: u64,
     failing_flushes: u64,
     discarded_bytes: u64,
@@ -40,9 +40,9 @@ struct File {
 enum Cut {
     Nothing,
     Everything,
-    /// All but one sector in so many.
+    /// All but one sector in this many.
     Most(u64),
-    /// One sector in so many.
+    /// One sector in this many.
     Little(u64),
 }
 
@@ -81,12 +81,12 @@ impl SimulatedDisk {
         state.dies_at = state.operations + operations;
     }
 
-    /// Lets one operation in so many fail; 0 for none.
+    /// Lets one operation in this many fail; 0 for none.
     pub fn fail_one_in(&self, operations: u64) {
         self.0.lock().unwrap().failure_in = operations;
     }
 
-    /// Lets the next so many flushes fail.
+    /// Lets the next this many flushes fail.
     pub fn fail_flushes(&self, count: u64) {
         self.0.lock().unwrap().failing_flushes = count;
     }

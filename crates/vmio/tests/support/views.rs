@@ -28,7 +28,7 @@ pub fn options() -> MappingOptions {
     MappingOptions::new().frames(FrameHint::SharedAddresses)
 }
 
-/// The mapping, and so many views of it.
+/// The mapping, and this many views of it.
 pub struct Addresses {
     /// The mapping.
     pub map: Mapping,

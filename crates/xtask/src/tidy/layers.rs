@@ -1,4 +1,4 @@
-//! The parts of ARCHITECTURE.md's table know only those above them.
+//! The crates of ARCHITECTURE.md, and the modules of the library, know only those that stand above them there.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,19 @@ use syn::{Attribute, ItemMod, ItemUse, Meta, UseTree};
 use super::{Breach, Tree};
 
 const MAP: &str = "ARCHITECTURE.md";
+const CRATES: &str = "crates/";
 /// The crate whose modules are parts by themselves.
 const LIBRARY: &str = "crates/vmio";
 const MODULES: &str = "crates/vmio/src/";
 
 /// Modules of the library that know another below them all the same, and for what. What is on this list no longer is a breach, too.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("cache", "managed", "a cache holds what tends its mappings, of whichever engine"),
+    ("cache", "managed", "a cache holds its fault backend, of whichever engine"),
     ("cache", "kernel_engine", "the same"),
 ];
+
+/// How the line of a crate begins there, and that of modules of the library.
+const PARTS: [&str; 2] = ["### [", "- ["];
 
 /// The parts: in which line of the map each stands.
 struct Map {
@@ -31,9 +35,12 @@ impl Map {
     fn read(tree: &Tree) -> Result<Map> {
         let text = tree.text(MAP).with_context(|| format!("there is no {MAP}"))?;
         let mut lines = HashMap::new();
-        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| text.starts_with("| [")) {
-            let links = text.split('|').nth(1).unwrap_or_default().split("](").skip(1);
-            for part in links.filter_map(|link| link.split(')').next()) {
+        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| PARTS.iter().any(|part| text.starts_with(part)))
+        {
+            // Links before the colon are the parts; what is said of them behind it may have links, too.
+            let links = text.split("): ").next().unwrap_or_default().split("](").skip(1);
+            let parts = links.filter_map(|link| link.split(')').next()).filter(|part| part.starts_with(CRATES));
+            for part in parts {
                 if let Some(other) = lines.insert(part.to_owned(), line) {
                     bail!("{MAP}: {part} stands in lines {other} and {line}: leave one");
                 }
@@ -78,7 +85,7 @@ pub fn check_modules(tree: &Tree) -> Result<Vec<Breach>> {
             continue;
         }
         let Some(own) = map.module(module) else {
-            breaches.push(Breach::new(name, 1, format!("the module {module} is not in the table of {MAP}")));
+            breaches.push(Breach::new(name, 1, format!("the module {module} is not in {MAP}")));
             continue;
         };
         for (line, known) in uses.modules {
@@ -189,7 +196,7 @@ pub fn check_packages(tree: &Tree, root: &Path) -> Result<Vec<Breach>> {
         let manifest = in_root(&package["manifest_path"]).context("a package elsewhere")?;
         let folder = manifest.trim_end_matches("/Cargo.toml");
         let Some(own) = map.package(folder) else {
-            breaches.push(Breach::new(&manifest, 1, format!("the crate is not in the table of {MAP}")));
+            breaches.push(Breach::new(&manifest, 1, format!("the crate is not in {MAP}")));
             continue;
         };
         let dependencies = package["dependencies"].as_array().into_iter().flatten();

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, ImplItemFn, ItemFn, Signature, TraitItemFn};
@@ -32,14 +32,13 @@ fn files(tree: &Tree) -> impl Iterator<Item = (usize, &str)> {
     tree.texts().filter(|(name, _)| !EXEMPT.contains(name)).map(|(name, text)| (text.lines().count(), name))
 }
 
-/// Prints the longest files and functions, so many of each.
+/// Prints the longest files and functions, `count` of each.
 pub fn list_longest(tree: &Tree, count: usize) -> Result<()> {
     let mut files: Vec<_> = files(tree).map(|(lines, name)| (lines, name.to_owned())).collect();
     let mut functions = Vec::new();
-    for (name, text) in tree.with_ending(".rs") {
-        let file = syn::parse_file(text).with_context(|| name.to_owned())?;
+    for (name, file) in tree.rust()? {
         let mut found = Functions { file: name, found: Vec::new() };
-        found.visit_file(&file);
+        found.visit_file(file);
         functions.append(&mut found.found);
     }
     for (what, list) in [("files", &mut files), ("functions", &mut functions)] {

@@ -1,11 +1,13 @@
-//! House rules that no compiler checks. Those of clippy and of rustc (each unsafe block says why it is sound, each public item what
-//! it is) are in the workspace's `Cargo.toml`; here is that every crate keeps them.
+//! Project lints: rules that no compiler checks. The lints of clippy and rustc are in the workspace's `Cargo.toml`; `lints` checks that every
+//! crate inherits them.
 
 mod layers;
 mod lengths;
 mod lints;
 mod machine_paths;
 mod pages;
+mod prose;
+mod silent_tests;
 mod tree;
 mod unsafe_places;
 
@@ -14,6 +16,7 @@ use std::path::Path;
 use anyhow::Result;
 
 pub use pages::resolved;
+use prose::Prose;
 pub use tree::Tree;
 
 /// What breaks a rule, and where.
@@ -29,9 +32,10 @@ impl Breach {
     }
 }
 
-/// Prints each breach as `file:line: what`, and how many files and functions are long; says whether there is none.
-pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
+/// Prints each breach as `file:line: what`, then the longest files and functions and the worst sentences; says whether there is no breach.
+pub fn tidy(root: &Path, longest: usize, sentences: usize) -> Result<bool> {
     let tree = Tree::read(root)?;
+    let prose = Prose::read(&tree)?;
     let mut breaches = Vec::new();
     breaches.extend(lengths::check(&tree));
     breaches.extend(unsafe_places::check(&tree)?);
@@ -40,12 +44,23 @@ pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
     breaches.extend(lints::check(&tree));
     breaches.extend(layers::check_modules(&tree)?);
     breaches.extend(layers::check_packages(&tree, root)?);
+    breaches.extend(prose.check());
+    breaches.extend(silent_tests::check(&tree)?);
     for Breach { file, line, what } in &breaches {
         println!("{file}:{line}: {what}");
     }
     lengths::list_longest(&tree, longest)?;
+    prose.list(sentences);
     println!("tidy: {} files, {} breaches", tree.len(), breaches.len());
     Ok(breaches.is_empty())
+}
+
+/// Prints the sentences that are not as they should be, of files whose names begin as one of these paths.
+pub fn list_prose(root: &Path, starts: &[String]) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let prose = Prose::read(&tree)?;
+    starts.iter().for_each(|start| prose.list_in(start.trim_start_matches("./")));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -71,7 +86,7 @@ mod tests {
         let tree = Tree::of(&[("crates/vmio/src/sys/a.rs", code), ("crates/vmio/src/a.rs", code)]);
         let found = places(unsafe_places::check(&tree).unwrap());
         assert_eq!(found[0], "crates/vmio/src/a.rs:3");
-        // What may have some and is gone is told of, too.
+        // A listed file that does not exist is a breach, too.
         assert!(found.len() > 1 && found[1..].iter().all(|place| place.contains("unsafe_places.rs")));
     }
 
@@ -124,7 +139,7 @@ mod tests {
 
     #[test]
     fn modules_know_only_those_above_them() {
-        let map = "| [`crates/vmio/src/a`](crates/vmio/src/a) | |\n| [`b.rs`](crates/vmio/src/b.rs) | |\n| [`c`](crates/vmio/src/c) | |\n";
+        let map = "### [`crates/vmio`](crates/vmio): it\n- [`a`](crates/vmio/src/a): see [d](crates/vmio/src/d.rs)\n- [`b`](crates/vmio/src/b.rs): b\n- [`c`](crates/vmio/src/c): c\n";
         let tree = Tree::of(&[
             ("ARCHITECTURE.md", map),
             ("crates/vmio/src/a/mod.rs", "#[cfg(test)]\nmod tests;\nuse std::io;\nfn f() { crate::b::g() }\n"),

@@ -1,5 +1,6 @@
 //! The files of the repository.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -14,6 +15,8 @@ pub struct Tree {
     texts: BTreeMap<String, String>,
     /// Of those that are no text, too.
     names: Vec<String>,
+    /// Files of Rust, once somebody has asked for them.
+    rust: OnceCell<BTreeMap<String, syn::File>>,
 }
 
 impl Tree {
@@ -36,14 +39,14 @@ impl Tree {
                 texts.insert(name.clone(), String::from_utf8_lossy(&bytes).into_owned());
             }
         }
-        Ok(Tree { texts, names })
+        Ok(Tree { texts, names, rust: OnceCell::new() })
     }
 
     /// One that is nowhere.
     #[cfg(test)]
     pub fn of(texts: &[(&str, &str)]) -> Tree {
         let texts: BTreeMap<_, _> = texts.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
-        Tree { names: texts.keys().cloned().collect(), texts }
+        Tree { names: texts.keys().cloned().collect(), texts, rust: OnceCell::new() }
     }
 
     /// Of texts.
@@ -64,6 +67,19 @@ impl Tree {
     /// One of them.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.texts.get(name).map(String::as_str)
+    }
+
+    /// The files of Rust, parsed.
+    pub fn rust(&self) -> Result<&BTreeMap<String, syn::File>> {
+        if let Some(files) = self.rust.get() {
+            return Ok(files);
+        }
+        let parse = |(name, text): (&str, &str)| {
+            let file = syn::parse_file(text).with_context(|| name.to_owned())?;
+            Ok((name.to_owned(), file))
+        };
+        let files = self.with_ending(".rs").map(parse).collect::<Result<_>>()?;
+        Ok(self.rust.get_or_init(|| files))
     }
 
     /// Of all files.

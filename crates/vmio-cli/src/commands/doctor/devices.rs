@@ -1,4 +1,4 @@
-//! Which devices there are that vmio reaches past the block layer, and what keeps it from them.
+//! The devices that vmio can use without the block layer, and what prevents that.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,26 +10,26 @@ use serde::Serialize;
 use vmio::backing::DaxBacking;
 use vmio::{Access, Error};
 
-/// What was found.
+/// The devices of this machine.
 #[derive(Serialize)]
 pub struct Devices {
-    /// The instructions that copy to and from persistent memory, and write lines back; none on processors that vmio does not know.
+    /// The instructions that copy to and from persistent memory and write cache lines back; none on processors that vmio does not know.
     persistent_memory: Option<String>,
     pmem_devices: Vec<PmemDevice>,
     /// File systems that are mounted with DAX.
     dax_mounts: Vec<DaxMount>,
     nvme_namespaces: Vec<NvmeNamespace>,
-    /// None where the module is not loaded.
+    /// None if the module is not loaded.
     kernel_module: Option<ModuleDevice>,
 }
 
-/// Persistent memory as the block device that a file system is made on.
+/// Persistent memory, as the block device for a file system.
 #[derive(Serialize)]
 struct PmemDevice {
     path: PathBuf,
-    /// Whether a file system there can have DAX.
+    /// Whether a file system on it can have DAX.
     dax: bool,
-    /// Where the one that is there is mounted.
+    /// The mount point of its file system.
     mounted_at: Option<PathBuf>,
 }
 
@@ -38,7 +38,7 @@ struct DaxMount {
     path: PathBuf,
     file_system: String,
     option: String,
-    /// Whether a file there can be mapped as persistent memory (MAP_SYNC); none if this user may make no file to try it with.
+    /// Whether a file there can be mapped as persistent memory (MAP_SYNC); none if this user may not create a file to try it.
     map_sync: Option<bool>,
 }
 
@@ -50,11 +50,11 @@ struct NvmeNamespace {
     polls: bool,
     /// Whether this user may read and write it.
     accessible: bool,
-    /// Who has it, so that it cannot be mapped.
+    /// Its present user, which prevents mapping it.
     used_by: Option<String>,
 }
 
-/// What the kernel module is reached by.
+/// The device file of the kernel module.
 #[derive(Serialize)]
 struct ModuleDevice {
     path: PathBuf,
@@ -63,7 +63,7 @@ struct ModuleDevice {
 }
 
 impl Devices {
-    /// Looks for them. None is opened; in file systems with DAX a file without a name is made and mapped.
+    /// Finds the devices. None is opened; in file systems with DAX a file without a name is created and mapped.
     pub fn find(persistent_memory: Option<String>) -> Devices {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let module = Path::new("/dev/vmio");
@@ -78,17 +78,17 @@ impl Devices {
         }
     }
 
-    /// Says it in text.
+    /// Prints the devices as text.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "Devices that vmio reaches past the block layer:")?;
+        writeln!(out, "Devices that vmio can use without the block layer:")?;
         let mut line = |name: &str, text: &str| writeln!(out, "{name:<17}  {text}");
         let instructions = self.persistent_memory.as_deref().unwrap_or("none: this processor is not known");
         line("persistent memory", &format!("copies and write-backs by {instructions}"))?;
         for PmemDevice { path, dax, mounted_at } in &self.pmem_devices {
             let state = match (dax, mounted_at) {
                 (_, Some(folder)) => format!("mounted at {}", folder.display()),
-                (true, None) => "not mounted: make a file system there, and mount it with -o dax=always".to_owned(),
-                (false, None) => "without DAX: ndctl create-namespace --mode fsdax changes that".to_owned(),
+                (true, None) => "not mounted: create a file system on it, and mount it with -o dax=always".to_owned(),
+                (false, None) => "without DAX: `ndctl create-namespace --mode fsdax` enables it".to_owned(),
             };
             line("", &format!("{}: {state}", path.display()))?;
         }
@@ -96,7 +96,7 @@ impl Devices {
             let maps = match map_sync {
                 Some(true) => "its files can be mapped",
                 Some(false) => "its files cannot be mapped (MAP_SYNC)",
-                None => "not tried: this user may make no file there",
+                None => "not tested: this user may not create a file there",
             };
             line("", &format!("{}: {file_system}, {option}: {maps}", path.display()))?;
         }
@@ -107,18 +107,18 @@ impl Devices {
             let how = if *polls {
                 "can be polled"
             } else {
-                "interrupts: nvme.poll_queues=N gives the driver queues for polling"
+                "interrupts only: nvme.poll_queues=N gives the driver queues for polling"
             };
             line("NVMe", &format!("{}: {how}", path.display()))?;
             if let Some(user) = used_by {
-                line("", &format!("  -> cannot be mapped meanwhile: {user}"))?;
+                line("", &format!("  -> cannot be mapped while it is {user}"))?;
             }
             if !accessible {
                 line("", "  -> this user may not read and write it")?;
             }
         }
         if self.nvme_namespaces.is_empty() {
-            line("NVMe", "no namespace has a character device (/dev/ngXnY, Linux 5.13)")?;
+            line("NVMe", "no namespace has a character device (/dev/ngXnY, since Linux 5.13)")?;
         }
         match &self.kernel_module {
             None => line("kernel module", "not loaded: there is no /dev/vmio")?,
@@ -132,7 +132,7 @@ impl Devices {
     }
 }
 
-/// The names in a folder, in their order.
+/// The names in a folder, sorted.
 fn names_in(folder: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -144,7 +144,7 @@ fn may_use(device: &Path) -> bool {
     rustix::fs::access(device, Rights::READ_OK | Rights::WRITE_OK).is_ok()
 }
 
-/// Where a block device or a partition of it is mounted, by what /proc/self/mounts says.
+/// The mount point of a block device or one of its partitions, from /proc/self/mounts.
 fn mounted_at(device: &str, mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (source, rest) = line.split_once(' ')?;
@@ -154,7 +154,7 @@ fn mounted_at(device: &str, mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// What /sys says of a block device, if it is persistent memory.
+/// A block device, as /sys describes it, if it is persistent memory.
 fn pmem_device(name: &str, mounts: &str) -> Option<PmemDevice> {
     name.strip_prefix("pmem")?;
     let dax = fs::read_to_string(format!("/sys/block/{name}/queue/dax")).ok()?;
@@ -175,7 +175,7 @@ fn dax_mount(line: &str) -> Option<DaxMount> {
 }
 
 impl DaxMount {
-    /// The same, having mapped a file there.
+    /// The same, after trying to map a file there.
     fn tried(self) -> DaxMount {
         let map_sync = tempfile::tempfile_in(&self.path).ok().and_then(|file| {
             match DaxBacking::open(format!("/proc/self/fd/{}", file.as_raw_fd()), Access::ReadWrite) {
@@ -188,7 +188,7 @@ impl DaxMount {
     }
 }
 
-/// What a file in /dev is the namespace of.
+/// The namespace of a file in /dev.
 fn namespace(name: &str, mounts: &str) -> Option<NvmeNamespace> {
     let block_device = format!("nvme{}", name.strip_prefix("ng")?);
     let poll = fs::read_to_string(format!("/sys/block/{block_device}/queue/io_poll")).ok()?;

@@ -1,4 +1,4 @@
-//! What is known of one file or device.
+//! The report about one file or device.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,26 +19,26 @@ pub struct FileReport {
     file_system: Option<String>,
     direct_io: bool,
     block_size_bytes: u64,
-    /// Whether it lies in persistent memory that can be mapped (MAP_SYNC).
+    /// Whether it is in persistent memory that can be mapped (MAP_SYNC).
     dax: bool,
     advice: Vec<String>,
 }
 
 impl FileReport {
-    /// Looks at a file or device.
+    /// Examines a file or device.
     pub fn of(path: &Path) -> anyhow::Result<FileReport> {
         examine_file(path)
     }
 
-    /// Says it in text.
+    /// Prints the report as text.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{} ({}, {})", self.path.display(), self.kind, format_size(self.len_bytes))?;
         writeln!(out, "  file system   {}", self.file_system.as_deref().unwrap_or("unknown"))?;
-        writeln!(out, "  direct I/O    {}", if self.direct_io { "yes: used, past the page cache" } else { "no" })?;
+        writeln!(out, "  direct I/O    {}", if self.direct_io { "yes: used, bypassing the page cache" } else { "no" })?;
         writeln!(
             out,
             "  DAX           {}",
-            if self.dax { "yes: used, by copies; Mapping::open_direct needs none" } else { "no" }
+            if self.dax { "yes: used, by copies; Mapping::open_direct maps it without copies" } else { "no" }
         )?;
         writeln!(out, "  block size    {} B", self.block_size_bytes)?;
         for advice in &self.advice {
@@ -49,7 +49,7 @@ impl FileReport {
 }
 
 fn examine_file(path: &Path) -> anyhow::Result<FileReport> {
-    let context = || format!("cannot look at {}", path.display());
+    let context = || format!("cannot examine {}", path.display());
     let metadata = fs::metadata(path).with_context(context)?;
     if metadata.file_type().is_char_device() {
         return examine_nvme(path).with_context(context);
@@ -94,13 +94,13 @@ fn examine_nvme(path: &Path) -> anyhow::Result<FileReport> {
             "commands end with an interrupt: the driver has no queues for polling, which nvme.poll_queues=N on the \
              kernel's command line gives it",
         ),
-        Submission::Ioctl => {
-            Some("commands go one at a time: io_uring passes none through (Linux 6.1, and not disabled)")
-        }
+        Submission::Ioctl => Some(
+            "commands go one at a time: io_uring does not pass them through (requires Linux 6.1, and io_uring enabled)",
+        ),
     };
     Ok(FileReport {
         path: path.to_owned(),
-        kind: "NVMe namespace, past the block layer",
+        kind: "NVMe namespace, bypassing the block layer",
         len_bytes: backing.len(),
         file_system: None,
         direct_io: true,

@@ -1,4 +1,4 @@
-//! `vmio doctor`: what this machine offers, what vmio will use of it, and what could be changed.
+//! `vmio doctor`: shows what this machine offers, what vmio will use of it, and what the user could change.
 
 mod devices;
 mod file;
@@ -20,22 +20,22 @@ use self::file::FileReport;
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio doctor
-  vmio doctor --file /data/big.bin
-  vmio doctor --without batched-unmap,wp-async    what an older kernel would do
+  vmio doctor                                     check this machine
+  vmio doctor --file /data/big.bin                also check a file and its device
+  vmio doctor --without batched-unmap,wp-async    show what vmio would use on an older kernel
   vmio doctor --json";
 
-/// Say what this kernel and device offer, what will be used, and what you could change.
+/// Show what this kernel and these devices offer, what vmio will use, and what you could change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
-    /// Print an object instead of text
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Also look at this file or device and its file system
+    /// Also check this file or device and its file system
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Say what would be used on a kernel without these features
+    /// Show what vmio would use on a kernel without these features
     #[arg(long, value_delimiter = ',')]
     without: Vec<KernelFeature>,
 }
@@ -47,9 +47,9 @@ struct Report {
     memory_bytes: Option<u64>,
     swap_on: bool,
     checks: Vec<Check>,
-    /// What a cache uses that is not told otherwise.
+    /// The default engine of a cache.
     engine: &'static str,
-    /// The version of the interface of the kernel module, if it is there.
+    /// The interface version of the kernel module, if it is loaded.
     kernel_module_interface: Option<u32>,
     kernel_features: Vec<FeatureReport>,
     usable: bool,
@@ -62,7 +62,7 @@ struct Check {
     name: &'static str,
     ok: bool,
     used_for: &'static str,
-    /// Why not, and what to do about it.
+    /// Why the check fails, and what to do about it.
     advice: Option<String>,
 }
 
@@ -70,12 +70,12 @@ struct Check {
 struct FeatureReport {
     name: &'static str,
     ok: bool,
-    /// Why not.
+    /// Why the feature is missing.
     reason: Option<String>,
     /// The first version of Linux that has it.
     since: &'static str,
     used_for: &'static str,
-    /// What is done without it, and what that costs.
+    /// What vmio does without it, and what that costs.
     in_its_place: &'static str,
 }
 
@@ -94,8 +94,8 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
     let managed = features.auto_engine == Engine::Managed;
     let usable = managed || (features.userfaultfd.is_yes() && features.write_protect.is_yes());
     let checks = vec![
-        check("userfaultfd", "taking page faults in user space", features.userfaultfd),
-        check("write-protect", "finding out which pages were stored to", features.write_protect),
+        check("userfaultfd", "handling page faults in user space", features.userfaultfd),
+        check("write-protect", "finding dirty pages", features.write_protect),
         check("reader threads", "page faults inside system calls (Engine::ReaderThread)", features.kernel_faults),
         check("kernel module", "page faults handled by vmio.ko (Engine::Kernel)", features.kernel_module),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
@@ -155,7 +155,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         }
     }
     writeln!(out)?;
-    writeln!(out, "What newer kernels have and vmio can do without:")?;
+    writeln!(out, "Optional features of newer kernels:")?;
     for feature in &report.kernel_features {
         let verdict = if feature.ok { "yes" } else { "no" };
         writeln!(out, "{:<15} {verdict:<4} since Linux {}: {}", feature.name, feature.since, feature.used_for)?;
@@ -168,12 +168,11 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if report.usable && report.engine == "managed" {
         writeln!(
             out,
-            "Will be used: the managed engine (Linux mmap, kept within its budget from outside), since there is no \
-             userfaultfd. It keeps the budget within milliseconds and not at every instant, and maps files and block \
-             devices only."
+            "Will be used: the managed engine (Linux mmap, with a thread that evicts pages beyond the budget), since there is \
+             no userfaultfd. It may exceed the budget for milliseconds, and maps files and block devices only."
         )?;
     } else if report.usable {
-        writeln!(out, "Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges);")?;
+        writeln!(out, "Will be used: the SIGBUS engine (the faulting thread handles the fault; no privileges);")?;
         let has = |wanted: KernelFeature| report.kernel_features.iter().any(|it| it.ok && it.name == wanted.name());
         let tracks_stores = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
         writeln!(
@@ -183,19 +182,22 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
             if tracks_stores.into_iter().all(has) { "memfd" } else { "anonymous" },
         )?;
     } else {
-        writeln!(out, "vmio cannot run here until the lines marked -> are followed.")?;
+        writeln!(out, "vmio cannot run here: follow the advice in the lines marked ->.")?;
     }
     if let Some(version) = report.kernel_module_interface
         && report.checks.iter().any(|check| check.name == "kernel module" && check.ok)
     {
         writeln!(
             out,
-            "Could be chosen: the kernel module (Engine::Kernel, version {version} of its interface), for mappings of files \
-             and block devices without verifiers, poison and commits."
+            "Available: the kernel module (Engine::Kernel, version {version} of its interface), for mappings of files and \
+             block devices without verifiers, poison and commits."
         )?;
     }
     if report.swap_on && report.checks.iter().any(|check| check.name == "locked memory" && !check.ok) {
-        writeln!(out, "You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.")?;
+        writeln!(
+            out,
+            "You could change: swap is on and the cache cannot be locked in memory, so the kernel may swap it out."
+        )?;
     }
     writeln!(out)?;
     report.devices.print(out)?;

@@ -1,4 +1,4 @@
-//! `vmio kv check`: whether a volume is what it should be.
+//! `vmio kv check`: verifies a volume.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use vmio_report::size::format_size;
 
 use super::steps::Steps;
 
-/// Checks a volume and prints what was found; fails if anything is wrong.
+/// Checks a volume and prints the report; fails if anything is wrong.
 pub fn check(output: &mut impl Write, path: &Path, memory_bytes: u64, json: bool) -> anyhow::Result<()> {
     let steps = Steps::start();
     let report = vmio_kv::check(path, &Options::new().memory_bytes(memory_bytes), |event| steps.show(&event))?;
@@ -22,7 +22,7 @@ pub fn check(output: &mut impl Write, path: &Path, memory_bytes: u64, json: bool
     }
     output.flush()?;
     if !report.is_clean() {
-        bail!("{} is damaged: {} things are wrong", report.volume, report.problem_count);
+        bail!("{} is damaged: {} problems", report.volume, report.problem_count);
     }
     Ok(())
 }
@@ -36,12 +36,12 @@ fn write_report(output: &mut impl Write, report: &Report) -> std::io::Result<()>
     }
     let left_out = report.problem_count - report.problems.len() as u64;
     if left_out > 0 {
-        writeln!(output, "wrong: and {left_out} things more")?;
+        writeln!(output, "wrong: and {left_out} more")?;
     }
-    writeln!(output, "units      {} of {} taken", report.units_taken, report.units)?;
+    writeln!(output, "units      {} of {} allocation units taken", report.units_taken, report.units)?;
     writeln!(output, "segments   {}", report.segments)?;
     writeln!(output, "log        {} records in {} chunks", report.records, report.chunks)?;
-    writeln!(output, "regions    {} with {} trees of {} nodes", report.regions, report.trees, report.nodes)?;
+    writeln!(output, "keyspaces  {} with {} trees of {} nodes", report.keyspaces, report.trees, report.nodes)?;
     writeln!(output, "entries    {}, of them {} superseded", report.entries, report.superseded_entries)?;
     writeln!(output, "leaked     {}", format_size(report.leaked_blocks * 4096))?;
     writeln!(output, "problems   {}", report.problem_count)
@@ -60,7 +60,7 @@ fn object(report: &Report) -> Value {
         "segments": report.segments,
         "units": report.units,
         "units_taken": report.units_taken,
-        "regions": report.regions,
+        "keyspaces": report.keyspaces,
         "trees": report.trees,
         "nodes": report.nodes,
         "entries": report.entries,

@@ -1,4 +1,4 @@
-//! `vmio kv dump`: what lies where in a volume.
+//! `vmio kv dump`: a volume's structures and their places.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,15 +10,16 @@ use vmio_kv::{Event, Field, Found, Options, Structure};
 
 use super::steps::Steps;
 
-/// What is printed.
+/// The structures that are printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Part {
     /// The volume's header, its segments and their superblocks
     Superblock,
-    /// Units that are taken, and what for
+    /// Allocation units that are taken, and their purposes
     Units,
-    /// Regions, with the roots of their levels
-    Regions,
+    /// Keyspaces, with the roots of their levels
+    #[value(alias = "regions")]
+    Keyspaces,
     /// Nodes of all trees
     Tree,
     /// Chunks of the log and their records
@@ -30,14 +31,14 @@ impl Part {
         match self {
             Part::Superblock => Structure::Superblock,
             Part::Units => Structure::Units,
-            Part::Regions => Structure::Regions,
+            Part::Keyspaces => Structure::Keyspaces,
             Part::Tree => Structure::Tree,
             Part::Log => Structure::Log,
         }
     }
 }
 
-/// Prints all that there is of a part, a line each.
+/// Prints all structures of a part, one a line.
 pub fn dump(output: &mut impl Write, path: &Path, memory_bytes: u64, part: Part, json: bool) -> anyhow::Result<()> {
     let steps = Steps::start();
     let mut written = Ok(());
@@ -50,7 +51,7 @@ pub fn dump(output: &mut impl Write, path: &Path, memory_bytes: u64, part: Part,
     written?;
     output.flush()?;
     if let Some(first) = report.problems.first() {
-        bail!("{} is damaged: {first} (`vmio kv check` tells all)", report.volume);
+        bail!("{} is damaged: {first} (`vmio kv check` prints all problems)", report.volume);
     }
     Ok(())
 }
@@ -66,7 +67,7 @@ fn write_found(output: &mut impl Write, found: &Found, json: bool) -> io::Result
                 other => text(other).into(),
             };
             match object.get_mut(*name) {
-                // A region has several trees.
+                // A keyspace has several trees.
                 Some(Value::Array(all)) => all.push(value),
                 Some(one) => *one = Value::Array(vec![one.take(), value]),
                 None => drop(object.insert((*name).to_owned(), value)),

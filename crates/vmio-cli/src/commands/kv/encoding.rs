@@ -1,4 +1,4 @@
-//! How bytes are written as text: on the command line, and in lines.
+//! Encodings of bytes as text, on the command line and in lines.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::{Context, bail};
 use clap::Args;
 
-/// How keys and values are given and printed.
+/// The encoding of keys and values.
 #[derive(Args, Clone, Copy)]
 pub struct EncodingArgs {
-    /// Keys and values are hexadecimal digits, given and printed
+    /// Read and print keys and values as hexadecimal digits
     #[arg(long, conflicts_with = "base64")]
     hex: bool,
-    /// Keys and values are in base64, given and printed
+    /// Read and print keys and values in base64
     #[arg(long)]
     base64: bool,
 }
@@ -27,23 +27,23 @@ impl EncodingArgs {
     }
 }
 
-/// How bytes are written as text.
+/// An encoding of bytes as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// What is not printable ASCII by a backslash and a letter, or `\x` and two digits
+    /// Bytes that are not printable ASCII as a backslash and a letter, or `\x` and two digits
     Escaped,
-    /// Two digits a byte
+    /// Two hexadecimal digits for each byte
     Hex,
-    /// The alphabet with + and /, with = at the end
+    /// The alphabet with + and /, padded with =
     Base64,
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-const NO_BASE64: &str = "this is no base64: its letters are A-Z a-z 0-9 + /, with = to a multiple of four";
+const NO_BASE64: &str = "this is not base64: letters are A-Z a-z 0-9 + /, padded with = to a multiple of four";
 
 impl Encoding {
-    /// Bytes as text, which has neither tabs nor ends of lines.
+    /// Encodes bytes as text without tabs and line ends.
     pub fn encode(self, bytes: &[u8]) -> String {
         match self {
             Encoding::Escaped => bytes.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\""),
@@ -52,7 +52,7 @@ impl Encoding {
         }
     }
 
-    /// What a text stands for. Bytes that are not ASCII stand for themselves where they are not escaped.
+    /// Decodes a text. Bytes that are not ASCII stand for themselves where they are not escaped.
     pub fn decode(self, text: &[u8]) -> anyhow::Result<Vec<u8>> {
         match self {
             Encoding::Escaped => unescaped(text),
@@ -61,7 +61,7 @@ impl Encoding {
         }
     }
 
-    /// The same of an argument.
+    /// Decodes an argument.
     pub fn key(self, argument: &OsStr) -> anyhow::Result<Vec<u8>> {
         let key = self.decode(argument.as_bytes());
         key.with_context(|| format!("the key {:?}", argument.to_string_lossy()))
@@ -90,9 +90,9 @@ fn unescaped(text: &[u8]) -> anyhow::Result<Vec<u8>> {
                 _ => bail!("\\x needs two hexadecimal digits"),
             },
             Some(other) => {
-                bail!("\\{} is no escape: there are \\t \\n \\r \\\\ \\x00", [other].escape_ascii())
+                bail!("\\{} is no escape: the escapes are \\t \\n \\r \\\\ \\x00", [other].escape_ascii())
             }
-            None => bail!("it ends with a backslash; one that is meant is \\\\"),
+            None => bail!("it ends with a single backslash; write \\\\ for a backslash"),
         });
     }
     Ok(bytes)
@@ -101,7 +101,7 @@ fn unescaped(text: &[u8]) -> anyhow::Result<Vec<u8>> {
 fn from_hex(text: &[u8]) -> anyhow::Result<Vec<u8>> {
     let byte = |pair: &[u8]| match pair.iter().map(|byte| digit(*byte)).collect::<Vec<_>>()[..] {
         [Some(high), Some(low)] => Ok(high * 16 + low),
-        _ => bail!("these are no pairs of hexadecimal digits"),
+        _ => bail!("these are not pairs of hexadecimal digits"),
     };
     text.chunks(2).map(byte).collect()
 }
@@ -128,7 +128,7 @@ fn from_base64(text: &[u8]) -> anyhow::Result<Vec<u8>> {
         let word = [18, 12, 6, 0].into_iter().zip(&numbers).fold(0, |word, (shift, number)| word | number << shift);
         let whole = numbers.len() - 1;
         if word & ((1 << (24 - 8 * whole)) - 1) != 0 {
-            bail!("this is no base64: its last letter has bits that belong to no byte");
+            bail!("this is not base64: the last letter has bits that belong to no byte");
         }
         bytes.extend([16, 8, 0].into_iter().take(whole).map(|shift| (word >> shift) as u8));
     }
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_come_back(bytes: Vec<u8>) {
+        fn encoded_bytes_are_decoded(bytes: Vec<u8>) {
             for encoding in ALL {
                 let text = encoding.encode(&bytes);
                 prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' '), "{}", text);
@@ -154,7 +154,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_decoded_is_an_error_at_worst(text: Vec<u8>, letters in "[A-Za-z0-9+/]{0,9}={0,3}") {
+        fn decoding_never_panics(text: Vec<u8>, letters in "[A-Za-z0-9+/]{0,9}={0,3}") {
             for encoding in ALL {
                 let _ = encoding.decode(&text);
             }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_others() {
+    fn texts_are_as_other_programs_write_them() {
         let known = [
             (&b""[..], "", ""),
             (b"f", "66", "Zg=="),

@@ -1,4 +1,4 @@
-//! A key and its value as a line of text, or in one of the other forms in which they go in and out.
+//! Reads and writes keys and values as lines of text, or in one of the other formats.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
@@ -11,16 +11,16 @@ use vmio_kv::ValueReader;
 
 use super::encoding::{Encoding, EncodingArgs};
 
-/// What separates keys from values, and pairs from each other.
+/// How keys are separated from values, and pairs from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Key, tab, value, with what is not printable escaped
+    /// Key, tab, value; bytes that are not printable are escaped
     Text,
-    /// An object a line; keys and values are UTF-8
+    /// A JSON object for each line; keys and values are UTF-8
     Json,
-    /// Key, comma, value, quoted where that is needed
+    /// Key, comma, value, quoted where necessary
     Csv,
-    /// Of each the lengths of key and value, four bytes each, little-endian, then both
+    /// The lengths of key and value, four bytes each, little-endian, then both
     Binary,
 }
 
@@ -29,14 +29,14 @@ pub enum Format {
 pub struct Form {
     format: Format,
     encoding: Encoding,
-    /// What ends a line of text is a carriage return and a line feed.
+    /// Lines of text end with a carriage return and a line feed.
     ends_with_cr: bool,
 }
 
 /// A key and its value.
 pub type Bytes = (Vec<u8>, Vec<u8>);
 
-/// Where a pair was read.
+/// The place of a pair in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Line(u64),
@@ -52,15 +52,15 @@ impl Display for Place {
     }
 }
 
-/// A pair, and where it was.
+/// A pair and its place in the input.
 pub struct Row {
     pub place: Place,
     pub pair: Bytes,
-    /// Its line ended with a carriage return, which is taken for the value's.
+    /// The line ended with a carriage return, which counts as part of the value.
     pub has_cr: bool,
 }
 
-/// What is longer is no key or value, but no such file.
+/// A greater length means that the input has another format.
 const LENGTH_MAX: u32 = 1 << 30;
 
 #[derive(Serialize, Deserialize)]
@@ -76,7 +76,7 @@ struct Key {
 }
 
 impl Form {
-    /// What `--json`, `--format`, `--hex` and `--base64` say.
+    /// The form that `--json`, `--format`, `--hex` and `--base64` choose.
     pub fn of(json: bool, format: Option<Format>, encoding: EncodingArgs) -> anyhow::Result<Self> {
         let format = format.unwrap_or(if json { Format::Json } else { Format::Text });
         let encoding = encoding.encoding();
@@ -117,7 +117,7 @@ impl Form {
         Ok(())
     }
 
-    /// Bytes as a string of an object: those that are text as they are, unless all are encoded.
+    /// Bytes as a string of an object: encoded, or as they are if they are UTF-8 and no encoding was given.
     fn text(self, bytes: &[u8]) -> anyhow::Result<String> {
         if self.encoding != Encoding::Escaped {
             return Ok(self.encoding.encode(bytes));
@@ -129,7 +129,7 @@ impl Form {
         })
     }
 
-    /// What an object's string or a row's field stands for.
+    /// Decodes an object's string or a row's field.
     fn bytes(self, text: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         if self.encoding == Encoding::Escaped { Ok(text) } else { self.encoding.decode(&text) }
     }
@@ -141,7 +141,7 @@ impl Form {
         }
     }
 
-    /// Reads all that there is; an error says which line or pair it is about.
+    /// Reads all pairs; an error names the line or pair.
     pub fn read<'input>(
         self,
         mut input: impl BufRead + 'input,
@@ -176,7 +176,7 @@ impl Form {
         }
     }
 
-    /// The next line; none at the end.
+    /// Reads the next line; `None` at the end.
     fn read_line(self, input: &mut impl BufRead, place: Place) -> anyhow::Result<Option<Row>> {
         let mut line = Vec::new();
         if input.read_until(b'\n', &mut line)? == 0 {
@@ -193,7 +193,7 @@ impl Form {
             without => (line, without.is_some()),
         };
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-            bail!("there is no tab: a line is KEY, a tab, VALUE; --format reads other forms")
+            bail!("there is no tab: a line is KEY, a tab, VALUE; --format reads other formats")
         };
         let pair = (self.encoding.decode(&line[..tab])?, self.encoding.decode(&line[tab + 1..])?);
         Ok(Some(Row { place, pair, has_cr }))
@@ -207,7 +207,7 @@ impl Form {
     }
 }
 
-/// What is wrong with an object, and in which column: it knows of no line but its own.
+/// The error of an object with its column; the line in it would always be 1.
 fn without_line(error: serde_json::Error) -> anyhow::Error {
     let (line, column, text) = (error.line(), error.column(), error.to_string());
     match text.strip_suffix(&format!(" at line {line} column {column}")) {
@@ -216,13 +216,13 @@ fn without_line(error: serde_json::Error) -> anyhow::Error {
     }
 }
 
-/// The next pair in binary form; none at the end.
+/// Reads the next pair in binary form; `None` at the end.
 fn read_pair(input: &mut impl BufRead) -> anyhow::Result<Option<Bytes>> {
     let Some((key, value_bytes)) = read_key(input)? else { return Ok(None) };
     Ok(Some((key, read_part(input, value_bytes)?)))
 }
 
-/// The next key in binary form, and how long the value is that follows; none at the end.
+/// Reads the next key in binary form, and the length of the value after it; `None` at the end.
 pub fn read_key(input: &mut impl BufRead) -> anyhow::Result<Option<(Vec<u8>, u32)>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);
@@ -231,7 +231,7 @@ pub fn read_key(input: &mut impl BufRead) -> anyhow::Result<Option<(Vec<u8>, u32
     for length in &mut lengths {
         *length = u32::from_le_bytes(read_part(input, 4)?.as_slice().try_into()?);
         if *length > LENGTH_MAX {
-            bail!("a length of {length}: this is not the form that `vmio kv scan --format binary` prints");
+            bail!("a length of {length}: this is not the output of `vmio kv scan --format binary`");
         }
     }
     Ok(Some((read_part(input, lengths[0])?, lengths[1])))
@@ -241,12 +241,12 @@ fn read_part(input: &mut impl BufRead, length: u32) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(length.into()).read_to_end(&mut bytes)?;
     if bytes.len() != length as usize {
-        bail!("it ends before it should");
+        bail!("the input ends within it");
     }
     Ok(bytes)
 }
 
-/// Writes a key and a value in binary form, the value as it is read.
+/// Writes a key and a value in binary form; the value is streamed.
 pub fn write_streamed(output: &mut impl Write, key: &[u8], mut value: ValueReader) -> anyhow::Result<()> {
     for length in [key.len() as u64, value.len()] {
         output.write_all(&u32::try_from(length)?.to_le_bytes())?;
@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pairs_come_back(pairs: Vec<(Vec<u8>, Vec<u8>)>, texts: Vec<(String, String)>) {
+        fn written_pairs_are_read_back(pairs: Vec<(Vec<u8>, Vec<u8>)>, texts: Vec<(String, String)>) {
             let failed = |error: anyhow::Error| TestCaseError::fail(format!("{error:#}"));
             let texts = texts.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
             for form in forms() {
@@ -313,7 +313,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_read_is_an_error_at_worst(input: Vec<u8>) {
+        fn reading_never_panics(input: Vec<u8>) {
             for form in forms() {
                 let _ = read(form, &input);
             }
@@ -327,7 +327,10 @@ mod tests {
         }
         let form = |format| Form { format, ..text(false) };
         let said = |format, input: &[u8]| format!("{:#}", read(form(format), input).expect_err("it is bad"));
-        assert_eq!(said(Format::Text, b"a\tb\nc\t\\\n"), "line 2: it ends with a backslash; one that is meant is \\\\");
+        assert_eq!(
+            said(Format::Text, b"a\tb\nc\t\\\n"),
+            "line 2: it ends with a single backslash; write \\\\ for a backslash"
+        );
         assert_eq!(
             said(Format::Json, b"{\"key\":\"a\",\"value\":\"\"}\nnonsense"),
             "line 2: expected ident, at column 2"
@@ -336,11 +339,11 @@ mod tests {
         // The first row has two lines.
         assert_eq!(said(Format::Csv, b"a,\"b\n\"\na,b,c\n"), "line 3: it has 3 fields, not a key and a value");
         let cut_off = said(Format::Binary, &[1, 0, 0, 0, 5, 0, 0, 0, b'a', b'b']);
-        assert_eq!(cut_off, "pair 1: it ends before it should");
+        assert_eq!(cut_off, "pair 1: the input ends within it");
     }
 
     #[test]
-    fn a_carriage_return_is_the_values_unless_lines_end_so() {
+    fn a_carriage_return_belongs_to_the_value_unless_lines_end_with_one() {
         let read = |form: Form, input: &[u8]| -> Vec<(Vec<u8>, bool)> {
             form.read(input).map(|row| row.map(|row| (row.pair.1, row.has_cr)).expect("sound")).collect()
         };

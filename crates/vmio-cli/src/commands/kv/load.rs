@@ -1,10 +1,10 @@
-//! `vmio kv load`: many keys at once.
+//! `vmio kv load`: puts many keys at once.
 
 use std::io::BufRead;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use vmio_kv::RegionHandle;
+use vmio_kv::KeyspaceHandle;
 use vmio_report::progress::with_rate;
 
 use super::line::{Form, Place, Row, read_key};
@@ -12,12 +12,12 @@ use super::line::{Form, Place, Row, read_key};
 /// Rows between two updates of the progress line.
 const STEP: u64 = 4096;
 
-/// What a load has done.
+/// Result of a load.
 #[derive(Default)]
 pub struct Loaded {
-    /// How many rows were put.
+    /// Rows that were put.
     pub rows: u64,
-    /// The first line that ended with a carriage return, and how many did.
+    /// The first line that ended with a carriage return, and the number of such lines.
     pub with_cr: Option<(Place, u64)>,
 }
 
@@ -30,18 +30,18 @@ impl Loaded {
     }
 }
 
-/// Puts each key and value. Those before one that is wrong have been put, and are counted.
-pub fn load(region: &RegionHandle, form: Form, input: impl BufRead) -> (Loaded, anyhow::Result<()>) {
+/// Puts each key and value. The rows before a bad one are put, and counted.
+pub fn load(keyspace: &KeyspaceHandle, form: Form, input: impl BufRead) -> (Loaded, anyhow::Result<()>) {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_s}") {
         bar.set_style(with_rate(style));
     }
     let mut loaded = Loaded::default();
     let done = match form.is_binary() {
-        true => load_streamed(region, input, || loaded.count(&bar)),
+        true => load_streamed(keyspace, input, || loaded.count(&bar)),
         false => form.read(input).try_for_each(|row| {
             let Row { place, pair: (key, value), has_cr } = row?;
-            region.put(&key, &value).with_context(|| place.to_string())?;
+            keyspace.put(&key, &value).with_context(|| place.to_string())?;
             if has_cr {
                 loaded.with_cr.get_or_insert((place, 0)).1 += 1;
             }
@@ -53,12 +53,12 @@ pub fn load(region: &RegionHandle, form: Form, input: impl BufRead) -> (Loaded, 
     (loaded, done)
 }
 
-/// The binary form says beforehand how long a value is: it goes on as it comes.
-fn load_streamed(region: &RegionHandle, mut input: impl BufRead, mut count: impl FnMut()) -> anyhow::Result<()> {
+/// Loads the binary format, which gives a value's length beforehand: values are streamed.
+fn load_streamed(keyspace: &KeyspaceHandle, mut input: impl BufRead, mut count: impl FnMut()) -> anyhow::Result<()> {
     for number in 1_u64.. {
         let place = || Place::Pair(number).to_string();
         let Some((key, length)) = read_key(&mut input).with_context(place)? else { break };
-        region.put_stream(&key, length.into(), &mut input).with_context(place)?;
+        keyspace.put_stream(&key, length.into(), &mut input).with_context(place)?;
         count();
     }
     Ok(())

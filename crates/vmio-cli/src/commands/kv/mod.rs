@@ -29,14 +29,14 @@ use load::Loaded;
 use scan::ScanArgs;
 use serde_json::json;
 use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
-use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
+use vmio_kv::{DEFAULT_KEYSPACE, Db, Durability, FullPlace, KeyspaceHandle, Options, SegmentHandle, SegmentStats};
 use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
 
-/// Volumes have their lengths in these.
-const UNIT_BYTES: u64 = 2 << 20;
+/// A volume's length is a multiple of this.
+const ALLOCATION_UNIT_BYTES: u64 = 2 << 20;
 
-/// Keep keys and values in a file or block device
+/// Store keys and values in a file or block device
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KvArgs {
@@ -46,33 +46,33 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum KvCommand {
-    /// Create a store in a file that is not there yet, or in a file or block device that begins with zeros
+    /// Create a store in a new file, or in a file or block device that begins with zeros
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The file or block device
         store: PathBuf,
-        /// How long the file may become; it is sparse
+        /// How long the file may become; the file is sparse
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
-        /// Create it even if the file or device holds something, a store too: DESTROYS that
+        /// Create the store even if the file or device holds data or another store: DESTROYS them
         #[arg(long)]
         overwrite: bool,
     },
-    /// Make a store longer
+    /// Increase the size of a store
     #[command(after_help = GROW_EXAMPLES)]
     Grow {
         #[command(flatten)]
         store: StoreArgs,
-        /// How long it is to be
+        /// The new size
         #[arg(value_parser = parse_size)]
         size: u64,
     },
-    /// Add a segment to a store: a log and room for regions that are to have their own
+    /// Add a segment to a store: a separate log and space for the keyspaces created in it
     #[command(after_help = CREATE_SEGMENT_EXAMPLES)]
     CreateSegment {
         #[command(flatten)]
         store: StoreArgs,
-        /// How much longer the file may become for it; it is sparse. At least so much as a segment takes
+        /// How much longer the file may become; the file is sparse. A segment needs a minimum
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
     },
@@ -87,32 +87,32 @@ enum KvCommand {
         encoding: EncodingArgs,
         /// The key
         key: OsString,
-        /// Its value
+        /// The value
         #[arg(required_unless_present = "file", conflicts_with = "file")]
         value: Option<OsString>,
-        /// Take the value from a file; from standard input if it is -
+        /// Read the value from a file, or from standard input for -
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Print values of keys; fails if one has none
+    /// Print the values of keys; fails if a key has none
     #[command(after_help = GET_EXAMPLES)]
     Get {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         encoding: EncodingArgs,
         /// The keys
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
-        /// Print objects
+        /// Print JSON objects
         #[arg(long)]
         json: bool,
         /// Write the value to a file
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
         out: Option<PathBuf>,
-        /// Only these bytes of the value: FROM..TO, either of which may be left out
+        /// Print only these bytes of the value: FROM..TO; either end may be left out
         #[arg(long, value_name = "FROM..TO", value_parser = value::parse_range, conflicts_with = "json")]
         range: Option<Range<u64>>,
     },
@@ -122,7 +122,7 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         encoding: EncodingArgs,
         /// The key
@@ -134,105 +134,105 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         scan: ScanArgs,
     },
-    /// Put keys and values from standard input; they are durable when it returns
+    /// Put keys and values from standard input; they are durable when the command returns
     #[command(after_help = LOAD_HELP)]
     Load {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
         home: HomeArgs,
-        /// Read objects
+        /// Read JSON objects
         #[arg(long)]
         json: bool,
-        /// Read this form
+        /// Read this format
         #[arg(long, value_enum, conflicts_with = "json")]
         format: Option<Format>,
         #[command(flatten)]
         encoding: EncodingArgs,
-        /// Lines end with a carriage return and a line feed
+        /// Lines end with a carriage return and a line feed (text only)
         #[arg(long)]
         crlf: bool,
     },
-    /// Print how much there is of what, and what opening has brought back
+    /// Print the sizes of the store's parts, and what opening has recovered
     #[command(after_help = STAT_EXAMPLES)]
     Stat {
         #[command(flatten)]
         store: StoreArgs,
-        /// Print an object in place of text
+        /// Print a JSON object instead of text
         #[arg(long)]
         json: bool,
     },
-    /// Verify every checksum and all that refers to each other; fails if anything is wrong
+    /// Verify every checksum and every reference; fails if anything is wrong
     #[command(after_help = CHECK_HELP)]
     Check {
         #[command(flatten)]
         volume: VolumeArgs,
-        /// Print an object in place of text
+        /// Print a JSON object instead of text
         #[arg(long)]
         json: bool,
     },
-    /// Measure what a new store does in a folder: load, reads, scans
+    /// Measure a new store in a folder: load, reads, scans
     #[command(after_help = BENCH_HELP)]
     Bench(OwnBenchArgs),
-    /// Print what lies where
+    /// Print a volume's structures and their places
     #[command(after_help = DUMP_HELP)]
     Dump {
         #[command(flatten)]
         volume: VolumeArgs,
-        /// What to print
+        /// The structures to print
         #[arg(long, value_enum, default_value = "superblock")]
         structure: Part,
-        /// Print objects
+        /// Print JSON objects
         #[arg(long)]
         json: bool,
     },
 }
 
-/// A volume that is looked into as it is.
+/// A volume that is read without being opened as a store.
 #[derive(Args)]
 struct VolumeArgs {
     /// The file or block device that holds the store; no process may have it open for writing
     store: PathBuf,
-    /// Memory for what is read
+    /// Memory to read with
     #[arg(long, value_parser = parse_memory, default_value = "256M")]
     memory: u64,
 }
 
-/// Where writing puts keys.
+/// The keyspace that is written to.
 #[derive(Args)]
 struct HomeArgs {
-    /// The region, created if it is not there
-    #[arg(long, default_value = DEFAULT_REGION)]
-    region: String,
-    /// The segment in which the region is created, or has to be; the first one unless this says otherwise
+    /// The keyspace, created if it does not exist
+    #[arg(long, alias = "region", default_value = DEFAULT_KEYSPACE)]
+    keyspace: String,
+    /// The segment to create the keyspace in; an existing keyspace must be in it. Default for new keyspaces: the first segment
     #[arg(long, value_name = "NUMBER")]
     segment: Option<u32>,
 }
 
 impl HomeArgs {
-    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
+    fn open(&self, db: &Db) -> vmio_kv::Result<KeyspaceHandle> {
         match self.segment {
-            Some(number) => db.segment(number)?.region_or_create(&self.region),
-            None => db.region_or_create(&self.region),
+            Some(number) => db.segment(number)?.keyspace_or_create(&self.keyspace),
+            None => db.keyspace_or_create(&self.keyspace),
         }
     }
 }
 
-/// Where keys are.
+/// The keyspace that is read.
 #[derive(Args)]
-struct RegionArgs {
-    /// The region
-    #[arg(long, default_value = DEFAULT_REGION)]
-    region: String,
+struct KeyspaceArgs {
+    /// The keyspace
+    #[arg(long, alias = "region", default_value = DEFAULT_KEYSPACE)]
+    keyspace: String,
 }
 
-impl RegionArgs {
-    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
-        db.region(&self.region)
+impl KeyspaceArgs {
+    fn open(&self, db: &Db) -> vmio_kv::Result<KeyspaceHandle> {
+        db.keyspace(&self.keyspace)
     }
 }
 
@@ -240,14 +240,13 @@ impl RegionArgs {
 struct StoreArgs {
     /// The file or block device that holds the store
     store: PathBuf,
-    /// Memory for what is read and written, in all
+    /// Memory for reads and writes, in all
     #[arg(long, value_parser = parse_memory, default_value = "256M")]
     memory: u64,
-    /// How much of the log an opening may have to read back
+    /// How much of the log an opening may have to read
     #[arg(long, value_parser = parse_size, default_value = "1G", value_name = "SIZE")]
     max_recovery_log: u64,
-    /// Take the store over from a process or node that may still have it open, to write to it or not: what that one writes from now
-    /// on fails
+    /// Take the store over from a process or node that may still have it open: writes of that process fail from then on
     #[arg(long)]
     take_over: bool,
 }
@@ -266,21 +265,21 @@ impl StoreArgs {
         self.open_with(self.options().durability(durability))
     }
 
-    /// Opens a store that others may read meanwhile; who takes it over writes to it.
+    /// Opens a store that others may read meanwhile; a takeover writes to the store.
     fn open_to_read(&self) -> anyhow::Result<Db> {
         self.open_with(self.options().read_only(!self.take_over))
     }
 
-    /// Opens a store that may become so long.
+    /// Opens a store that may grow to `length` bytes.
     fn open_to_grow(&self, length: u64) -> anyhow::Result<Db> {
         self.open_with(self.options().max_volume_bytes(length))
     }
 
     fn open_with(&self, options: Options) -> anyhow::Result<Db> {
         open(&self.store, options).map_err(|error| match error.downcast_ref() {
-            // What each owner could write to is given to nobody as long as he may be there.
+            // Units that a former owner may still write to stay reserved while that owner may exist.
             Some(vmio_kv::Error::Full { place: FullPlace::Volume, .. }) if self.take_over => error.context(
-                "its room is held for owners that it was taken over from: when they have ended, open it without --take-over; or grow it",
+                "its space is reserved for former owners that may still write: when they have ended, open the store without --take-over; or grow it",
             ),
             _ => error,
         })
@@ -322,19 +321,19 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 encoding => encoding.decode(value).context("the value")?,
             };
             let db = store.open(Durability::Sync)?;
-            let region = home.open(&db)?;
+            let keyspace = home.open(&db)?;
             match file {
-                Some(file) => value::put_file(&region, &key, file)?,
-                None => region.put(&key, &value)?,
+                Some(file) => value::put_file(&keyspace, &key, file)?,
+                None => keyspace.put(&key, &value)?,
             }
-            drop(region);
+            drop(keyspace);
             db.close()?;
         }
-        KvCommand::Get { store, region, encoding, keys, json: false, out: file, range } if keys.len() == 1 => {
+        KvCommand::Get { store, keyspace, encoding, keys, json: false, out: file, range } if keys.len() == 1 => {
             let encoding = encoding.encoding();
             let key = encoding.key(&keys[0])?;
             let db = store.open_to_read()?;
-            let reader = region.open(&db)?.reader(&key)?.with_context(|| has_none(encoding, &key, &store.store))?;
+            let reader = keyspace.open(&db)?.reader(&key)?.with_context(|| has_none(encoding, &key, &store.store))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
             match file {
                 Some(file) => value::write_file(reader, range, file, &store.store)?,
@@ -345,12 +344,12 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Get { out: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
             bail!("--out and --range are for one key")
         }
-        KvCommand::Get { store, region, encoding, keys, json, .. } => {
+        KvCommand::Get { store, keyspace, encoding, keys, json, .. } => {
             let form = Form::of(*json, None, *encoding)?;
             let encoding = encoding.encoding();
             let keys: Vec<Vec<u8>> = keys.iter().map(|key| encoding.key(key)).collect::<Result<_, _>>()?;
             let db = store.open_to_read()?;
-            let values = region.open(&db)?.multi_get(&keys)?;
+            let values = keyspace.open(&db)?.multi_get(&keys)?;
             for (key, value) in keys.iter().zip(&values) {
                 if let Some(value) = value {
                     form.write(&mut output, key, value)?;
@@ -361,28 +360,28 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 bail!(has_none(encoding, key, &store.store));
             }
         }
-        KvCommand::Del { store, region, encoding, key } => {
+        KvCommand::Del { store, keyspace, encoding, key } => {
             let key = encoding.encoding().key(key)?;
             let db = store.open(Durability::Sync)?;
-            region.open(&db)?.delete(&key)?;
+            keyspace.open(&db)?.delete(&key)?;
             db.close()?;
         }
-        KvCommand::Scan { store, region, scan } => {
+        KvCommand::Scan { store, keyspace, scan } => {
             let db = store.open_to_read()?;
-            scan.run(&region.open(&db)?, &mut output)?;
+            scan.run(&keyspace.open(&db)?, &mut output)?;
             db.close()?;
         }
         KvCommand::Load { store, home, json, format, encoding, crlf } => {
             let form = Form::of(*json, *format, *encoding)?.with_cr(*crlf);
             let db = store.open(Durability::None)?;
-            let region = home.open(&db)?;
-            let (Loaded { rows, with_cr }, done) = load::load(&region, form, io::stdin().lock());
-            // What came before a bad line stays.
-            drop(region);
+            let keyspace = home.open(&db)?;
+            let (Loaded { rows, with_cr }, done) = load::load(&keyspace, form, io::stdin().lock());
+            // Rows before a bad line stay.
+            drop(keyspace);
             db.close()?;
             if let Some((first, lines)) = with_cr {
                 eprintln!(
-                    "vmio: {lines} lines end with a carriage return, {first} first: it is a part of their values; --crlf takes it for a part of the line's end"
+                    "vmio: {lines} lines end with a carriage return, {first} first: it is part of their values; with --crlf it is part of the line's end"
                 );
             }
             let kept = if rows == 1 { "1 row was".to_owned() } else { format!("{rows} rows were") };
@@ -404,7 +403,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens a store, or says what to do.
+/// Opens a store; an error says what to do.
 fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
     use vmio_kv::Error::Io;
     Db::open(store, options).map_err(|error| {
@@ -413,13 +412,13 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
                 "`vmio kv create` makes one"
             }
             Io(vmio::Error::Open { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                "a store is read by whoever may read its file, and written to by whoever may write that as well"
+                "to read a store you need permission to read its file; to write, also permission to write it"
             }
             Io(vmio::Error::InUse { holder, wanted, .. }) => {
-                // Who only reads should not put an end to somebody's writing.
+                // A reader should not end another process's writes.
                 let or_take_over = match (holder, wanted) {
                     (Holder::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
-                        ", or take it over (--take-over): what that process writes from then on fails"
+                        ", or take it over (--take-over): writes of that process fail from then on"
                     }
                     _ => "",
                 };
@@ -431,12 +430,12 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
     })
 }
 
-/// What is said of a key that has no value.
+/// The message for a key without a value.
 fn has_none(encoding: Encoding, key: &[u8], store: &Path) -> String {
     format!("\"{}\" has no value in {}", encoding.encode(key), store.display())
 }
 
-/// The number of the segment that a store has then.
+/// Adds a segment; returns its number.
 fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
     let length = FileBacking::open(&store.store, Access::ReadOnly)?.len();
     let db = store.open_to_grow(length.saturating_add(size))?;
@@ -444,19 +443,19 @@ fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
     let segment = db.create_segment().map_err(|error| match error {
         vmio_kv::Error::Full { wanted, place: FullPlace::Volume, .. } => {
             let (size, wanted) = (format_size(size), format_size(wanted));
-            anyhow!("--size {size} is too little: a segment takes {wanted} more than the store has free")
+            anyhow!("--size {size} is too little: a segment needs {wanted} more than the store has free")
         }
         error => error.into(),
     });
     let number = segment?.number();
-    if db.stats()?.volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
+    if db.stats()?.volume_bytes / ALLOCATION_UNIT_BYTES < wanted / ALLOCATION_UNIT_BYTES {
         db.grow(wanted)?;
     }
     db.close()?;
     Ok(number)
 }
 
-/// What is told of each segment as of all of them together.
+/// The figures of a segment, or of all segments together.
 fn figures(stats: &SegmentStats) -> serde_json::Value {
     json!({
         "space_bytes": stats.space_bytes,
@@ -469,23 +468,23 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
         "reorganized_bytes": stats.reorganized_bytes,
         "recovery_log_bytes": stats.recovery_log_bytes,
         "level_entries": stats.level_entries,
-        "memory_level_bytes": stats.memory_level_bytes,
+        "memtable_bytes": stats.memtable_bytes,
     })
 }
 
 fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()> {
-    let (stats, recovery, regions, segments) = (db.stats()?, db.recovery(), db.region_names()?, db.segments()?);
+    let (stats, recovery, keyspaces, segments) = (db.stats()?, db.recovery(), db.keyspace_names()?, db.segments()?);
     if json {
         let of_segment = |segment: &SegmentHandle| -> vmio_kv::Result<_> {
             let stats = segment.stats()?;
             let mut object = figures(&stats);
             object["number"] = segment.number().into();
-            object["regions"] = segment.region_names()?.into();
+            object["keyspaces"] = segment.keyspace_names()?.into();
             object["segment_bytes"] = stats.segment_bytes.into();
             Ok(object)
         };
         let mut object = figures(&stats.segments);
-        object["regions"] = regions.into();
+        object["keyspaces"] = keyspaces.into();
         object["segments"] = segments.iter().map(of_segment).collect::<vmio_kv::Result<_>>()?;
         object["volume_bytes"] = stats.volume_bytes.into();
         object["recovered_records"] = recovery.records.into();
@@ -493,7 +492,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
         object["recovery_s"] = recovery.time.as_secs_f64().into();
         return Ok(writeln!(output, "{object}")?);
     }
-    writeln!(output, "regions    {}", regions.join(", "))?;
+    writeln!(output, "keyspaces  {}", keyspaces.join(", "))?;
     writeln!(output, "space      {} of {}", format_size(stats.space_bytes), format_size(stats.volume_bytes))?;
     writeln!(
         output,
@@ -504,26 +503,26 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
     )?;
     writeln!(output, "extents    {} of values over 256 KiB", format_size(stats.extents_bytes))?;
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
-    writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
+    writeln!(output, "collected  {chunks} chunks of the log since opening, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
-    writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
+    writeln!(output, "in memory  {}", format_size(stats.memtable_bytes))?;
     if segments.len() > 1 {
         for segment in &segments {
             let stats = segment.stats()?;
             writeln!(
                 output,
-                "segment {}  {} of {}, {} of it log, regions {}",
+                "segment {}  {} of {}, {} of it log, keyspaces {}",
                 segment.number(),
                 format_size(stats.space_bytes),
                 format_size(stats.segment_bytes),
                 format_size(stats.log_bytes),
-                segment.region_names()?.join(", ")
+                segment.keyspace_names()?.join(", ")
             )?;
         }
     }
     writeln!(
         output,
-        "opening    read {} records back, {} of the log, in {:.3} s; the next one would read {}",
+        "opening    recovered {} records from {} of the log in {:.3} s; the next opening would read {}",
         recovery.records,
         format_size(recovery.log_bytes),
         recovery.time.as_secs_f64(),

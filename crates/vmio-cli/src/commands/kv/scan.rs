@@ -1,39 +1,39 @@
-//! `vmio kv scan`: keys of a range, in order.
+//! `vmio kv scan`: prints keys of a range in order.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use vmio_kv::{KeyRange, RegionHandle};
+use vmio_kv::{KeyRange, KeyspaceHandle};
 
 use super::encoding::EncodingArgs;
 use super::line::{Form, Format, write_streamed};
 
 #[derive(Args)]
 pub struct ScanArgs {
-    /// Only keys that are not less than this one
+    /// Print keys from this one on
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// Only keys that are less than this one
+    /// Print keys before this one
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// Only keys that begin with this
+    /// Print keys with this prefix
     #[arg(long, conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
-    /// Begin with the last key
+    /// Print the last key first
     #[arg(long)]
     reverse: bool,
-    /// Print so many at most
+    /// Print at most this many keys
     #[arg(long)]
     limit: Option<usize>,
-    /// Print no values, and do not read them
+    /// Print keys only; values are not read
     #[arg(long)]
     keys_only: bool,
-    /// Print objects
+    /// Print JSON objects
     #[arg(long)]
     json: bool,
-    /// Print in this form
+    /// Print in this format
     #[arg(long, value_enum, conflicts_with = "json")]
     format: Option<Format>,
     #[command(flatten)]
@@ -51,10 +51,10 @@ impl ScanArgs {
         Ok((from, key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded)).into())
     }
 
-    /// Prints what was asked for.
-    pub fn run(&self, region: &RegionHandle, output: &mut impl Write) -> anyhow::Result<()> {
+    /// Prints the keys and values.
+    pub fn run(&self, keyspace: &KeyspaceHandle, output: &mut impl Write) -> anyhow::Result<()> {
         let form = Form::of(self.json, self.format, self.encoding)?;
-        let mut scan = region.scan(self.range()?);
+        let mut scan = keyspace.scan(self.range()?);
         let limit = self.limit.unwrap_or(usize::MAX);
         if form.is_binary() && !self.keys_only {
             let mut readers = scan.readers();

@@ -1,10 +1,10 @@
-//! What a check is at, on the terminal.
+//! Shows the progress of a check on the terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::Event;
 use vmio_report::progress::with_rate;
 
-/// A line that says how far a check is; nothing when standard error is no terminal.
+/// A progress line; nothing is shown when standard error is not a terminal.
 pub struct Steps(ProgressBar);
 
 impl Steps {
@@ -16,7 +16,7 @@ impl Steps {
         Steps(bar)
     }
 
-    /// Shows what the check tells.
+    /// Shows an event's progress.
     pub fn show(&self, event: &Event) {
         if let Event::Progress { step, done, of } = event {
             if self.0.message() != *step {

@@ -1,4 +1,4 @@
-//! A key's value from a file, and to one.
+//! Reads a key's value from a file, and writes it to one.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -7,22 +7,22 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use vmio_kv::{RegionHandle, VALUE_LENGTH_MAX, ValueReader};
+use vmio_kv::{KeyspaceHandle, VALUE_LENGTH_MAX, ValueReader};
 use vmio_report::new_file::NewFile;
 
-/// Reads FROM..TO.
+/// Parses FROM..TO.
 pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
     let (from, to) = text.split_once("..").context("a range is FROM..TO")?;
     let number = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse() };
     let range = number(from, 0)?..number(to, u64::MAX)?;
     if range.start > range.end {
-        bail!("it begins behind its end");
+        bail!("it begins after its end");
     }
     Ok(range)
 }
 
-/// Puts what is in a file, or in what follows of standard input.
-pub fn put_file(region: &RegionHandle, key: &[u8], file: &Path) -> anyhow::Result<()> {
+/// Puts the contents of a file, or of standard input.
+pub fn put_file(keyspace: &KeyspaceHandle, key: &[u8], file: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot read {}", file.display());
     let mut source = if file == Path::new("-") {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
@@ -32,25 +32,25 @@ pub fn put_file(region: &RegionHandle, key: &[u8], file: &Path) -> anyhow::Resul
     let metadata = source.metadata()?;
     if metadata.is_file() {
         let left = metadata.len().saturating_sub(source.stream_position()?);
-        region.put_stream(key, left, source)?;
+        keyspace.put_stream(key, left, source)?;
         return Ok(());
     }
-    // How much comes through a pipe is known when it has come.
+    // The length of a pipe's data is known only at its end.
     let mut value = Vec::new();
     source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value).with_context(failed)?;
-    Ok(region.put(key, &value)?)
+    Ok(keyspace.put(key, &value)?)
 }
 
-/// Writes the part of a value that is within a range.
+/// Writes a range of a value.
 pub fn write(mut value: ValueReader, range: Range<u64>, output: &mut impl Write) -> anyhow::Result<()> {
     value.seek(SeekFrom::Start(range.start))?;
-    // Whole pieces are read into it at once.
+    // Whole pieces are read into the buffer at once.
     let mut output = io::BufWriter::with_capacity(1 << 20, output);
     io::copy(&mut value.take(range.end - range.start), &mut output)?;
     Ok(output.flush()?)
 }
 
-/// The same, to a file, which has it when all of it is there, and is not the store that it comes from.
+/// The same, to a file that appears once it is complete; the file must not be the store itself.
 pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path, store: &Path) -> anyhow::Result<()> {
     let output = NewFile::create(file, &[store])?.remove_if_interrupted()?;
     write(value, range, &mut output.file())?;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read() {
+    fn ranges_are_parsed() {
         let read = |text: &str| parse_range(text).ok();
         assert_eq!(read("3..9"), Some(3..9));
         assert_eq!(read(".."), Some(0..u64::MAX));

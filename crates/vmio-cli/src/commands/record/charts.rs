@@ -16,7 +16,7 @@ const NUMBERS: [Unit; 1] = [("mean number", 1.0)];
 const RANDOMNESS: [Unit; 1] = [("0: in sequence, 0.33: anywhere", 1.0)];
 pub const SECONDS: [Unit; 3] = [("s", 1.0), ("min", 60.0), ("h", 3600.0)];
 
-/// A line of a chart; points where there was nothing to measure are left out.
+/// A line of a chart, without points that have no measurement.
 struct Curve {
     name: &'static str,
     value: fn(&Point) -> Option<f64>,
@@ -77,7 +77,7 @@ fn randomness(title: &str, log: &MissLog, mapping: &MappingLog, end: f64) -> Cha
 fn page_curves() -> [Curve; 3] {
     [
         Curve { name: "misses", value: |point| Some(point.interval.misses_per_s) },
-        Curve { name: "soft misses", value: |point| Some(point.interval.soft_misses_per_s) },
+        Curve { name: "minor faults", value: |point| Some(point.interval.minor_faults_per_s) },
         Curve { name: "evictions", value: |point| Some(point.interval.evictions_per_s) },
     ]
 }
@@ -142,7 +142,7 @@ fn chart(title: &str, y: Axis, points: &[Point], curves: &[Curve]) -> Chart {
     let end = points.last().map_or(0.0, |point| point.at);
     let line = |curve: &Curve| {
         let known = points.iter().filter_map(|point| Some((point, (curve.value)(point)?)));
-        // From the beginning of the first interval on, so that one that is alone can be seen.
+        // From the beginning of the first interval on, so that a single one is visible.
         let begin = known.clone().take(1).map(|(point, value)| (point.at - point.interval.seconds, value));
         Line { name: curve.name, points: begin.chain(known.map(|(point, value)| (point.at, value))).collect() }
     };
@@ -155,7 +155,7 @@ fn line_chart(title: &str, y: Axis, end: f64, lines: &[Line]) -> Chart {
     let legend = |(index, line): (usize, &Line)| LegendEntry::line(style(index), line.name.to_owned());
     let plot = Plot::new(Axis::amounts("Time", &SECONDS, end).0, y, lines.iter().enumerate().map(legend).collect());
     let marks = html! {
-        // The first is drawn last, over the others.
+        // The first line is drawn last, above the others.
         @for (index, Line { name, points }) in lines.iter().enumerate().rev() {
             @if let Some((_, last)) = points.last() {
                 path class={ "line curve " (style(index).class()) } data-curve=(name)

@@ -1,9 +1,9 @@
-//! The processes that a process has started, and those that they have.
+//! The descendants of a process.
 
 use std::collections::HashMap;
 use std::fs;
 
-/// A process and all that descend from it at this moment. One whose parent has ended is not found.
+/// A process and its present descendants. A process whose parent has ended is not found.
 pub fn of(process_id: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for id in
@@ -16,14 +16,14 @@ pub fn of(process_id: u32) -> Vec<u32> {
     let mut found = vec![process_id];
     let mut next = 0;
     while let Some(id) = found.get(next) {
-        // Taken out, so that nothing is followed twice, whatever changed while we read.
+        // Removed, so that no process is followed twice if something changes meanwhile.
         found.extend(children.remove(id).unwrap_or_default());
         next += 1;
     }
     found
 }
 
-/// The parent, by the text of /proc/PID/stat. The process's name before it may contain anything.
+/// The parent in the text of /proc/PID/stat. The process's name before it may contain anything.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Where in a file misses were, over time: the more a cell had, the stronger its colour.
+//! A heat map of where in a file misses were, over time: the more misses in a cell, the stronger its colour.
 
 use maud::html;
 use vmio_report::charts::Chart;
@@ -9,10 +9,10 @@ use vmio_report::size::format_size;
 use super::charts::{BYTES, SECONDS};
 use super::miss_log::{MappingLog, MissLog};
 
-/// As many are in the charts' style sheet.
+/// The number of shades in the charts' style sheet.
 const SHADES: usize = 6;
 
-/// The chart of one mapping; `end` is where the axis of time ends.
+/// The chart of one mapping; `end` is the end of the time axis.
 pub fn heat_map(title: String, log: &MissLog, mapping: &MappingLog, end: f64) -> Chart {
     let shades = Shades::up_to(mapping.misses().flatten().copied().max().unwrap_or(0));
     let legend = shades.legend().map(|(class, range)| LegendEntry::area(&class, range)).collect();
@@ -38,7 +38,7 @@ pub fn heat_map(title: String, log: &MissLog, mapping: &MappingLog, end: f64) ->
             path class=(class(shade)) d=(path) {}
         }
     };
-    let subtitle = format!("misses in a cell, which stands for {} of the file", format_size(mapping.row_bytes()));
+    let subtitle = format!("misses in a cell of {} of the file", format_size(mapping.row_bytes()));
     plot.chart(title, &subtitle, marks)
 }
 
@@ -46,9 +46,9 @@ fn class(shade: usize) -> String {
     format!("heat h{shade}")
 }
 
-/// Which numbers of misses each shade stands for: each for so many times more than the one before.
+/// The numbers of misses of each shade, which grow by a constant factor.
 struct Shades {
-    /// The smallest of each; the last is for the strongest.
+    /// The smallest number of each shade; the last is the strongest shade's.
     smallest: Vec<u64>,
     most: u64,
 }
@@ -56,7 +56,7 @@ struct Shades {
 impl Shades {
     fn up_to(most: u64) -> Self {
         let step = (most as f64 + 1.0).powf(1.0 / SHADES as f64);
-        // Whole powers are not to be exceeded by a rounding error.
+        // A rounding error must not exceed a whole power.
         let power = |shade| (step.powi(shade) * (1.0 - 1e-9)).ceil() as u64;
         let mut smallest: Vec<u64> = (0..SHADES as i32).map(power).collect();
         smallest.dedup();
@@ -74,7 +74,7 @@ impl Shades {
         index + SHADES - self.smallest.len()
     }
 
-    /// The class of each, and what it stands for.
+    /// The class of each shade, and its range.
     fn legend(&self) -> impl Iterator<Item = (String, String)> {
         let ends = self.smallest.iter().skip(1).map(|next| next - 1).chain([self.most]);
         let range = |first: u64, last| if first == last { first.to_string() } else { format!("{first} to {last}") };

@@ -1,4 +1,4 @@
-//! Where in its files a cache missed, over time: counts in a grid of bounded size, which grows coarser as it must.
+//! Where in its files a cache missed, over time: counts in a grid of bounded size, which becomes coarser if necessary.
 
 use std::ops::Range;
 
@@ -8,31 +8,31 @@ use vmio::PAGE_BYTES;
 use vmio::telemetry::{Miss, PublishedMapping};
 use vmio_report::randomness::{Access, Distances};
 
-/// Mappings of a cache that are told apart; misses of others are only counted.
+/// Mappings of a cache with a grid of their own; misses of further ones are only counted.
 const MAPPINGS_MAX: usize = 8;
-/// Rows of the grid of a mapping, each with as many pages as the others, a power of two.
+/// Rows of a mapping's grid, which have the same number of pages, a power of two.
 pub const ROWS: usize = 64;
-/// Periods of time; beyond this number each two that follow each other become one.
+/// The most periods of time; beyond this number neighbouring periods are merged.
 const PERIODS_MAX: usize = 160;
 
-/// Which misses a [`Distances`] is about.
+/// The misses that a [`Distances`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
     /// Every miss.
     All,
-    /// Those of loads.
+    /// Misses of loads.
     Loads,
-    /// Those of stores.
+    /// Misses of stores.
     Stores,
 }
 
-/// The misses of a cache. What is saved of it is in `docs/formats/recording.md`.
+/// The misses of a cache. `docs/formats/recording.md` describes their saved form.
 #[derive(Serialize, Deserialize)]
 pub struct MissLog {
     /// The mappings that had misses or were opened, in the order of their pages.
     pub mappings: Vec<MappingLog>,
-    /// Misses that the cache wrote over before they were read.
+    /// Misses that the cache overwrote before they were read.
     pub lost: u64,
     /// Misses of further mappings.
     pub left_out: u64,
@@ -46,21 +46,21 @@ pub struct MissLog {
 /// The misses of a mapping.
 #[derive(Serialize, Deserialize)]
 pub struct MappingLog {
-    /// As misses number them.
+    /// Its number in misses.
     #[serde(skip)]
     pages: Range<u64>,
-    /// Of the file, as far as they are known.
+    /// The known pages of the file.
     file_pages: u64,
-    /// Of a row.
+    /// The pages of a row.
     pages_per_row: u64,
-    /// One a period, and one that has not ended.
+    /// One for each period, and one for the present period.
     periods: Vec<Period>,
     /// The last miss of each [`Kind`].
     #[serde(skip)]
     previous: [Option<u64>; 3],
 }
 
-/// What a mapping missed in a period of time.
+/// The misses of a mapping in a period of time.
 #[derive(Clone, Serialize, Deserialize)]
 struct Period {
     #[serde(with = "BigArray")]
@@ -78,12 +78,12 @@ impl Period {
 }
 
 impl MissLog {
-    /// Of a cache that was built at that moment.
+    /// The log of a cache that was built at this time.
     pub fn new(began: f64) -> Self {
         Self { mappings: Vec::new(), lost: 0, left_out: 0, ends: Vec::new(), began }
     }
 
-    /// Takes note of the mappings that there are by now.
+    /// Adds the mappings that exist by now.
     pub fn know_mappings(&mut self, mappings: Vec<PublishedMapping>) {
         for PublishedMapping { pages, len } in mappings {
             let has_room = self.mappings.len() < MAPPINGS_MAX;
@@ -96,7 +96,7 @@ impl MissLog {
         self.mappings.sort_by_key(|mapping| mapping.pages.start);
     }
 
-    /// Counts a miss in the period that has not ended.
+    /// Counts a miss in the present period.
     pub fn add(&mut self, miss: Miss) {
         match self.mappings.iter_mut().find(|mapping| mapping.pages.contains(&miss.page)) {
             Some(mapping) => mapping.add(miss.page - mapping.pages.start, miss.store),
@@ -114,24 +114,24 @@ impl MissLog {
         }
     }
 
-    /// Looks whether it can be drawn, which one that comes from a file need not be; says what is wrong otherwise.
+    /// Checks whether it can be drawn, since it may come from a file.
     pub fn check(&self) -> Result<(), &'static str> {
         let bounds: Vec<f64> = std::iter::once(self.began).chain(self.ends.iter().copied()).collect();
         let is_whole = |mapping: &MappingLog| mapping.periods.len() == bounds.len();
         if !bounds.iter().all(|at| at.is_finite()) || !bounds.is_sorted() {
-            Err("its periods do not follow each other")
+            Err("the periods do not follow each other")
         } else if self.ends.len() >= PERIODS_MAX || self.mappings.len() > MAPPINGS_MAX {
-            Err("it has more periods or mappings than can be")
+            Err("it has too many periods or mappings")
         } else if !self.mappings.iter().all(is_whole) {
-            Err("a mapping of it has more or fewer periods than there were")
+            Err("a mapping has the wrong number of periods")
         } else if !self.mappings.iter().all(MappingLog::has_rows_for_its_file) {
-            Err("the rows of a mapping of it are not those of its file")
+            Err("the rows of a mapping do not match its file")
         } else {
             Ok(())
         }
     }
 
-    /// From when to when each period was.
+    /// The beginning and end of each period.
     pub fn periods(&self) -> impl Iterator<Item = (f64, f64)> {
         std::iter::once(self.began).chain(self.ends.iter().copied()).zip(self.ends.iter().copied())
     }
@@ -203,7 +203,7 @@ impl MappingLog {
         self.ended().map(|period| &period.misses)
     }
 
-    /// The metric R of the misses of each period that has ended; `None` if they were too few to tell.
+    /// The metric R of each ended period; `None` if it had too few misses.
     pub fn randomness(&self, kind: Kind) -> impl Iterator<Item = Option<f64>> {
         const MISSES_MIN: u64 = 10;
         self.ended().map(move |period| {

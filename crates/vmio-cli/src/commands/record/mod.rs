@@ -1,4 +1,4 @@
-//! `vmio record`: what the caches of a command did while it ran, as a page with charts or in a file for `vmio report`.
+//! `vmio record`: records the caches of a command while it runs, as a page with charts or in a file for `vmio report`.
 
 mod charts;
 mod descendants;
@@ -32,33 +32,32 @@ Examples:
   vmio record --out run.html -- my-database --load
   vmio record --out sum.html --interval 0.05 -- vmio sum --cache 64M big.bin
   vmio record --save before.vmio -- my-database --load
-                                         keep it, for vmio report to draw
+                                         save the recording for vmio report
 
-The page has, for each cache of the command and of the processes that it starts: misses, evictions and bytes over time,
-latencies, sizes of requests, what is resident, and the totals. It needs nothing else, not even the net.
+The page shows each cache of the command and of the processes that it starts: misses, evictions and bytes over time, latencies, sizes of
+requests, resident pages, and totals. It needs no other file and no network.
 
-Of caches that are built with CacheBuilder::publish_misses(true) it shows where in each file the misses were, and how random
-they were: R is near 0 for misses that follow each other, and a third for pages at random.
+For caches that are built with CacheBuilder::publish_misses(true) it also shows where in each file the misses were, and how random: R is
+near 0 for misses that follow each other, and a third for random pages.
 
-A cache is recorded from when it was built to its end, however long the interval; one that is open for less than 50 ms may
-be missed.
-If the command fails, so does vmio record, once everything is written. An interrupt ends the recording, not the command.";
+A cache is recorded from its beginning to its end, whatever the interval. A cache that is open for less than 50 ms may be missed. If the
+command fails, vmio record fails, too, after everything is written. Ctrl-C ends the recording, not the command.";
 
-/// Samples are thinned out beyond this number: the interval doubles.
+/// Beyond this number of samples every other one is dropped, and the interval doubles.
 const SAMPLES_MAX: usize = 1024;
 
-/// How often is looked for caches that are new or gone, and for misses: the memory that a cache publishes them in must
-/// have room for those of this time.
+/// How often new and ended caches are looked for, and misses are read: a cache's memory for published misses must have space for those of
+/// this time.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same at first, for commands that end soon; each time is twice as long as the one before.
+/// The first such interval, for commands that end soon; each is twice as long as the one before.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
-/// Run a command, and draw what its caches did.
+/// Run a command, and draw charts of its caches.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("where to").required(true).multiple(true).args(["out", "save"]))]
 pub struct RecordArgs {
-    /// Write the page to this file
+    /// Write a page with charts to this file
     #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
     out: Option<ReportFile>,
     /// Save the recording to this file, for vmio report
@@ -78,11 +77,11 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let shown = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
     if let (Some(page), Some(recording)) = (&args.out, &args.save)
         && page.path() == recording.path()
     {
-        bail!("--out and --save are the same file: the page and the recording need one each");
+        bail!("--out and --save are the same file: choose another for one of them");
     }
     let mut child = watched_command::start(program, arguments)?;
     let mut recorder = Recorder::new(shown, args.interval, SAMPLES_MAX);
@@ -104,11 +103,14 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     };
     let recording = recorder.finish();
     if recording.series.is_empty() {
-        eprintln!("vmio: no cache was seen: the command opened none, or for less than {} ms", LOOK.as_millis());
+        eprintln!(
+            "vmio: no cache was recorded: the command opened none, or only for less than {} ms",
+            LOOK.as_millis()
+        );
     }
     if let Some(file) = &args.save {
         file.write_text(&saved::text(&recording)?)?;
-        eprintln!("the recording is in {}", file.path().display());
+        eprintln!("recording written to {}", file.path().display());
     }
     if let Some(file) = &args.out {
         file.write_text(&page(&[recording]).into_string())?;

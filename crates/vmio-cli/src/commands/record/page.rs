@@ -1,4 +1,4 @@
-//! A recording as one page of HTML that needs nothing else.
+//! A recording as one page of HTML that needs no other file.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use vmio_report::charts::{self as bench_charts, figure};
@@ -24,10 +24,10 @@ pub fn page(recordings: &[Recording]) -> Markup {
             body {
                 @for recording in recordings { (article(recording)) }
                 footer {
-                    "Quantiles are at most a quarter too long. Under way is the mean number at a time: the time that all "
-                    "took together, by the time that passed. Sizes are means over each interval: caches do not count how "
-                    "they are distributed. R is the distance from each miss to the next, by the length of the file: near 0 "
-                    "if they follow each other, 0.33 if they are anywhere. "
+                    "Quantiles are at most a quarter too long. Under way is the mean number at a time: the total time of all, "
+                    "divided by the time of the interval. Sizes are means over each interval: caches do not count their "
+                    "distribution. R is the distance from each miss to the next, divided by the length of the file: near 0 "
+                    "for misses that follow each other, 0.33 for random ones. "
                     "Written by vmio " (env!("CARGO_PKG_VERSION")) "."
                 }
             }
@@ -64,13 +64,13 @@ fn section(series: &Series) -> Markup {
     }
 }
 
-/// What the charts do not show of where misses were.
+/// A note on misses that the charts do not show.
 fn misses_note(misses: Option<&MissLog>) -> Markup {
     html! {
         @match misses {
             None => {
                 p {
-                    "Where in its files this cache missed, and how random that was, it did not publish: build it with "
+                    "This cache does not publish where in its files it missed, and how random that was: build it with "
                     code { "CacheBuilder::publish_misses(true)" } "."
                 }
             },
@@ -88,7 +88,7 @@ fn misses_note(misses: Option<&MissLog>) -> Markup {
     }
 }
 
-/// As `vmio stat` prints them, by the last sample.
+/// The totals of the last sample, as `vmio stat` prints them.
 fn totals(series: &Series) -> String {
     let mut text = Vec::new();
     if let Some((_, last)) = series.samples.last() {
@@ -98,7 +98,7 @@ fn totals(series: &Series) -> String {
     printable(&String::from_utf8_lossy(&text))
 }
 
-/// Without what XML may not have.
+/// The text without characters that XML does not allow.
 fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }

@@ -1,4 +1,4 @@
-//! Watching the caches of a command and of the processes that it starts.
+//! Records the caches of a command and of the processes that it starts.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a recording of so many samples at most, so far apart.
+    /// Begins a recording with at most this number of samples, at this interval.
     pub fn new(command: String, interval: Duration, samples_max: usize) -> Self {
         Self {
             recording: Recording { command, interval, series: Vec::new(), is_full: false },
@@ -42,8 +42,8 @@ impl Recorder {
         self.recording
     }
 
-    /// Looks for caches of a process and of all that descend from it: those that are new, and those that are gone, which
-    /// get their last sample. One that cannot be looked at is passed over: most likely its process has just ended.
+    /// Finds new and ended caches of a process and its descendants; an ended cache gets its last sample. Skips processes that cannot be read:
+    /// most likely they have just ended.
     pub fn look(&mut self, process_id: u32) {
         for id in descendants::of(process_id) {
             if self.readers.iter().all(|reader| reader.process_id() != id)
@@ -58,12 +58,12 @@ impl Recorder {
         self.recording.series.iter_mut().for_each(|series| series.read_misses(false));
     }
 
-    /// Whether the process is still there.
+    /// Whether the process is still running.
     fn look_at(&mut self, reader: &Reader) -> bool {
         let found = reader.pages();
         let has_ended = reader.wait_for_end(Duration::ZERO).unwrap_or(true);
         let pages = match found {
-            // What cannot be read for the moment is not gone.
+            // A process that cannot be read for the moment has not ended.
             Err(_) if !has_ended => return true,
             found => found.unwrap_or_default(),
         };
@@ -88,7 +88,7 @@ impl Recorder {
         !has_ended
     }
 
-    /// Looks for caches, and takes a sample of those that there are.
+    /// Finds caches, and takes a sample of each.
     pub fn sample(&mut self, process_id: u32) {
         self.look(process_id);
         let at = self.began.elapsed().as_secs_f64();
@@ -99,7 +99,7 @@ impl Recorder {
         }
     }
 
-    /// Returns where it stands.
+    /// Returns its index.
     fn add(&mut self, process_id: u32, cache: &Snapshot, source: Option<Source>) -> usize {
         let built = Duration::from_nanos(cache.started_unix_ns).saturating_sub(self.began_unix);
         let built = built.min(self.began.elapsed()).as_secs_f64();
@@ -107,7 +107,7 @@ impl Recorder {
         self.recording.series.len() - 1
     }
 
-    /// Forgets every other sample: as they are totals, nothing that happened is lost. The last one is kept.
+    /// Drops every other sample but the last. Samples are totals, so that no events are lost.
     fn thin_out(&mut self) {
         for series in &mut self.recording.series {
             let last = series.samples.len().saturating_sub(1);

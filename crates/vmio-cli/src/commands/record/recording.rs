@@ -7,7 +7,7 @@ use super::series::Series;
 /// More caches than this are not recorded.
 pub const SERIES_MAX: usize = 256;
 
-/// What was seen of all caches.
+/// The recording of all caches.
 pub struct Recording {
     /// The command line.
     pub command: String,
@@ -15,6 +15,6 @@ pub struct Recording {
     pub interval: Duration,
     /// The caches, in the order in which they were first seen.
     pub series: Vec<Series>,
-    /// Whether there were caches that there was no room for.
+    /// Whether there were more caches than the recording has space for.
     pub is_full: bool,
 }

@@ -15,57 +15,57 @@ use super::series::Series;
 
 const FORMAT: &str = "vmio recording";
 const VERSION: u64 = 1;
-/// Longer lines are not believed.
+/// The longest line of a valid file.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-/// More samples of a cache are not believed.
+/// The most samples of a cache in a valid file.
 const SAMPLES_MAX: u64 = 4096;
 const WORD_BYTES: usize = 8;
 
-/// Why a file is no recording that can be drawn.
+/// Why a file cannot be drawn as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The system does not let us read it.
+    /// The file cannot be read.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// It is something else.
-    #[error("it is not a recording: make one with `vmio record --save FILE -- CMD`")]
+    /// It is not a recording.
+    #[error("it is not a recording: record one with `vmio record --save FILE -- CMD`")]
     NotARecording,
-    /// It was saved by a vmio that writes another format.
-    #[error("it has version {found} of the format, this reads version {VERSION}: use the `vmio` that saved it")]
+    /// It was saved in another version of the format.
+    #[error("it has version {found} of the format, and this vmio reads version {VERSION}: use the vmio that saved it")]
     UnknownVersion {
-        /// The version that it names.
+        /// Its version.
         found: u64,
     },
-    /// Its end is missing.
-    #[error("it was cut off in or behind line {line}: record again, or copy the whole file")]
+    /// The end of the file is missing.
+    #[error("it is cut off at line {line}: record again, or copy the whole file")]
     CutOff {
-        /// The last line that there is something of.
+        /// The last line, which may be incomplete.
         line: u64,
     },
-    /// A line is not what stands there in the format.
-    #[error("line {line} cannot be understood")]
+    /// A line does not have the format's syntax.
+    #[error("line {line} does not have the format of a recording")]
     BadLine {
         /// Its number, from 1 on.
         line: u64,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
-    /// A sample is not one of a cache.
+    /// A sample is not a stat page of a cache.
     #[error("line {line} is not a sample of a cache")]
     BadSample {
         /// Its number, from 1 on.
         line: u64,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: PageError,
     },
-    /// A line says what cannot be.
+    /// A line has an impossible value.
     #[error("line {line}: {what}")]
     Contradiction {
         /// Its number, from 1 on.
         line: u64,
-        /// What cannot be.
+        /// The reason.
         what: &'static str,
     },
 }
@@ -108,7 +108,7 @@ struct CacheLine<'a> {
     misses: Option<&'a MissLog>,
 }
 
-/// A stat page of one core: the words that differ from the sample before, with their indices.
+/// A stat page of one core: the words that differ from the previous sample, with their indices.
 #[derive(Serialize, Deserialize)]
 struct Sample {
     at_s: f64,
@@ -121,7 +121,7 @@ struct End {
     lines: u64,
 }
 
-/// The text of a file with a recording. Caches of which there is no sample are left out.
+/// The text of a recording's file. Caches without a sample are left out.
 pub fn text(recording: &Recording) -> serde_json::Result<String> {
     let caches: Vec<&Series> = recording.series.iter().filter(|series| !series.samples.is_empty()).collect();
     let mut lines = vec![serde_json::to_string(&Head {
@@ -166,10 +166,10 @@ fn words(page: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// The lines of a file. They may come from anywhere, and nothing about them is taken on trust.
+/// The lines of a file, which may come from anywhere and are not trusted.
 struct Lines<F> {
     file: F,
-    /// How many were read.
+    /// The number of lines that were read.
     line: u64,
 }
 
@@ -177,19 +177,19 @@ impl<F: BufRead> Lines<F> {
     fn recording(mut self) -> Result<Recording, RecordingError> {
         let head = self.head()?;
         let interval = Duration::try_from_secs_f64(head.interval_s);
-        let interval = interval.map_err(|_| self.contradiction("there is no such interval"))?;
-        self.ensure(head.caches <= SERIES_MAX as u64, "there are more caches than can be recorded")?;
+        let interval = interval.map_err(|_| self.contradiction("the interval is impossible"))?;
+        self.ensure(head.caches <= SERIES_MAX as u64, "it has more caches than a recording can have")?;
         let series = (0..head.caches).map(|_| self.series()).collect::<Result<_, _>>()?;
         let End { lines } = self.next()?;
-        self.ensure(lines == self.line, "it says that the file has more or fewer lines")?;
+        self.ensure(lines == self.line, "the number of lines does not match the file")?;
         let is_at_end = self.file.fill_buf()?.is_empty();
-        self.ensure(is_at_end, "there is something behind the last line")?;
+        self.ensure(is_at_end, "the file goes on behind its last line")?;
         Ok(Recording { command: head.command, interval, series, is_full: head.is_full })
     }
 
     fn head(&mut self) -> Result<Head, RecordingError> {
         let text = match self.text() {
-            // Of something else, it does not matter how it ends.
+            // If the first line is not a recording's, the file is something else.
             Err(RecordingError::CutOff { .. } | RecordingError::Contradiction { .. }) => {
                 return Err(RecordingError::NotARecording);
             }
@@ -204,8 +204,11 @@ impl<F: BufRead> Lines<F> {
 
     fn series(&mut self) -> Result<Series, RecordingError> {
         let cache: SavedCache = self.next()?;
-        self.ensure(cache.built_s.is_finite() && cache.built_s >= 0.0, "no cache is built at such a time")?;
-        self.ensure((1..=SAMPLES_MAX).contains(&cache.samples), "no cache has so many samples")?;
+        self.ensure(
+            cache.built_s.is_finite() && cache.built_s >= 0.0,
+            "the time when the cache was built is impossible",
+        )?;
+        self.ensure((1..=SAMPLES_MAX).contains(&cache.samples), "the number of samples is impossible")?;
         if let Some(misses) = &cache.misses {
             misses.check().map_err(|what| self.contradiction(what))?;
         }
@@ -222,16 +225,16 @@ impl<F: BufRead> Lines<F> {
         Ok(series)
     }
 
-    /// Brings a stat page up to date, and reads it.
+    /// Applies a sample to a stat page, and reads the page.
     fn sample(&mut self, page: &mut Vec<u8>, after: f64) -> Result<(f64, Snapshot), RecordingError> {
         /// Of a stat page with one core.
         const PAGE_BYTES: usize = 2 * 4096;
         page.resize(PAGE_BYTES, 0);
         let Sample { at_s, words } = self.next()?;
-        self.ensure(at_s.is_finite() && at_s >= after, "the sample is older than what stands before it")?;
+        self.ensure(at_s.is_finite() && at_s >= after, "the sample is older than the one before")?;
         for (index, value) in words {
             let word = page.chunks_exact_mut(WORD_BYTES).nth(index);
-            word.ok_or_else(|| self.contradiction("a stat page has fewer words"))?
+            word.ok_or_else(|| self.contradiction("the sample has more words than a stat page"))?
                 .copy_from_slice(&value.to_le_bytes());
         }
         let cache = Snapshot::parse(page).map_err(|source| RecordingError::BadSample { line: self.line, source })?;
@@ -257,7 +260,7 @@ impl<F: BufRead> Lines<F> {
         self.line += 1;
         match text.pop() {
             Some(b'\n') => Ok(text),
-            _ if read as u64 == LINE_BYTES_MAX => Err(self.contradiction("the line is longer than any can be")),
+            _ if read as u64 == LINE_BYTES_MAX => Err(self.contradiction("the line is too long")),
             _ => Err(RecordingError::CutOff { line: self.line }),
         }
     }

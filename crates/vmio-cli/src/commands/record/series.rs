@@ -1,11 +1,11 @@
-//! A cache over time: samples of its stat page, and its misses where it publishes them.
+//! A cache over time: samples of its stat page, and its misses if it publishes them.
 
 use vmio::telemetry::{Miss, Misses, OpenPage, Reader, Snapshot};
 
 use super::miss_log::MissLog;
 use crate::commands::stat::Interval;
 
-/// Samples closer to each other than this, in seconds, say nothing about rates.
+/// The least distance of samples, in seconds: closer ones say nothing about rates.
 const SHORTEST: f64 = 0.01;
 
 /// A cache over time.
@@ -21,26 +21,26 @@ pub struct Series {
     pub built: f64,
     /// Seconds since the recording began, with the cache at that moment.
     pub samples: Vec<(f64, Snapshot)>,
-    /// Where it missed, if it publishes that.
+    /// Its misses, if it publishes them.
     pub misses: Option<MissLog>,
     /// The cache, until it is gone.
     source: Option<Source>,
 }
 
-/// What is open of a cache. It tells what the cache did to its end, also when its process is gone.
+/// The open stat page and misses of a cache, which remain readable after its process has ended.
 pub struct Source {
     page: OpenPage,
     misses: Option<Misses>,
     read: Vec<Miss>,
 }
 
-/// What a cache did, at the end of an interval.
+/// A cache at the end of an interval.
 pub struct Point {
     /// Seconds since the recording began.
     pub at: f64,
     /// The cache at that moment.
     pub now: Snapshot,
-    /// What it did since the point before.
+    /// Its rates since the previous point.
     pub interval: Interval,
 }
 
@@ -51,7 +51,7 @@ impl From<OpenPage> for Source {
 }
 
 impl Series {
-    /// Of a cache that was built so many seconds after the recording began.
+    /// The series of a cache that was built this number of seconds after the recording began.
     pub fn new(process_id: u32, command: String, cache: &Snapshot, built: f64, source: Option<Source>) -> Self {
         Self {
             process_id,
@@ -65,19 +65,18 @@ impl Series {
         }
     }
 
-    /// Whether it is of that cache of that process. A process that has ended may have left its number to another; when they
-    /// were built tells their caches apart.
+    /// Whether it is the series of that cache of that process. A process number may be used again: then the times of the caches differ.
     pub fn is_of(&self, process_id: u32, cache: &Snapshot) -> bool {
         let own = (self.process_id, self.cache_number, self.started_unix_ns);
         own == (process_id, cache.cache_number, cache.started_unix_ns)
     }
 
-    /// Whether the cache can still do something.
+    /// Whether the cache is still open.
     pub fn is_open(&self) -> bool {
         self.source.is_some()
     }
 
-    /// Looks for the misses of the cache, which it publishes right after it was built, if at all.
+    /// Finds the published misses of the cache, which appear right after it was built, if at all.
     pub fn find_misses(&mut self, reader: &Reader, at: f64) {
         /// In seconds.
         const YOUNG: f64 = 1.0;
@@ -98,14 +97,14 @@ impl Series {
         }
     }
 
-    /// Takes the last sample of a cache that is gone.
+    /// Takes the last sample of an ended cache.
     pub fn end(&mut self, at: f64) {
         self.read_misses(true);
         self.sample(at);
         self.source = None;
     }
 
-    /// Adds a sample; the one before goes, if it was taken just now.
+    /// Adds a sample, which replaces the previous one if that was taken just now.
     pub fn add(&mut self, at: f64, cache: Snapshot) {
         if self.samples.last().is_some_and(|(before, _)| at - before < SHORTEST) {
             self.samples.pop();
@@ -116,12 +115,12 @@ impl Series {
         }
     }
 
-    /// Reads the misses since the last call, so that the cache does not write over them. All there are, if the cache is gone.
+    /// Reads the misses since the last call, before the cache overwrites them; all of them if the cache has ended.
     pub fn read_misses(&mut self, is_gone: bool) {
         let (Some(log), Some(Source { misses: Some(misses), read, .. })) = (&mut self.misses, &mut self.source) else {
             return;
         };
-        // What cannot be read is as good as lost, and the cache counts misses in its totals all the same.
+        // Misses that cannot be read are lost here; the cache counts them in its totals all the same.
         while let Ok(left) = misses.read(read) {
             if read.is_empty() {
                 match left {
@@ -137,7 +136,7 @@ impl Series {
         log.lost = misses.lost();
     }
 
-    /// What happened between each sample and the next, from when the cache was built.
+    /// The rates between each sample and the next, from when the cache was built.
     pub fn points(&self) -> Vec<Point> {
         let (mut before_at, mut before) = (self.built, None);
         let is_first_of_several = |index, at: f64| index == 0 && self.samples.len() > 1 && at - self.built < SHORTEST;

@@ -1,4 +1,4 @@
-//! A program whose heap lies in a file.
+//! `vmio run --heap`: a program whose heap lies in a file.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,12 +9,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use vmio::{Cache, Engine};
 use vmio_heap::{HEAP_BYTES_MIN, HeapEngine, HeapOptions};
 
-/// Takes the names of engines, and lists them.
+/// Parses the name of a heap engine.
 pub(super) fn engine_parser() -> impl TypedValueParser<Value = HeapEngine> {
     PossibleValuesParser::new(HeapEngine::ALL.map(HeapEngine::name)).try_map(|name| name.parse::<HeapEngine>())
 }
 
-/// Has the program's heap served from the file. What it could only say by its end is better said before.
+/// Prepares a command whose heap is served from the file. Fails now for errors that would otherwise end the program.
 pub(super) fn serve(
     command: &mut Command,
     file: &Path,
@@ -23,9 +23,9 @@ pub(super) fn serve(
     engine: HeapEngine,
 ) -> anyhow::Result<()> {
     if heap_bytes.is_some_and(|bytes| bytes < HEAP_BYTES_MIN) {
-        bail!("--heap-size is less than {} MiB", HEAP_BYTES_MIN >> 20);
+        bail!("--heap-size must be at least {} MiB", HEAP_BYTES_MIN >> 20);
     }
-    let file = std::path::absolute(file).with_context(|| format!("no file can be at {}", file.display()))?;
+    let file = std::path::absolute(file).with_context(|| format!("{} is not a path for --heap", file.display()))?;
     let options = HeapOptions::new(&file, cache_bytes);
     let heap_bytes = heap_bytes.map_or(options.clone(), |bytes| options.heap_bytes(bytes)).length();
     try_file(&file, heap_bytes)?;
@@ -44,12 +44,12 @@ pub(super) fn serve(
     Ok(())
 }
 
-/// Makes it as the library will, and takes it away again.
+/// Creates the file as the library will, and removes it again.
 fn try_file(file: &Path, bytes: u64) -> anyhow::Result<()> {
     let created = File::options().write(true).create_new(true).open(file);
-    let advice = "the heap's file is made anew, and gone when the program ends: name one that is not there";
-    let created = created.with_context(|| format!("cannot make {}; {advice}", file.display()))?;
+    let advice = "--heap takes a file that does not exist yet, and that is gone when the program ends";
+    let created = created.with_context(|| format!("cannot create {}; {advice}", file.display()))?;
     let sized = created.set_len(bytes);
     fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
-    sized.with_context(|| format!("{} cannot be {bytes} bytes long; --heap-size sets its length", file.display()))
+    sized.with_context(|| format!("{} cannot be made {bytes} bytes long; choose another --heap-size", file.display()))
 }

@@ -1,4 +1,4 @@
-//! `vmio run`: a program as it is, whose files are mapped through vmio.
+//! `vmio run`: runs an unmodified program with its files mapped through vmio.
 
 mod heap;
 mod log;
@@ -21,125 +21,130 @@ use super::source::warn_of_size;
 
 pub use self::program::CannotRun;
 
-/// There while the kernel module is loaded.
+/// Exists while the kernel module is loaded.
 const DEVICE: &str = "/dev/vmio";
 
 const EXAMPLES: &str = "\
 Examples:
   vmio run --cache 4G --under /data -- my-database --port 4000
+                                       map the files under /data through a cache of 4 GiB
   vmio run --cache 256M --under . --stats -- python3 train.py
-  vmio run --engine kernel --cache 4G --under /data -- my-database
-                                       through the kernel module: the fastest, see its page kernel.md
-  vmio run --mode strict --strict-coverage --under /data -- make backup
-                                       fails if a part of it would run without vmio, and so without the promise
-  vmio run --engine managed --cache 4G --under /data -- my-server --processes 8
-                                       processes that store to the same files
+                                       the same, with a report at the end
   vmio run --cache 256M --under /data --stats --json -- my-database 2> report.json
   vmio run --cache 256M --under /data --verbose -- my-database
-                                       says which mappings are taken, which are left to Linux, and why
+                                       say which mappings are served, which are not, and why
+  vmio run --engine kernel --cache 4G --under /data -- my-database
+                                       use the kernel module, the fastest engine (see docs/kernel.md)
+  vmio run --engine managed --cache 4G --under /data -- my-server --processes 8
+                                       let several processes store to the same files
+  vmio run --cache 4G --under /data --preallocate -- my-database
+                                       allocate sparse files when they are mapped; a full disk is then an error of mmap
 
   vmio run --mode posix --under /data -- my-database
-                                       reads and overwrites of cached data without system calls; see posix.md
-  vmio run --mode strict --under /data -- my-database
-                                       each write is durable and atomic when it returns
+                                       read and overwrite cached data without system calls (see docs/posix.md)
   vmio run --mode posix --cache 4G --under /data -- my-database
-                                       the same, with at most 4 GiB of the files in memory, whatever their size
+                                       the same, with at most 4 GiB of the files in memory
   vmio run --mode posix --cache 4G --when-shared refuse --under /data -- my-database
-                                       a second one that opens a file which the first has in its cache gets EBUSY
+                                       fail with EBUSY on a file that another process has in its cache
   vmio run --mode sync --under /data -- tar xf archive.tar -C /data
                                        every file and name is durable when tar ends
+  vmio run --mode strict --under /data -- my-database
+                                       each write is durable and atomic when it returns
+  vmio run --mode strict --strict-coverage --under /data -- make backup
+                                       the same, and refuse programs that vmio does not cover
 
   vmio run --heap /data/heap --cache 2G -- sort big.txt
-                                       the program's heap lies in a file, of which 2 GiB are in memory
-  vmio run --cache 4G --under /data --preallocate -- my-database
-                                       sparse files get their room when they are mapped, or mmap fails
+                                       put the program's heap into a file, with at most 2 GiB of it in memory
 
-With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
-of each process. All else goes to Linux as ever.
+With --cache and without --mode, vmio serves mappings of regular files under the folders: shared ones, and private ones without write
+access. They become mappings of one vmio cache per process. Linux does everything else.
 
-With --engine managed any number of processes may store to a file and see each other's stores; forks, kills, reads and writes are as
-without vmio. With the others pages are vmio's own. One process at a time may have a file mapped for stores, and nobody else beside it:
-the mmap of the second fails (EAGAIN). What another process writes to it by calls is not seen, and may be lost. A forked child
-does not have its parent's mappings. What a process that is killed has not synced is lost with reader threads. The design page run.md
-lists these differences from Linux.
+With --engine managed, any number of processes may store to a file and see each other's stores. Forks, kills, reads and writes behave
+as without vmio. The other engines keep their own pages, with these differences from Linux:
+  - One process at a time may map a file for stores, and no other process may map it meanwhile: its mmap fails with EAGAIN.
+  - Writes of other processes to a mapped file are not seen, and may be lost.
+  - A forked child does not have its parent's mappings.
+  - With reader threads, a process that is killed loses the stores that it has not synced.
+docs/guides/run.md lists all differences.
 
-The kernel engine takes the module and the right to open /dev/vmio, reader threads the right to handle page faults of system calls
-(CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1), managed nothing; vmio doctor says what there is. Static and setuid programs are
-refused, since the loader does not preload anything into them. Where CMD starts such programs, or programs of Go, they run without
-vmio, and standard error says so once for each process and its forks; --strict-coverage has them refused, and --stats lists them.
+The kernel engine requires the kernel module and the right to open /dev/vmio. Reader threads require the right to handle page faults of
+system calls (CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1). The managed engine requires nothing. `vmio doctor` shows what this machine
+has. vmio refuses to start static and setuid programs, because the loader does not preload libraries into them. If CMD starts such
+programs, or Go programs, they run without vmio, and a message on standard error names each once. --strict-coverage refuses them, and
+--stats lists them.
 
-With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
-own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
-opens the file waits until it is given back. The page posix.md says what is promised.
+With --mode, vmio takes a lease (F_SETLEASE) of a file that is used often and that no other process writes. It then copies reads and
+overwrites from and to a mapping of the file. A lease of your own file requires no privilege. Another process that opens the file waits
+until vmio has returned the lease. docs/posix.md says what the modes promise.
 
-With --mode and --cache the bytes of such files are in a vmio cache of the process's, and misses go past the page cache (Linux 6.14; before, the
-page cache has them, too). It takes userfaultfd, for faults of programs' own code alone, which needs no right. A file is one process's at a
-time: when another opens it, what was written is handed to the kernel first, and the file is Linux's from then on, for both. In mode posix a
-process that is killed loses what it has written since its last fsync.
+With --mode and --cache, the bytes of leased files are in a vmio cache of the process, and misses bypass the page cache (since Linux 6.14;
+before, the page cache has them, too). This requires userfaultfd for faults of the program's own code, which needs no privilege. One
+process at a time has a file in its cache. When another process opens the file, vmio first writes its bytes back. From then on Linux
+serves the file for both. In mode posix, a process that is killed loses its writes since the last fsync.
 
-With --when-shared refuse, CMD and what it starts do not wait when they open such a file of another process's: they get EBUSY. The
-other process hands its bytes over all the same, and has the file in its cache again soon. Programs without the option wait.
+With --when-shared refuse, CMD and its children do not wait when they open such a file: they get EBUSY. The other process writes its bytes
+back all the same, and soon has the file in its cache again. Programs without the option wait.
 
-With --heap, what the program allocates (malloc and its kin) lies in a file that is made anew, loses its name at once and is gone
-when the program ends. The heap is that of CMD and of programs that it becomes, not of those that it starts. A forked child
-gets a copy. No right is needed. The page heap.md has the design and its limits.
+With --heap, the program's allocations (malloc and related functions) lie in a new file. The file loses its name at once and disappears
+when the program ends. This applies to CMD and to programs that it becomes by exec, but not to programs that it starts. A forked child
+gets a copy. No privilege is required. docs/heap.md has the limits.
 
-Exit status: that of CMD; 127 if there is no such program, 126 if it cannot be run with vmio, 1 or 2 if vmio cannot do what it is asked.
+With --mode strict, vmio first replays the logs that dead processes have left in the folders. Every other program that uses such a folder
+in this mode does the same, and so does `vmio recover`.
 
-With --mode strict, what programs that died have left in the logs of the folders is written to their files before CMD is
-started, and by whichever program under the mode uses a folder next; vmio recover does the same.";
+Exit status: the status of CMD; 127 if there is no such program; 126 if it cannot run with vmio; 1 or 2 if vmio itself fails.";
 
-/// Run a program as it is, with its files mapped through vmio.
+/// Run an unmodified program with its files mapped through vmio.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Map files through a vmio cache of so much memory, of each process; with --mode, read and write them through it. A size, a share
-    /// such as 50% of the memory that there is now (in a container: that its cgroup leaves), or auto, which is half of it
+    /// Memory of each process's vmio cache, through which files are mapped or, with --mode, read and written. A size, a percentage of the
+    /// memory that is now available (in a container: within its cgroup), or auto, which is 50%
     #[arg(long, value_parser = parse_cache, required_unless_present = "mode")]
     cache: Option<u64>,
-    /// With --cache and without --mode, who takes the faults
+    /// With --cache and without --mode: the engine that handles page faults
     #[arg(long, value_enum, default_value_t, conflicts_with = "mode")]
     engine: RunEngine,
-    /// Read and overwrite files without system calls, by the kernel's own mappings of them or, with --cache, by frames of the process's own
+    /// Read and overwrite files without system calls: from and to the page cache or, with --cache, the process's vmio cache
     #[arg(long, value_enum)]
     mode: Option<RunMode>,
-    /// With --mode and --cache, what an open does of a file that another process has in its cache
+    /// With --mode and --cache: what an open does with a file that another process has in its cache
     #[arg(long, value_name = "WHAT", value_enum, default_value_t, requires_all = ["mode", "cache"])]
     when_shared: WhenShared,
-    /// With --mode strict, the length of the log that each process has in each folder: no write is longer, and a longer log is
-    /// begun anew less often
+    /// With --mode strict: the length of each process's log in each folder. A longer log needs fewer checkpoints. No write may be longer
+    /// than the log
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M", requires = "mode")]
     log_size: u64,
-    /// Have what the program allocates in this file, which must not be there, with --cache for how much of it is in memory
+    /// Put the program's heap into this file, which must not exist yet; --cache is the part that is in memory
     #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "on_full", "strict_coverage", "verbose", "stats"])]
     heap: Option<PathBuf>,
-    /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
+    /// With --heap: the most that can be allocated; by default 16 times the cache. The file takes disk space only for pages that the program writes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
     heap_size: Option<u64>,
-    /// With --heap, who keeps it within the cache; mmap is a plain shared mapping that only a memory cgroup limits, for comparison
+    /// With --heap: the engine that keeps the heap within the cache. For comparison, mmap is a plain shared mapping without a limit
     #[arg(long, value_name = "ENGINE", value_parser = heap::engine_parser(), default_value = HeapEngine::default().name(), requires = "heap")]
     heap_engine: HeapEngine,
-    /// Map the files under this folder; may be given several times
+    /// Serve the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required_unless_present = "heap")]
     under: Vec<PathBuf>,
-    /// With the engine managed, what a store to a mapping does where the disk is full
+    /// With the managed engine: what a store to a mapping does when the disk is full
     #[arg(long, value_name = "WHAT", value_enum, default_value_t, conflicts_with = "mode")]
     on_full: OnFull,
-    /// Give room on the disk to what CMD maps to be stored to, holes of sparse files above all. A full disk is an error of its mmap (ENOSPC), and
-    /// no SIGBUS at some later store
+    /// Allocate disk space for files that CMD maps for stores, holes of sparse files above all. A full disk is then an error of mmap (ENOSPC)
+    /// instead of a SIGBUS at a later store
     #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
     preallocate: bool,
-    /// Refuse programs that run without vmio and that CMD starts or becomes (EACCES): static ones, setuid ones and those of Go. Else standard
-    /// error has a line for each
+    /// Refuse programs that would run without vmio (EACCES) when CMD starts or becomes them: static, setuid and Go programs. Without this
+    /// option a message on standard error names each
     #[arg(long)]
     strict_coverage: bool,
-    /// Say on standard error what is taken, what is left to Linux, and why
+    /// Print on standard error which mappings and files are served, which are not, and why
     #[arg(long)]
     verbose: bool,
-    /// Say on standard error at the end what was done; nothing for processes that used no file under the folders
+    /// Print a report of each process on standard error at its end, if it used files under the folders
     #[arg(long)]
     stats: bool,
-    /// With --stats, as a JSON object a process
+    /// With --stats: print a JSON object for each process
     #[arg(long, requires = "stats")]
     json: bool,
     /// The program and its arguments
@@ -147,54 +152,54 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// The engines with which system calls find the pages of what they are given.
+/// The engines whose mappings can be passed to system calls.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum RunEngine {
-    /// The kernel module, if it is loaded and may be opened, or else managed
+    /// The kernel module if it is loaded and may be opened, else managed
     #[default]
     Auto,
-    /// The kernel module; each process's cache is memory that is reserved when it maps its first file
+    /// The kernel module; each process reserves the cache's memory when it maps its first file
     Kernel,
-    /// Linux itself, and a thread of each process that keeps to --cache by giving up what was touched longest ago; several processes may
-    /// store to one file, and no right is needed
+    /// Linux mmap, and a thread in each process that evicts the least recently used pages beyond --cache; several processes may store
+    /// to one file, and no privilege is required
     Managed,
-    /// Threads of each process, by userfaultfd: pages are vmio's own, and nothing else writes or evicts them
+    /// Threads of each process, by userfaultfd; pages are vmio's own, and nothing else writes or evicts them
     ReaderThread,
 }
 
-/// What calls about files promise.
+/// The promises of calls on files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RunMode {
-    /// What they promise without vmio
+    /// The same promises as without vmio
     #[default]
     Posix,
     /// Each call that changes a file or a folder is durable when it returns: no fsync is needed
     Sync,
-    /// As sync, and each write is whole or not there after a crash, by a log in the folder .vmio of each folder
+    /// As sync, and each write is atomic across a crash, by a log in the subfolder .vmio of each folder
     Strict,
 }
 
-/// What an open does of a file that another process has to itself.
+/// What an open does with a file that another process has a lease of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum WhenShared {
-    /// It waits until that process has handed over what it has written, and then both use the file by Linux's calls
+    /// It waits until that process has written its bytes back; then Linux serves the file for both
     #[default]
     Wait,
     /// It fails with EBUSY
     Refuse,
 }
 
-/// What a store to a page does for which the disk has no room.
+/// What a store does when the disk has no space for its page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OnFull {
-    /// The program gets SIGBUS, as without vmio, and standard error says why
+    /// The program gets SIGBUS, as without vmio, and a message on standard error says why
     #[default]
     Fail,
-    /// The thread waits until there is room, and standard error says so
+    /// The thread waits until there is space, and a message on standard error says so
     Wait,
 }
 
-/// Runs `vmio run`: becomes the program, if it can.
+/// Runs `vmio run`: becomes the program by exec.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
     let program = program::find(name)?;
@@ -206,14 +211,22 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         return become_program(command, &program);
     }
     let under = args.under.iter().map(|folder| {
-        let canonical = folder.canonicalize().with_context(|| format!("cannot look into {}", folder.display()))?;
-        if canonical.is_dir() { Ok(canonical) } else { bail!("{} is not a folder", folder.display()) }
+        let canonical =
+            folder.canonicalize().with_context(|| format!("cannot open the folder {} of --under", folder.display()))?;
+        if canonical.is_dir() {
+            Ok(canonical)
+        } else {
+            bail!("{} is not a folder: --under takes folders", folder.display())
+        }
     });
     let under = under.collect::<anyhow::Result<Vec<_>>>()?;
     let engine = match (args.on_full, args.engine) {
         (OnFull::Fail, engine) => engine,
         (OnFull::Wait, RunEngine::Auto | RunEngine::Managed) => RunEngine::Managed,
-        (OnFull::Wait, _) => bail!("--on-full wait takes --engine managed, whose pages are Linux's own"),
+        (OnFull::Wait, engine) => {
+            let engine = engine.to_possible_value().context("the engine has no name")?;
+            bail!("--on-full wait requires --engine managed, not {}", engine.get_name())
+        }
     };
     match (args.cache, &args.mode) {
         (Some(bytes), None) => try_cache(engine, bytes)?,
@@ -226,7 +239,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             replayed?;
             log::try_one(folder, args.log_size)?;
         } else if let Err(error) = replayed {
-            // Others may have it in use, whose logs are none of this user's business.
+            // Another user may use the folder, whose logs do not concern this one.
             eprintln!("vmio: warning: {error:#}");
         }
     }
@@ -258,7 +271,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     become_program(command, &program)
 }
 
-/// The program, with a library preloaded.
+/// The command that runs the program with a library preloaded.
 fn command(program: &Path, name: &OsStr, arguments: &[OsString], library: &str) -> anyhow::Result<Command> {
     let library = preload::library(library)?;
     let mut command = Command::new(program);
@@ -267,10 +280,10 @@ fn command(program: &Path, name: &OsStr, arguments: &[OsString], library: &str) 
     Ok(command)
 }
 
-/// The folders as the library takes them.
+/// The folders as the library reads them.
 fn list_of(under: &[PathBuf]) -> anyhow::Result<OsString> {
     let list = env::join_paths(under);
-    list.with_context(|| format!("of the folders {under:?} one has a colon in its path: give it another name"))
+    list.with_context(|| format!("a folder of {under:?} has a colon in its path: rename it, or use a link without one"))
 }
 
 fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {
@@ -278,7 +291,7 @@ fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {
     Err(CannotRun::after(&error, program).into())
 }
 
-/// What the program could only say in the middle of its work is better said before: that no such cache can be had.
+/// Builds such a cache once, to fail before the program starts and not in the middle of its work.
 fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
     let build = |engine| Cache::builder().engine(engine).capacity(bytes).build().map(drop);
     let built = match engine {
@@ -286,9 +299,9 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
         RunEngine::Managed => build(Engine::Managed),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
         RunEngine::Auto => build(Engine::Kernel).or_else(|error| {
-            // Who has the module wants to know why it is not used.
+            // A user who has the module should know why it is not used.
             if Path::new(DEVICE).exists() {
-                eprintln!("vmio run: without the kernel module: {error}");
+                eprintln!("vmio run: not using the kernel module: {error}");
             }
             build(Engine::Managed)
         }),
@@ -296,10 +309,10 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }
 
-/// The same of the frames that files are copied from and to. Misses are the copies' own, so that handlers of signals can see to them.
+/// The same for the frames of --mode. The SIGBUS engine handles misses in the thread that copies, and so in signal handlers, too.
 fn try_frames(bytes: u64) -> anyhow::Result<()> {
     let built = Cache::builder().engine(Engine::Sigbus).capacity(bytes).build().map(drop);
     built.context(
-        "cannot build the cache (--cache sets its size, and without it files are copied from and to the page cache; `vmio doctor` says what is missing)",
+        "cannot build the cache (--cache sets its size; without it reads and writes use the page cache; `vmio doctor` says what is missing)",
     )
 }

@@ -1,4 +1,4 @@
-//! The library that is preloaded, and how the loader is told of it.
+//! The preloaded library, and LD_PRELOAD.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,30 +12,30 @@ pub const LIBRARY: &str = "libvmio_posix.so";
 /// Serves the program's heap.
 pub const HEAP_LIBRARY: &str = "libvmio_heap_preload.so";
 
-/// Where it is: see [`places`].
+/// The path of a library: see [`places`].
 pub fn library(name: &str) -> anyhow::Result<PathBuf> {
-    let command = env::current_exe().context("cannot tell where this command is")?;
-    let folder = command.parent().context("this command is in no folder")?;
+    let command = env::current_exe().context("cannot find the path of this command")?;
+    let folder = command.parent().context("the path of this command has no folder")?;
     let places = places(folder, name);
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let places = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        bail!("{name} is missing: it is at none of {places} (`make install` puts it there)");
+        bail!("cannot find {name} in any of {places}: `make install` installs it");
     };
     let found = found.canonicalize().with_context(|| format!("cannot find {}", found.display()))?;
-    // The loader would take such a path for a list.
+    // The loader would read such a path as a list.
     if found.as_os_str().as_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
-        bail!("the loader preloads nothing whose path has a space or a colon in it: {}", found.display());
+        bail!("the loader cannot preload {}: its path has a space or a colon; install vmio elsewhere", found.display());
     }
     Ok(found)
 }
 
-/// Where cargo builds it, first in the folder that it never leaves out of date; beside the command; or, as it is installed, in
-/// the `lib/vmio` beside the command's folder.
+/// The places where a library may be: cargo's folder of dependencies, which is always up to date, the command's folder, and the installed
+/// `lib/vmio` beside the command's folder.
 fn places(folder: &Path, name: &str) -> [PathBuf; 3] {
     [folder.join("deps").join(name), folder.join(name), folder.join("../lib/vmio").join(name)]
 }
 
-/// The list of what is preloaded, with the library before what was there.
+/// The value of LD_PRELOAD, with the library before the present libraries.
 pub fn before(library: &Path, present: Option<OsString>) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(present) = present.filter(|present| !present.is_empty()) {

@@ -1,17 +1,17 @@
-//! What a cache has done between two samples.
+//! The rates of a cache between two samples.
 
 use vmio::telemetry::{Histogram, Snapshot};
 
 /// Rates of a cache over an interval.
 #[derive(Clone)]
 pub struct Interval {
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
     /// Misses by loads and stores.
     pub misses_per_s: f64,
     /// Touches of pages that were still in memory.
-    pub soft_misses_per_s: f64,
-    /// Stores to resident pages that were protected.
+    pub minor_faults_per_s: f64,
+    /// Stores to resident pages that were write-protected.
     pub write_protect_faults_per_s: f64,
     /// Pages evicted.
     pub evictions_per_s: f64,
@@ -25,11 +25,11 @@ pub struct Interval {
     pub writes_per_s: f64,
     /// TLB shootdowns.
     pub shootdowns_per_s: f64,
-    /// Misses under way at a time, on average: by Little's law the time that they took together, per time.
+    /// Mean number of misses under way at a time: by Little's law their total time, divided by the interval.
     pub misses_under_way: f64,
-    /// Write requests under way at a time, on average.
+    /// Mean number of write requests under way at a time.
     pub writes_under_way: f64,
-    /// How long the misses of the interval took.
+    /// The latencies of the interval's misses.
     pub miss: Histogram,
 }
 
@@ -48,7 +48,7 @@ impl Interval {
         Interval {
             seconds,
             misses_per_s: rate(|cache| cache.stats.load_misses.saturating_add(cache.stats.store_misses)),
-            soft_misses_per_s: rate(|cache| cache.stats.soft_misses),
+            minor_faults_per_s: rate(|cache| cache.stats.minor_faults),
             write_protect_faults_per_s: rate(|cache| cache.stats.write_protect_faults),
             evictions_per_s: rate(|cache| cache.stats.evicted_clean.saturating_add(cache.stats.evicted_dirty)),
             read_bytes_per_s: rate(|cache| cache.stats.read_bytes),

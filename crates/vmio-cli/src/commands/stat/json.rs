@@ -1,4 +1,4 @@
-//! A sample as an object: bytes, counts and nanoseconds, nothing rounded.
+//! A sample as a JSON object: bytes, counts and nanoseconds, not rounded.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ fn rates(interval: &Interval) -> Value {
     json!({
         "seconds": interval.seconds,
         "misses_per_s": interval.misses_per_s,
-        "soft_misses_per_s": interval.soft_misses_per_s,
+        "minor_faults_per_s": interval.minor_faults_per_s,
         "write_protect_faults_per_s": interval.write_protect_faults_per_s,
         "evictions_per_s": interval.evictions_per_s,
         "read_bytes_per_s": interval.read_bytes_per_s,
@@ -78,7 +78,7 @@ fn rates(interval: &Interval) -> Value {
     })
 }
 
-/// Quantiles are null where nothing was timed.
+/// Quantiles are null if nothing was timed.
 fn latency(histogram: &Histogram) -> Value {
     json!({
         "count": histogram.count(),

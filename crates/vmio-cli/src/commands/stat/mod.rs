@@ -1,4 +1,4 @@
-//! `vmio stat`: what the caches of a running process do.
+//! `vmio stat`: prints the counts of a running process's caches.
 
 mod interval;
 mod json;
@@ -27,32 +27,32 @@ pub use text::{format_latency, write_totals};
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio stat 4711                         totals of every cache since it was built
-  vmio stat $(pgrep my-database) --watch what happens in each second, until the process ends
-  vmio stat 4711 --watch 0.2             five times a second
+  vmio stat 4711                         print the totals of every cache since it was built
+  vmio stat $(pgrep my-database) --watch print the rates of each second, until the process ends
+  vmio stat 4711 --watch 0.2             print them five times a second
   vmio stat 4711 --watch --json | jq -c '.caches[] | .interval.misses_per_s'
   vmio stat 4711 --prometheus 127.0.0.1:9464
-                                         for Prometheus to scrape, under /metrics, until the process ends
+                                         serve /metrics to Prometheus until the process ends
   vmio stat 4711 --prometheus - > /var/lib/node_exporter/vmio.prom
-                                         once, for the textfile collector of node_exporter
+                                         print them once, for the textfile collector of node_exporter
 
-The process need not be told and is not slowed down: its caches count in memory that others may read. To look takes
-the right to trace it: the same user, or CAP_SYS_PTRACE. Quantiles are at most a quarter too long.";
+The process needs no option for this and is not slowed down: its caches keep their counts in shared memory. Reading them requires the
+right to trace the process: the same user, or CAP_SYS_PTRACE. Quantiles are at most a quarter too long.";
 
-/// Show what the caches of a running process hold and do.
+/// Show the contents and counts of a running process's caches.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatArgs {
-    /// The process that uses the library
+    /// The number of the process
     #[arg(value_name = "PID", value_parser = parse_process_id)]
     process_id: u32,
-    /// Print a line for each cache every so many seconds (1 if not given) until the process ends
+    /// Print a line for each cache at this interval (default: 1 second) until the process ends
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_interval)]
     watch: Option<Duration>,
-    /// Print an object for each sample, one a line
+    /// Print a JSON object for each sample, on a line of its own
     #[arg(long)]
     json: bool,
-    /// Serve the totals in Prometheus's text format at http://ADDRESS/metrics until the process ends, or print them once (-)
+    /// Serve the totals to Prometheus at http://ADDRESS/metrics until the process ends; with -, print them once
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["watch", "json"])]
     prometheus: Option<MetricsTarget>,
 }
@@ -64,7 +64,7 @@ pub fn run(args: &StatArgs) -> anyhow::Result<()> {
     let command = command_name(id);
     let Some(first) = Sample::take(&reader)? else { bail!("process {id} has ended") };
     if first.caches.is_empty() {
-        bail!("process {id} ({command}) does not use vmio: it has no cache open");
+        bail!("process {id} ({command}) does not use vmio: it has no open cache");
     }
     if let Some(MetricsTarget::Address(address)) = &args.prometheus {
         return scrape_endpoint::serve(address, &reader);
@@ -116,19 +116,20 @@ fn watch(
     Ok(())
 }
 
-/// The name that the kernel has for a process; empty if there is none. A process may call itself anything, also what moves
-/// the cursor: that is not in it.
+/// The kernel's name of a process; empty if there is none. Control characters, which could move the cursor, are replaced.
 pub fn command_name(process_id: u32) -> String {
     let name = fs::read(format!("/proc/{process_id}/comm")).unwrap_or_default();
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}")
 }
 
-/// Parses a process's number.
+/// Parses the number of a process.
 pub fn parse_process_id(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(id @ 1..) => Ok(id),
-        _ => Err(format!("{text:?} is no process's number: `pgrep {text}` prints those of a program")),
+        _ => Err(format!(
+            "{text:?} is not the number of a process: `pgrep {text}` prints the numbers of a program's processes"
+        )),
     }
 }
 

@@ -7,15 +7,15 @@ use vmio::telemetry::{Histogram, Snapshot};
 
 use super::priorities::resident_by_priority;
 
-/// The type of what [`exposition`] makes.
+/// The content type of [`exposition`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Where metrics go.
+/// The target of the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsTarget {
     /// Standard output, once.
     StandardOutput,
-    /// Whoever asks at an address with a port.
+    /// A server at an address with a port.
     Address(String),
 }
 
@@ -25,15 +25,18 @@ impl From<&str> for MetricsTarget {
     }
 }
 
-/// What the counters count, by their names. One that is not here came with a later version of the stat page.
+/// The help texts of the counters by name. A counter that is not here came with a later version of the stat page.
 const COUNTERS: &[(&str, &str)] = &[
     ("load_misses", "Loads that found their page absent."),
     ("store_misses", "Stores that found their page absent."),
-    ("soft_misses", "Touches of a page that was out of sight but still in memory."),
-    ("write_protect_faults", "Stores that found their page resident but protected."),
-    ("fresh_fills", "Misses filled with zeros because the range was advised fresh."),
-    ("read_ahead_pages", "Pages brought in beside a missed one."),
-    ("fault_waits", "Times that a fault waited for another thread's work on the page."),
+    (
+        "minor_faults",
+        "Touches of a page that was inactive (in memory, but unmapped), or mapped at another address only.",
+    ),
+    ("write_protect_faults", "Stores to resident pages that were write-protected."),
+    ("fresh_fills", "Misses that were filled with zeros because their range was marked fresh."),
+    ("read_ahead_pages", "Pages read ahead of a missed one."),
+    ("fault_waits", "Faults that waited for another thread's work on the page."),
     ("reads", "Read requests to the backings."),
     ("read_bytes", "Bytes read from the backings."),
     ("writes", "Write requests to the backings."),
@@ -41,7 +44,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("helped_writes", "Write requests done by a faulting thread."),
     ("evicted_clean", "Pages evicted without a write."),
     ("evicted_dirty", "Pages evicted right after a write."),
-    ("direct_reclaims", "Times that a faulting thread had to evict by itself."),
+    ("direct_reclaims", "Faulting threads that had to evict pages themselves."),
     ("shootdowns_evict", "TLB shootdowns of eviction."),
     ("shootdowns_write_back", "TLB shootdowns of write-back and sync."),
     ("shootdowns_store", "TLB shootdowns of stores to protected pages."),
@@ -49,37 +52,39 @@ const COUNTERS: &[(&str, &str)] = &[
     ("write_errors", "Pages that could not be written, each attempt counted."),
     ("drop_failures", "Mappings whose last sync failed while they were dropped."),
     ("timed_misses", "Misses whose parts were timed."),
-    ("handler_ns", "Of the misses whose parts were timed: time in the handler."),
+    ("handler_ns", "Of the timed misses: time in the handler."),
     ("budget_ns", "Of that: getting a page of the budget."),
     ("read_ns", "Of that: reading."),
-    ("install_ns", "Of that: making the page visible."),
-    ("moved_spans", "Spans of 2 MiB that came in as one huge page."),
-    ("recycled_spans", "Spans whose huge page was used for the next one."),
-    ("fetched_pages", "Pages brought in by asynchronous misses, through io_uring."),
+    ("install_ns", "Of that: mapping the page."),
+    ("moved_spans", "Spans of 2 MiB that were read into one huge page."),
+    ("recycled_spans", "Spans whose huge page was reused for the next one."),
+    ("fetched_pages", "Pages read by asynchronous misses, through io_uring."),
 ];
 
 /// Every metric of all caches of a process, with its help and type.
 pub fn exposition(process_id: u32, caches: &[Snapshot]) -> String {
     let mut text = Exposition { process_id, caches, text: String::new() };
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES as u64);
-    text.gauge("capacity_bytes", "Memory that pages, page tables and page words may take.", |cache| {
+    text.gauge("capacity_bytes", "Memory for pages, page tables and page words.", |cache| {
         bytes(cache.stats.capacity_pages)
     });
-    text.gauge("resident_bytes", "Pages in memory or on their way in.", |cache| bytes(cache.stats.resident_pages));
+    text.gauge("resident_bytes", "Pages in memory or being read.", |cache| bytes(cache.stats.resident_pages));
     text.by_priority("resident_by_priority_bytes", "Resident pages of each eighth of the priorities; 255 goes first.");
     text.gauge("table_bytes", "Page tables and page words.", |cache| bytes(cache.stats.table_pages));
     text.gauge("dirty_bytes", "Resident pages that are newer than the device.", |cache| bytes(cache.stats.dirty_pages));
-    text.gauge("free_bytes", "Memory of the capacity that nobody uses.", |cache| bytes(cache.stats.free_pages));
+    text.gauge("free_bytes", "Unused memory of the capacity.", |cache| bytes(cache.stats.free_pages));
     text.gauge("pinned_bytes", "Pages held by pins.", |cache| bytes(cache.stats.pinned_pages));
     text.gauge("mappings", "Open mappings.", |cache| cache.mappings);
-    text.gauge("mapped_bytes", "Their lengths.", |cache| cache.mapped_bytes);
+    text.gauge("mapped_bytes", "Total length of the open mappings.", |cache| cache.mapped_bytes);
     text.gauge("start_time_seconds", "When the cache was built, since 1970.", |cache| seconds(cache.started_unix_ns));
     text.counters();
-    text.histogram("miss_latency_seconds", "From the claim of a missed page until it is visible.", |cache| &cache.miss);
+    text.histogram("miss_latency_seconds", "From the claim of a missed page until it is mapped.", |cache| &cache.miss);
     let sampling = caches.first().map_or(1, |cache| cache.read_sampling);
     text.histogram("read_latency_seconds", &format!("One read request in {sampling}."), |cache| &cache.read);
-    text.histogram("write_latency_seconds", "Write requests, with settling their pages.", |cache| &cache.write);
-    text.histogram("sync_latency_seconds", "Syncs, with the flush of the device.", |cache| &cache.sync);
+    text.histogram("write_latency_seconds", "Write requests, including the handling of their pages.", |cache| {
+        &cache.write
+    });
+    text.histogram("sync_latency_seconds", "Syncs, including the flush of the device.", |cache| &cache.sync);
     text.text
 }
 
@@ -113,7 +118,7 @@ impl<'a> Exposition<'a> {
         let Some(first) = caches.first() else { return };
         for (index, (name, _)) in first.counters().enumerate() {
             let help = COUNTERS.iter().find(|(known, _)| *known == name).map_or("See the stat page.", |(_, help)| help);
-            // Prometheus has seconds.
+            // Prometheus uses seconds.
             let (metric, is_time) = match name.strip_suffix("_ns") {
                 Some(name) => (format!("timed_miss_{name}_seconds_total"), true),
                 None => (format!("{name}_total"), false),

@@ -1,4 +1,4 @@
-//! A web server with one page, for Prometheus to scrape. It answers one request at a time, and waits for nobody long.
+//! A web server with one page for Prometheus. It answers one request at a time, with a short timeout.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,14 +10,14 @@ use vmio::telemetry::Reader;
 use super::prometheus::{CONTENT_TYPE, exposition};
 use super::sample::Sample;
 
-/// How often connections are looked for while the process lives.
+/// How often connections are accepted while the process runs.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// A request that has not come in, or an answer that has not gone out, by then is given up.
+/// The timeout of a request and of its answer.
 const DEADLINE: Duration = Duration::from_secs(2);
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// What to say to a request.
+/// The answer to a request.
 struct Answer {
     status: &'static str,
     body: String,
@@ -31,19 +31,20 @@ impl Answer {
 
 /// Serves a process's caches at an address until the process ends.
 pub fn serve(address: &str, reader: &Reader) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot serve at {address}: give an address and a free port, as in 127.0.0.1:9464"))?;
+    let listener = TcpListener::bind(address).with_context(|| {
+        format!("cannot serve at {address}: give an address of this machine and a free port, as in 127.0.0.1:9464")
+    })?;
     listener.set_nonblocking(true)?;
     eprintln!("serving http://{}/metrics until process {} ends", listener.local_addr()?, reader.process_id());
     while !reader.wait_for_end(PATIENCE)? {
         match listener.accept() {
             Ok((stream, peer)) => {
                 if let Err(error) = answer(stream, reader) {
-                    tracing::debug!(%peer, %error, "a scrape was given up");
+                    tracing::debug!(%peer, %error, "a scrape failed");
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!(%error, "a connection could not be accepted"),
+            Err(error) => tracing::warn!(%error, "cannot accept a connection"),
         }
     }
     Ok(())
@@ -106,7 +107,7 @@ fn receive(stream: &mut TcpStream) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a request is one for the metrics; `None` if its end has not come.
+/// Whether a request is for the metrics; `None` if it is incomplete.
 fn check(request: &[u8]) -> Option<Result<(), &'static str>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);

@@ -1,4 +1,4 @@
-//! Samples for people to read.
+//! Samples as text.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use vmio_report::size::format_size;
 use super::interval::Interval;
 use super::priorities::resident_by_priority;
 
-/// Writes what every cache holds and has done.
+/// Writes the contents and counts of every cache.
 pub fn write_totals(output: &mut impl Write, process_id: u32, command: &str, caches: &[Snapshot]) -> io::Result<()> {
     writeln!(output, "process {process_id} ({command})")?;
     caches.iter().try_for_each(|cache| write_cache(output, cache))
@@ -38,7 +38,7 @@ fn write_cache(output: &mut impl Write, cache: &Snapshot) -> io::Result<()> {
 
     let by_access = format!("by loads {}, by stores {}", stats.load_misses, stats.store_misses);
     line("misses", sum(&[stats.load_misses, stats.store_misses]), by_access)?;
-    line("soft misses", sum(&[stats.soft_misses]), String::new())?;
+    line("minor faults", sum(&[stats.minor_faults]), String::new())?;
     line("write-protect faults", sum(&[stats.write_protect_faults]), String::new())?;
     line("waits for a page", sum(&[stats.fault_waits]), String::new())?;
     line("read-ahead pages", sum(&[stats.read_ahead_pages]), String::new())?;
@@ -84,7 +84,7 @@ pub fn write_header(output: &mut impl Write) -> io::Result<()> {
         "misses/s",
         "p50",
         "p99",
-        "soft/s",
+        "minor/s",
         "in MB/s",
         "out MB/s",
         "evict/s",
@@ -95,7 +95,7 @@ pub fn write_header(output: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Writes what a cache did in an interval, in one line.
+/// Writes the rates of a cache in an interval, in one line.
 pub fn write_interval(output: &mut impl Write, cache: &Snapshot, interval: &Interval) -> io::Result<()> {
     let share = |pages: u64| format!("{:.1}%", 100.0 * pages as f64 / cache.stats.capacity_pages as f64);
     let quantile = |share| quantile(&interval.miss, share);
@@ -106,7 +106,7 @@ pub fn write_interval(output: &mut impl Write, cache: &Snapshot, interval: &Inte
         interval.misses_per_s,
         quantile(0.5),
         quantile(0.99),
-        interval.soft_misses_per_s,
+        interval.minor_faults_per_s,
         interval.read_bytes_per_s / 1e6,
         interval.written_bytes_per_s / 1e6,
         interval.evictions_per_s,
@@ -147,7 +147,7 @@ fn format_time(time: Duration) -> String {
     }
 }
 
-/// How long ago that was; nothing if the clock has been set back since.
+/// The time since then; zero if the clock has been set back since.
 fn age(unix_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_nanos(unix_ns))

@@ -18,7 +18,7 @@ const ROWS_MAX: usize = 8;
 /// Columns of the names and values in front of the sparklines.
 const METRIC_WIDTHS: [u16; 2] = [18, 12];
 
-/// Something that is drawn over time.
+/// A value that is drawn over time.
 struct Metric {
     name: &'static str,
     value: fn(&Interval) -> f64,
@@ -27,7 +27,7 @@ struct Metric {
 
 const METRICS: [Metric; 8] = [
     Metric { name: "misses/s", value: |interval| interval.misses_per_s, format: count },
-    Metric { name: "soft misses/s", value: |interval| interval.soft_misses_per_s, format: count },
+    Metric { name: "minor faults/s", value: |interval| interval.minor_faults_per_s, format: count },
     Metric { name: "evictions/s", value: |interval| interval.evictions_per_s, format: count },
     Metric { name: "read MB/s", value: |interval| interval.read_bytes_per_s, format: megabytes },
     Metric { name: "written MB/s", value: |interval| interval.written_bytes_per_s, format: megabytes },
@@ -148,7 +148,7 @@ fn render_metric(metric: &Metric, cache: &CacheView, area: Rect, buffer: &mut Bu
     Sparkline::default().data(values).render(graph, buffer);
 }
 
-/// Where the budget is.
+/// The use of the budget.
 fn render_memory(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
     const BAR: usize = 40;
     let stats = &cache.now.stats;
@@ -167,7 +167,7 @@ fn render_memory(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What is resident, by priority: a bar for the share of each class, and its pages.
+/// The resident pages by priority: a bar for the share of each class, and its pages.
 fn render_priorities(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
     const BARS: [&str; 9] = ["", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
     let [mut names, mut amounts] = ["by priority", ""].map(|name| format!("{name:<18}"));
@@ -187,7 +187,7 @@ fn quantile(interval: &Interval, share: f64) -> f64 {
     interval.miss.quantile_ns(share).unwrap_or(0) as f64
 }
 
-/// No miss took no time at all: zero is for none.
+/// Zero stands for no miss: every miss takes time.
 fn latency(ns: f64) -> String {
     format_latency((ns > 0.0).then_some(ns as u64))
 }

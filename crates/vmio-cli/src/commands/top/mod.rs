@@ -1,4 +1,4 @@
-//! `vmio top`: a dashboard of what caches do.
+//! `vmio top`: a dashboard of caches in the terminal.
 
 mod dashboard;
 mod processes;
@@ -21,36 +21,36 @@ use super::stat::{parse_interval, parse_process_id};
 
 const EXAMPLES: &str = "\
 Examples:
-  vmio top                       every cache of every process of this user
-  vmio top 4711                  those of one process, until it ends
-  vmio top 4711 --interval 0.2   five frames a second
-  vmio top 4711 --once           one frame, as text, of what happens within a second
+  vmio top                       watch the caches of all processes of this user
+  vmio top 4711                  watch the caches of one process, until it ends
+  vmio top 4711 --interval 0.2   draw five frames a second
+  vmio top 4711 --once           print one frame as text, with the rates of one second
 
 Keys: up and down choose a cache, p stops and resumes, q ends.
 
-\"under way\" is the mean number at a time: the time that all misses (or writes) of the interval took, divided by it.
-Quantiles are at most a quarter too long. To look at a process takes the right to trace it, as for vmio stat.";
+\"under way\" is the mean number of misses (or writes) at a time: their total time in the interval, divided by the interval.
+Quantiles are at most a quarter too long. As for vmio stat, watching a process requires the right to trace it.";
 
-/// How often keys and ends of processes are looked for.
+/// How often keys and ends of processes are checked.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Watch what caches do on a dashboard in the terminal.
+/// Watch caches on a dashboard in the terminal.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// The process to watch; all of this user that have caches if not given
+    /// The process to watch (default: all processes of this user that have caches)
     #[arg(value_name = "PID", value_parser = parse_process_id)]
     process_id: Option<u32>,
     /// Seconds between two frames
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one frame as text, and end
+    /// Print one frame as text and exit
     #[arg(long)]
     once: bool,
 }
 
-/// What a key asks for.
-enum Wish {
+/// The action of a key.
+enum Action {
     Quit,
     Redraw,
 }
@@ -69,11 +69,13 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     if !io::stdout().is_terminal() {
-        bail!("standard output is no terminal: `vmio top --once` prints a frame, `vmio stat --watch` lines");
+        bail!(
+            "standard output is not a terminal: use `vmio top --once` for one frame, or `vmio stat --watch` for lines"
+        );
     }
     let mut screen = Screen::open()?;
     let outcome = watch(&mut screen, &mut processes, &mut view);
-    // Whatever is to be said is said where it stays to be read.
+    // Messages are printed after the screen is restored, so that they stay readable.
     drop(screen);
     outcome?;
     if let Some(process) = processes.watched_has_ended() {
@@ -82,7 +84,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws until somebody asks to quit, or the only process has ended.
+/// Draws frames until the user quits, or the only process has ended.
 fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> anyhow::Result<()> {
     let mut next = Instant::now() + view.interval();
     loop {
@@ -93,9 +95,9 @@ fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> any
                 break;
             }
             if event::poll(left.min(PATIENCE))? {
-                match wish(&event::read()?, view) {
-                    Some(Wish::Quit) => return Ok(()),
-                    Some(Wish::Redraw) => screen.draw(&Dashboard::new(view))?,
+                match action(&event::read()?, view) {
+                    Some(Action::Quit) => return Ok(()),
+                    Some(Action::Redraw) => screen.draw(&Dashboard::new(view))?,
                     None => {}
                 }
             }
@@ -110,18 +112,18 @@ fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> any
     }
 }
 
-fn wish(event: &Event, view: &mut View) -> Option<Wish> {
+fn action(event: &Event, view: &mut View) -> Option<Action> {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
-        return matches!(event, Event::Resize(..)).then_some(Wish::Redraw);
+        return matches!(event, Event::Resize(..)).then_some(Action::Redraw);
     };
     match code {
-        // In raw mode no signal comes of it.
-        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Some(Wish::Quit),
-        KeyCode::Char('q') | KeyCode::Esc => return Some(Wish::Quit),
+        // In raw mode Ctrl-C is not a signal.
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Some(Action::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => return Some(Action::Quit),
         KeyCode::Char('p') => view.toggle_pause(),
         KeyCode::Up => view.choose_previous(),
         KeyCode::Down => view.choose_next(),
         _ => return None,
     }
-    Some(Wish::Redraw)
+    Some(Action::Redraw)
 }

@@ -1,4 +1,4 @@
-//! Whom the dashboard watches: one process, or all of this user that have caches.
+//! The processes that the dashboard watches: one, or all of this user that have caches.
 
 use std::fs;
 use std::io;
@@ -17,9 +17,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// The processes that are watched, with the last sample of each.
 pub struct Processes {
     watched: Vec<Watched>,
-    /// If one was asked for.
+    /// The process that was asked for, if any.
     only: Option<u32>,
-    /// What to call it once it has ended.
+    /// Its description, for after it has ended.
     ended: Option<String>,
     searched: Instant,
 }
@@ -31,7 +31,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// `None` if it has ended, or uses no cache.
+    /// `None` if it has ended, or has no cache.
     fn open(process_id: u32) -> anyhow::Result<Option<Self>> {
         let reader = Reader::open(process_id)?;
         let command = command_name(process_id);
@@ -45,12 +45,12 @@ impl Watched {
 }
 
 impl Processes {
-    /// The process asked for, or all that there are; it is an error if there is nothing to watch.
+    /// The process that was asked for, or all processes with caches; fails if there is none.
     pub fn find(only: Option<u32>) -> anyhow::Result<Self> {
         let watched = match only {
             Some(id) => match Watched::open(id)? {
                 Some(process) => vec![process],
-                None => bail!("process {id} ({}) does not use vmio: it has no cache open", command_name(id)),
+                None => bail!("process {id} ({}) does not use vmio: it has no open cache", command_name(id)),
             },
             None => Vec::new(),
         };
@@ -58,7 +58,7 @@ impl Processes {
         if only.is_none() {
             processes.search()?;
             if processes.watched.is_empty() {
-                bail!("no process of this user has a cache open; `vmio top PID` watches one of another user's");
+                bail!("no process of this user has an open cache: give the PID of another user's process");
             }
         }
         Ok(processes)
@@ -70,7 +70,7 @@ impl Processes {
         while let Some(process) = self.watched.get_mut(index) {
             let id = process.reader.process_id();
             let sample = match Sample::take(&process.reader) {
-                // Of many, the others are worth seeing still.
+                // The other processes are still worth watching.
                 Err(error) if self.only.is_none() => Err(error.to_string()),
                 sample => sample?.ok_or_else(|| "it has ended".to_owned()),
             };
@@ -94,12 +94,12 @@ impl Processes {
         Ok(())
     }
 
-    /// The process that was asked for, if an update has found it gone.
+    /// The process that was asked for, if an update has found that it has ended.
     pub fn watched_has_ended(&self) -> Option<&str> {
         self.only.and(self.ended.as_deref())
     }
 
-    /// Whether that process has ended, at this moment.
+    /// Whether that process has ended by now.
     pub fn has_watched_ended(&self) -> Result<bool, ReadError> {
         match (self.only, self.watched.first()) {
             (Some(_), Some(process)) => process.reader.wait_for_end(Duration::ZERO),
@@ -107,7 +107,7 @@ impl Processes {
         }
     }
 
-    /// Finds processes of this user that are not watched yet. One that cannot be looked at is passed over.
+    /// Finds processes of this user that are not watched yet. Skips those that cannot be read.
     fn search(&mut self) -> anyhow::Result<()> {
         self.searched = Instant::now();
         for id in own_processes().context("cannot list the processes in /proc")? {

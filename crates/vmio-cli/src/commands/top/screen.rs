@@ -1,4 +1,4 @@
-//! The terminal while the dashboard has it.
+//! The terminal while it shows the dashboard.
 
 use std::io::{self, Stdout};
 
@@ -12,19 +12,19 @@ use vmio_report::cleanup::Cleanup;
 
 use super::dashboard::Dashboard;
 
-/// The terminal's other screen, without echo; the terminal is as before when this drops or a signal ends the command.
+/// The terminal's alternate screen, without echo. The terminal is restored when this drops or a signal ends the command.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     _restore: Cleanup,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to the alternate screen.
     pub fn open() -> anyhow::Result<Self> {
         let restore = Cleanup::register(give_back)?;
-        enable_raw_mode().context("cannot take the terminal")?;
-        execute!(io::stdout(), EnterAlternateScreen).context("cannot take the terminal")?;
-        let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context("cannot take the terminal")?;
+        enable_raw_mode().context("cannot set up the terminal")?;
+        execute!(io::stdout(), EnterAlternateScreen).context("cannot set up the terminal")?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context("cannot set up the terminal")?;
         Ok(Self { terminal, _restore: restore })
     }
 
@@ -35,7 +35,7 @@ impl Screen {
     }
 }
 
-/// Errors have nowhere to go: if the terminal is gone, so is who would read of it.
+/// Ignores errors: if the terminal is gone, nobody would read them.
 fn give_back() {
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);

@@ -1,4 +1,4 @@
-//! What the dashboard shows: the caches with their past, and which of them is chosen.
+//! The state of the dashboard: the caches with their history, and the chosen one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use vmio::telemetry::Snapshot;
 
 use crate::commands::stat::Interval;
 
-/// More intervals of a cache are forgotten, the oldest first: no terminal is wider.
+/// The most intervals of a cache that are kept: no terminal is wider.
 const INTERVALS_MAX: usize = 512;
 
 /// A process and a cache of it.
@@ -22,7 +22,7 @@ pub struct View {
     notice: Option<String>,
 }
 
-/// A cache with its past.
+/// A cache with its history.
 pub struct CacheView {
     /// The process, and the number of the cache in it.
     pub id: CacheId,
@@ -30,12 +30,12 @@ pub struct CacheView {
     pub command: String,
     /// The present.
     pub now: Snapshot,
-    /// What it did, the last interval at the end; empty until the first has passed.
+    /// Its intervals, the last one at the end; empty until the first has passed.
     pub intervals: VecDeque<Interval>,
 }
 
 impl View {
-    /// Nothing yet, with so long an interval between two updates.
+    /// An empty view with this interval between two updates.
     pub fn new(interval: Duration) -> Self {
         Self { interval, caches: Vec::new(), chosen: None, is_paused: false, notice: None }
     }
@@ -45,7 +45,7 @@ impl View {
         self.interval
     }
 
-    /// Takes in what the caches of a process have done since the last time; those that are not named are gone.
+    /// Adds the caches of a process since the last update; caches that are not named are gone.
     pub fn update<'a>(
         &mut self,
         process_id: u32,
@@ -87,7 +87,7 @@ impl View {
         &self.caches
     }
 
-    /// Which of them is chosen: the first unless somebody chose another that still exists.
+    /// The chosen cache: the first unless the user chose another that still exists.
     pub fn chosen(&self) -> usize {
         self.caches.iter().position(|cache| Some(cache.id) == self.chosen).unwrap_or(0)
     }
@@ -104,12 +104,12 @@ impl View {
         self.chosen = self.caches.get(previous).map(|cache| cache.id);
     }
 
-    /// Whether it stands still.
+    /// Whether it is paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// Stops or goes on.
+    /// Pauses or resumes.
     pub fn toggle_pause(&mut self) {
         self.is_paused = !self.is_paused;
     }

@@ -1,46 +1,46 @@
-//! Where the garbage is: what is in doubt until levels meet, and what may not be collected before memory is spilled.
+//! Finds out where the garbage is: merges resolve what is in doubt, flushes free chunks that recovery would still read.
 
 use std::sync::Arc;
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
-use crate::format::geometry::{UNIT_BYTES, unit_of};
-use crate::region::Region;
-use crate::region::contents::Contents;
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
+use crate::keyspace::Keyspace;
+use crate::keyspace::contents::Contents;
 
-/// What is not worth a spill.
-const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
+/// Less than this is not worth a compaction.
+const LEAST_BYTES: u64 = 2 * ALLOCATION_UNIT_BYTES;
 
-/// What an entry takes in a leaf.
+/// Bytes of an entry in a leaf.
 const ENTRY_BYTES: u64 = 24;
 
-/// How much is done to find garbage, beside looking where it is known to be.
+/// What a collection may do to find garbage, besides looking where garbage is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learning {
     Nothing,
-    /// What is in memory is spilled: the log is read back from there on, and chunks before may be collected.
+    /// Flush the memtables: the log is read back from there on, and earlier chunks may be collected.
     Memory,
-    /// All levels are merged.
+    /// Merge all levels.
     Levels,
-    /// Whatever tells the most, in the background.
+    /// Whatever reveals the most, in the background.
     Most,
 }
 
 impl OpenSegment {
-    /// Bytes of the log that count as live and may be garbage, over all regions.
+    /// Bytes of the log that count as live and may be garbage, over all keyspaces.
     pub(super) fn bytes_in_doubt(&self, live_bytes: u64) -> u64 {
-        self.in_doubt_by_region(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
+        self.in_doubt_by_keyspace(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
     }
 
-    /// The same of each region: a key may be in each of its levels. Those of the largest level are keys of their own, unless they were deleted
-    /// since; and nothing is in doubt where there is one level.
-    fn in_doubt_by_region(&self, live_bytes: u64) -> Vec<(Arc<Region>, u64)> {
-        let levels: Vec<(Arc<Region>, Vec<Contents>)> =
-            self.regions().into_iter().map(|region| (Arc::clone(&region), region.contents())).collect();
+    /// The same for each keyspace. A key may be in each of the keyspace's levels. The keys of the largest level differ from each other and
+    /// count as live unless they were deleted since. Where there is only one level, nothing is in doubt.
+    fn in_doubt_by_keyspace(&self, live_bytes: u64) -> Vec<(Arc<Keyspace>, u64)> {
+        let levels: Vec<(Arc<Keyspace>, Vec<Contents>)> =
+            self.keyspaces().into_iter().map(|keyspace| (Arc::clone(&keyspace), keyspace.contents())).collect();
         let all = || levels.iter().flat_map(|(_, levels)| levels);
         let known: u64 = all().flat_map(|level| level.records).map(|records| records.bytes).sum();
         let unknown: u64 = all().filter(|level| level.records.is_none()).map(|level| level.entries).sum();
-        // Of levels that were there when the store was opened, what all of them hold is known, and not which of them.
+        // For levels that existed when the store was opened only the total of live bytes is known, not each level's part.
         let average = live_bytes.saturating_sub(known) as f64 / unknown.max(1) as f64;
         let bytes_of = |level: &Contents| match level.records {
             Some(records) => records.bytes as f64,
@@ -56,7 +56,7 @@ impl OpenSegment {
             let in_largest = bytes_of(largest);
             (all - in_largest + deleted * in_largest) as u64
         };
-        levels.into_iter().map(|(region, levels)| (region, in_doubt_of(&levels))).collect()
+        levels.into_iter().map(|(keyspace, levels)| (keyspace, in_doubt_of(&levels))).collect()
     }
 
     /// The same of the log as it is now.
@@ -65,20 +65,23 @@ impl OpenSegment {
         self.bytes_in_doubt(space.bytes - space.garbage_bytes)
     }
 
-    /// Whether large values may be garbage of which levels that meet would tell.
+    /// Whether large values may be garbage that a merge of levels would reveal.
     pub(super) fn has_large_in_doubt(&self) -> bool {
-        let has_several = |region: &Arc<Region>| region.contents().iter().filter(|level| level.entries > 0).count() > 1;
-        self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_several)
+        let has_several =
+            |keyspace: &Arc<Keyspace>| keyspace.contents().iter().filter(|level| level.entries > 0).count() > 1;
+        self.segment.allocator().blocks_of_extents() > 0 && self.keyspaces().iter().any(has_several)
     }
 
-    /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
+    /// Whether a merge of the levels would reveal more garbage than the merge costs: the entries that it writes again against the bytes in
+    /// doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
-        let entries: u64 = self.regions().iter().flat_map(|region| region.contents()).map(|level| level.entries).sum();
+        let entries: u64 =
+            self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
-    /// Garbage of chunks that an opening would read back: it can be collected once memory is spilled.
+    /// Garbage in chunks that recovery would still read: it can be collected once the memtables are flushed.
     fn bytes_held_back(&self) -> u64 {
         let open = self.log.open_chunks();
         let held_back = self.log.chunks_to_read_back();
@@ -87,13 +90,13 @@ impl OpenSegment {
         held_back.into_iter().filter(|chunk| !open.contains(chunk)).map(of_chunk).sum()
     }
 
-    /// Has levels be spilled in the background that tell of garbage; tells whether some are.
+    /// Queues compactions that reveal garbage; returns whether there are any.
     pub(super) fn learn(&self, learning: Learning) -> Result<bool> {
         if learning != Learning::Most {
             return Ok(false);
         }
-        let regions = self.regions();
-        if regions.iter().any(|region| region.spills_memory()) {
+        let keyspaces = self.keyspaces();
+        if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
             return Ok(true);
         }
         let in_doubt = self.bytes_in_doubt_now();
@@ -103,47 +106,49 @@ impl OpenSegment {
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            let may_freeze = |region: &&Arc<Region>| !region.has_failed() && !region.has_frozen() && region.freeze();
-            for region in regions.iter().filter(may_freeze) {
-                self.store.spills.put(region);
+            let may_rotate = |keyspace: &&Arc<Keyspace>| {
+                !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable()
+            };
+            for keyspace in keyspaces.iter().filter(may_rotate) {
+                self.store.compactions.put(keyspace);
                 has_any = true;
             }
             return Ok(has_any);
         }
-        if regions.iter().any(|region| region.is_merged()) {
+        if keyspaces.iter().any(|keyspace| keyspace.is_merged()) {
             return Ok(true);
         }
         let space = self.segment.allocator().log_chunks.space();
-        let mut by_region = self.in_doubt_by_region(space.bytes - space.garbage_bytes);
-        by_region.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let asked = by_region.into_iter().find(|(region, bytes)| *bytes > 0 && region.ask_for_merge());
-        if let Some((region, _)) = &asked {
-            self.store.spills.put(region);
+        let mut by_keyspace = self.in_doubt_by_keyspace(space.bytes - space.garbage_bytes);
+        by_keyspace.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let asked = by_keyspace.into_iter().find(|(keyspace, bytes)| *bytes > 0 && keyspace.ask_for_merge());
+        if let Some((keyspace, _)) = &asked {
+            self.store.compactions.put(keyspace);
         }
         Ok(asked.is_some())
     }
 
-    /// The same at once, of all that was there when it began.
+    /// The same at once, for everything that is there when it begins.
     pub(super) fn learn_all(&self, learning: Learning) -> Result<()> {
         if learning == Learning::Nothing {
             return Ok(());
         }
-        for region in self.regions().iter().filter(|region| !region.has_failed()) {
-            // What a spill that failed has left is lost to no reader, and stays.
-            let target = region.memories_so_far();
+        for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
+            // The memtable of a failed compaction is lost to no reader, and stays.
+            let target = keyspace.memtables_so_far();
             loop {
-                let spilled = region.spilled_memories();
-                if spilled >= target || !region.freeze() {
+                let flushed = keyspace.flushed_memtables();
+                if flushed >= target || !keyspace.rotate_memtable() {
                     break;
                 }
-                self.spill_all(region)?;
-                if region.lacks_room() {
+                self.compact_all(keyspace)?;
+                if keyspace.lacks_space() {
                     break;
                 }
-                region.wait_for_spill_after(spilled)?;
+                keyspace.wait_for_flush_after(flushed)?;
             }
             if learning == Learning::Levels {
-                self.merge_all(region)?;
+                self.merge_all(keyspace)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Garbage collection of the log: what is live in the chunks with the most garbage is appended anew, and the chunks are given up.
+//! Garbage collection of the log: live records of the chunks with the most garbage are appended again, and the chunks are freed.
 //!
-//! A thread of the store's does it, beside writers and spills, one chunk after the other; whoever finds no room does the same.
-//! Where garbage is not known yet, or may not be collected yet, levels are spilled first: `learning.rs`.
+//! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the same.
+//! Where garbage is not known yet, or may not be collected yet, levels are compacted first: `learning.rs`.
 
 mod learning;
 mod moves;
@@ -11,149 +11,149 @@ mod thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::superblock::Superblock;
 use crate::volume::commit::Changes;
-use crate::volume::era::Outdated;
+use crate::volume::epoch::Outdated;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 use learning::Learning;
 pub(super) use pace::{Bound, Pace};
 pub(super) use thread::{CollectorThread, Wake};
 
-/// When room is short, chunks are collected that have this much garbage.
-const GARBAGE_BYTES_MIN: u64 = UNIT_BYTES / 16;
-/// So many chunks are given up by one commit, unless somebody waits for them.
+/// When space is short, chunks with at least this much garbage are collected.
+const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
+/// Chunks that one commit frees, unless a thread waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
 /// Garbage that is not worth a collection of its own while the log is written to: an eighth of the volume at most.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
-/// The same when nobody writes.
-const IDLE_SLACK_BYTES: u64 = 4 * UNIT_BYTES;
+/// The same while there are no writes.
+const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;
 
 /// A segment's collection of garbage.
 #[derive(Default)]
 pub(crate) struct Collector {
-    /// Who collects holds it.
+    /// Locked by the thread that collects.
     state: Mutex<Collecting>,
     pub(super) pace: Pace,
-    /// Nothing was to be gained when it was looked last.
+    /// The last look found nothing to gain.
     is_in_vain: AtomicBool,
-    /// Since the store was opened: chunks that were given up, and bytes of records that were moved for it.
+    /// Since the store was opened: chunks freed, and bytes of records moved for that.
     pub(super) chunks: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
 }
 
-/// What one who collects knows.
+/// The state of the collecting thread.
 #[derive(Default)]
 pub(super) struct Collecting {
-    /// Chunks of which nothing is live any more, and when they came to that.
+    /// Chunks without a live record, and when the last record left them.
     emptied: Vec<(u64, Moment)>,
     /// Where the log ended, and how many units were free, when a collection found nothing to gain.
     was_in_vain: Option<(u64, u64)>,
 }
 
-/// When there is little enough garbage.
+/// How little garbage is little enough.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
-    /// The log takes no more than its limit, and so much beside.
+    /// The log takes at most its limit plus `slack_bytes`.
     Limit { slack_bytes: u64 },
-    /// So many chunks are there for a claim.
-    Room { claim: Claim, chunks: u64 },
+    /// `chunks` chunks are free for writes of this priority.
+    FreeChunks { priority: SpacePriority, chunks: u64 },
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// A chunk was emptied: there may be more.
     Emptied,
     /// The goal is reached.
     Reached,
-    /// Nothing can be gained before levels have been spilled, which they are being.
+    /// Nothing can be gained before compactions that are running have ended.
     Learns,
-    /// Nothing more is to be gained.
+    /// There is nothing more to gain.
     InVain,
 }
 
 impl OpenSegment {
-    /// Waits until nobody collects.
+    /// Locks the collection; waits while another thread collects.
     pub(super) fn collecting(&self) -> MutexGuard<'_, Collecting> {
         self.collector.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What background collection leaves beside the limit.
+    /// Bytes beyond the limit that background collection tolerates.
     fn slack_bytes(&self) -> u64 {
-        let most = self.store.device.units_max() * UNIT_BYTES / 8;
+        let most = self.store.device.units_max() * ALLOCATION_UNIT_BYTES / 8;
         most.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end())
     }
 
-    /// The log's chunks, as they will be when those that are emptied are given up.
+    /// The log's space once the emptied chunks are freed.
     fn space_to_be(&self, state: &Collecting) -> LogSpace {
         let emptied = state.emptied.len() as u64;
         let mut space = self.segment.allocator().log_chunks.space();
-        space.bytes -= emptied * UNIT_BYTES;
-        space.garbage_bytes -= emptied * (UNIT_BYTES - 1);
+        space.bytes -= emptied * ALLOCATION_UNIT_BYTES;
+        space.garbage_bytes -= emptied * (ALLOCATION_UNIT_BYTES - 1);
         space
     }
 
-    /// Bytes of garbage from which on a chunk is to be collected; none if the goal is reached.
+    /// Garbage from which on a chunk is to be collected, in bytes; `None` if the goal is reached.
     fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
         let most = self.store.options.space_amplification();
         match goal {
-            Goal::Room { claim, chunks } => {
-                self.segment.check_room(claim, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
+            Goal::FreeChunks { priority, chunks } => {
+                self.segment.check_space(priority, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
             }
             Goal::Limit { slack_bytes } => {
                 let space = self.space_to_be(state);
                 let is_too_large = space.bytes > self.limit(space) + slack_bytes;
-                is_too_large.then_some((UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
+                is_too_large.then_some((ALLOCATION_UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
             }
         }
     }
 
-    /// How long the log may be. What may be garbage though nobody knows it yet does not count as live.
+    /// How long the log may be. Possible garbage that is not known as such yet does not count as live.
     fn limit(&self, space: LogSpace) -> u64 {
         let known_live = space.bytes - space.garbage_bytes;
         let live = known_live - self.bytes_in_doubt(known_live).min(known_live);
         (live as f64 * self.store.options.space_amplification()) as u64
     }
 
-    /// What the last commit says whose spill readers see: between a commit and that, levels that are looked at lack what is not read back
-    /// any more.
+    /// The superblock of the last commit whose compaction is visible to readers. Between a commit and its publication, the levels that a
+    /// look-up sees lack the records that recovery no longer reads.
     fn published_superblock(&self) -> Superblock {
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         self.segment.superblock()
     }
 
-    /// Lets chunks be collected that an opening would not read back any more.
+    /// Allows the collection of chunks that recovery would no longer read.
     fn allow_collection(&self) {
         let chunks = self.log.take_chunks_before(self.published_superblock().log_replay_sequence);
         let mut allocator = self.segment.allocator();
         chunks.into_iter().for_each(|chunk| allocator.log_chunks.allow(unit_of(chunk)));
     }
 
-    /// The same after an opening, of all that it has not read back.
+    /// The same after an opening, for all chunks that recovery has not read.
     pub(super) fn allow_collection_of_old(&self) {
         let mut open = self.log.open_chunks();
         open.extend(self.log.chunks_to_read_back());
-        self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * UNIT_BYTES)));
+        self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * ALLOCATION_UNIT_BYTES)));
     }
 
-    /// Empties a chunk, if the goal is not reached and one is worth it; else sees to it that there is one.
+    /// Empties a chunk, if the goal is not reached and a chunk is worth it; otherwise looks for garbage.
     fn step(&self, state: &mut Collecting, goal: Goal, learning: Learning) -> Result<Step> {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
-        // Merges hold them: more moves would take room, and give none yet.
+        // Merges hold them: more moves would take space and free none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
             return Ok(Step::Learns);
         }
         let next = || self.segment.allocator().log_chunks.most_garbage();
-        // A merge of levels tells of more garbage than moves of so much live data would gain.
-        let gains_little = next().is_none_or(|(_, garbage)| garbage < UNIT_BYTES / 4 * 3);
+        // A merge of levels reveals more garbage than moves of that much live data would gain.
+        let gains_little = next().is_none_or(|(_, garbage)| garbage < ALLOCATION_UNIT_BYTES / 4 * 3);
         if learning == Learning::Most
             && gains_little
             && self.is_cheap_to_learn()
@@ -169,10 +169,10 @@ impl OpenSegment {
                     return Ok(Step::Emptied);
                 }
                 Ok(false) => {}
-                // Others may have made room enough.
+                // Other threads may have freed enough space.
                 Err(Error::Full { .. }) => return Ok(Step::InVain),
-                // Its regions take no writes since the store is being closed: there is nothing wrong with the chunk.
-                Err(_) if self.store.spills.is_stopping() => return Ok(Step::InVain),
+                // A keyspace refuses writes because the store is being closed: nothing is wrong with the chunk.
+                Err(_) if self.store.compactions.is_stopping() => return Ok(Step::InVain),
                 Err(error) => self.leave_alone(unit, error)?,
             }
         }
@@ -182,23 +182,24 @@ impl OpenSegment {
         Ok(if self.learn(learning)? { Step::Learns } else { Step::InVain })
     }
 
-    /// Collects until the log is within its limit, or nothing more can be gained of what there is by now.
+    /// Collects until the log is within its limit, or nothing more can be gained from what is there by now.
     pub(super) fn collect_all(&self) -> Result<()> {
         self.store.check_writable()?;
         let mut state = self.collecting();
         self.log.check_goes_on()?;
-        self.store.spills.forget_apart();
-        // What somebody has read until now.
+        self.store.compactions.forget_apart();
+        // Blocks that readers held until now.
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
-            // Less than a chunk is nothing to be gained; of large values nothing is known before.
-            let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < UNIT_BYTES;
+            // Less than a chunk is not worth a merge; of large values nothing is known before the merge.
+            let is_short =
+                self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
             if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
                 break;
             }
             self.learn_all(learning)?;
-            // What is written meanwhile is for the next collection.
+            // Later writes are left to the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
             for _ in 0..chunks {
                 if self.step(&mut state, goal, Learning::Nothing)? != Step::Emptied {
@@ -208,37 +209,37 @@ impl OpenSegment {
             self.give_up_emptied(&mut state, 1)?;
         }
         drop(state);
-        // A spill that is done may still hold what it has replaced.
+        // A compaction that has ended may still hold what it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
         self.discard_free(1);
         Ok(())
     }
 
-    /// Makes room for a write that was refused; tells whether it is worth another try.
-    pub(super) fn make_room(&self, claim: Claim, chunks: u64) -> Result<bool> {
+    /// Makes space for a write that was refused; returns whether another try is worthwhile.
+    pub(super) fn make_space(&self, priority: SpacePriority, chunks: u64) -> Result<bool> {
         let mut state = self.collecting();
-        let goal = Goal::Room { claim, chunks };
-        let has_room = || {
-            let lacks_none = self.regions().iter().all(|region| !region.lacks_room());
-            lacks_none && self.segment.check_room(claim, chunks).is_ok()
+        let goal = Goal::FreeChunks { priority, chunks };
+        let has_space = || {
+            let lacks_none = self.keyspaces().iter().all(|keyspace| !keyspace.lacks_space());
+            lacks_none && self.segment.check_space(priority, chunks).is_ok()
         };
-        let spill_again = || {
-            let mut lacking = self.regions().into_iter().filter(|region| region.lacks_room());
-            lacking.try_for_each(|region| self.spill_all(&region))
+        let compact_again = || {
+            let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_space());
+            lacking.try_for_each(|keyspace| self.compact_all(&keyspace))
         };
-        // Somebody else may have made it meanwhile.
-        self.store.spills.forget_apart();
+        // Another thread may have made space meanwhile.
+        self.store.compactions.forget_apart();
         self.segment.give_back()?;
-        if has_room() {
+        if has_space() {
             return Ok(true);
         }
         let place = || (self.log.end().1, self.segment.allocator().free_units());
         if state.was_in_vain == Some(place()) {
             return Ok(false);
         }
-        spill_again()?;
-        if has_room() {
+        compact_again()?;
+        if has_space() {
             return Ok(true);
         }
         self.log.check_goes_on()?;
@@ -246,30 +247,30 @@ impl OpenSegment {
             self.learn_all(learning)?;
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
-                // What was given up may be held by readers: then more moves would take what is kept for deletions.
-                if self.store.spills.is_stopping() || self.segment.check_room(Claim::Delete, 1).is_err() {
+                // Readers may hold the freed chunks: then more moves would take what is reserved for deletions.
+                if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
                     break;
                 }
             }
-            if self.segment.check_room(claim, chunks).is_ok() {
+            if self.segment.check_space(priority, chunks).is_ok() {
                 break;
             }
         }
-        spill_again()?;
-        if !has_room() {
-            // What merges that go on have replaced comes free with their end.
+        compact_again()?;
+        if !has_space() {
+            // Blocks that running merges have replaced become free when the merges end.
             self.segment.merges.wait();
             self.segment.give_back()?;
         }
-        let has_room = has_room();
-        state.was_in_vain = (!has_room).then(place);
-        Ok(has_room)
+        let has_space = has_space();
+        state.was_in_vain = (!has_space).then(place);
+        Ok(has_space)
     }
 
-    /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.
+    /// Empties a chunk that a former owner may still write to; afterwards nothing refers to the chunk, and recovery does not read it.
     pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
         let mut state = self.collecting();
-        self.spill_memories_at_once()?;
+        self.flush_memtables_at_once()?;
         self.allow_collection();
         if !self.empty(unit_of(chunk))? {
             return Err(self.segment.stopped("the former owner's last chunk is read back"));
@@ -278,8 +279,8 @@ impl OpenSegment {
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// A chunk that is damaged, or cannot be read, stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
-    /// of it will be told.
+    /// Leaves a chunk as it is that is damaged, cannot be read, or has records of a keyspace that refuses writes. A reader that needs a
+    /// record of the chunk gets the error.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
             return Err(error);
@@ -289,30 +290,30 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Gives up chunks of which no record is the newest of its key, if there are so many for which no merge has to be waited; tells
-    /// whether there were.
+    /// Frees emptied chunks for which no merge has to be waited for, if there are at least `least` of them; returns whether there were.
     fn give_up_emptied(&self, state: &mut Collecting, least: usize) -> Result<bool> {
         let merges = &self.segment.merges;
         let count = state.emptied.iter().take_while(|(_, since)| merges.have_ended_before(*since)).count();
         if count < least.max(1) {
             return Ok(false);
         }
-        let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS };
+        let chunk =
+            |(unit, _): &(u64, Moment)| Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS };
         let chunks: Vec<Freed> = state.emptied[..count].iter().map(chunk).collect();
-        // What has taken the place of their records must not be lost when they are.
+        // The records' successors must not be lost after the chunks are.
         self.log.sync_all()?;
-        // What is published later must be of a later commit.
+        // Later publications must belong to a later commit.
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.segment.commit(Changes { log: Some(self.log.position()), ..Changes::default() }, &chunks)?;
         for chunk in &chunks {
-            self.segment.lives.end(unit_of(chunk.offset), epoch);
+            self.segment.chunk_generations.end(unit_of(chunk.offset), epoch);
             self.segment.allocator().log_chunks.end(unit_of(chunk.offset));
         }
         state.emptied.drain(..count);
         self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let outdated = Outdated::new(&self.segment.retired, chunks);
-        for region in self.readable_regions() {
-            region.outlive(&outdated, epoch);
+        for keyspace in self.readable_keyspaces() {
+            keyspace.outlive(&outdated, epoch);
         }
         drop(committing);
         drop(outdated);

@@ -1,32 +1,32 @@
-//! What is live in a chunk is appended to the log anew.
+//! Live records of a chunk are appended to the log again.
 //!
-//! It is put again, or deleted again, within its region's write turn, and only if the index still points to the old record. So
-//! the log's order stays that of the writes, and reading it back needs no rule for what was moved.
+//! A move is a second put or deletion within the keyspace's write turn, and only if the index still points to the old record. So the log
+//! keeps the order of the writes, and recovery needs no rule for moved records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::db::OpenSegment;
 use crate::db::collector::learning::Learning;
+use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
+use crate::keyspace::memtable::space_for;
+use crate::keyspace::{Admitted, Keyspace, WriteTurn};
 use crate::log::{Append, Appended, Visited};
-use crate::region::memory_level::room_for;
-use crate::region::{Admitted, Region, WriteTurn};
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
-/// Keys that are looked up together.
+/// Keys per batch of look-ups.
 const KEYS_MAX: usize = 512;
-/// Bytes of records that are moved within one turn: writers of the region wait for no more.
+/// Bytes of records moved within one turn: writers of the keyspace wait for no more.
 const TURN_BYTES: usize = 64 << 10;
 
 impl OpenSegment {
-    /// Appends anew what is live in a chunk, and has merges drop whatever points there. Tells whether it has: a chunk that has records
-    /// in memory is left as it is.
+    /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: a chunk with
+    /// records in a memtable is left as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
-        let chunk = unit * UNIT_BYTES;
+        let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
         let is_open = || self.log.open_chunks().contains(&chunk);
         if unit == unit_of(superblock.log_replay_from) || is_open() {
@@ -38,32 +38,32 @@ impl OpenSegment {
             self.segment.allocator().log_chunks.forbid(unit);
             return Ok(false);
         }
-        let mut by_region: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
-        self.log.walk(&read, |record| by_region.entry(record.region).or_default().push(record))?;
-        for region in self.regions() {
-            // Records of regions that are not there were never committed.
-            let Some(mut records) = by_region.remove(&region.number) else { continue };
-            // Neighbours fall to the same leaves. What keys begin with is compared first, for which no key has to be looked at.
+        let mut by_keyspace: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
+        self.log.walk(&read, |record| by_keyspace.entry(record.keyspace).or_default().push(record))?;
+        for keyspace in self.keyspaces() {
+            // Records of keyspaces that do not exist were never committed.
+            let Some(mut records) = by_keyspace.remove(&keyspace.number) else { continue };
+            // Neighbours are in the same leaves. The keys' first bytes are compared first, which needs no look at the keys.
             records.sort_by_cached_key(|record| (front(record.key), record.key));
             for some in records.chunks(KEYS_MAX) {
-                self.move_live(&region, some)?;
+                self.move_live(&keyspace, some)?;
             }
         }
-        self.segment.lives.empty(unit);
-        // Nothing of it is live: it counts as such until it is given up.
+        self.segment.chunk_generations.empty(unit);
+        // None of it is live: the whole chunk counts as garbage until it is freed.
         let mut allocator = self.segment.allocator();
         allocator.log_chunks.forbid(unit);
-        allocator.log_chunks.add_garbage(unit, UNIT_BYTES);
+        allocator.log_chunks.add_garbage(unit, ALLOCATION_UNIT_BYTES);
         Ok(true)
     }
 
-    /// Moves those of some records that are the newest of their keys.
-    fn move_live(&self, region: &Arc<Region>, records: &[Visited<'_>]) -> Result<()> {
+    /// Moves those of the records that are the newest of their keys.
+    fn move_live(&self, keyspace: &Arc<Keyspace>, records: &[Visited<'_>]) -> Result<()> {
         let mut left: Vec<&Visited<'_>> = records.iter().collect();
         while !left.is_empty() {
-            let version = region.version();
+            let version = keyspace.version();
             let places: Vec<(&[u8], Pointer)> = left.iter().map(|record| (record.key, record.pointer)).collect();
-            let are_newest = region.are_newest(&version, &places)?;
+            let are_newest = keyspace.are_newest(&version, &places)?;
             let newest = left.drain(..).zip(are_newest).filter(|(_, is_newest)| *is_newest);
             let mut live: Vec<&Visited<'_>> = newest.map(|(record, _)| record).collect();
             let mut at = 0;
@@ -76,58 +76,60 @@ impl OpenSegment {
                 let some = &live[at..];
                 let some = &some[..some.iter().take_while(is_within).count().max(1)];
                 let _admitted = self.admit_moves(some)?;
-                let turn = self.turn_to_move(region)?;
-                // Levels on the device have changed meanwhile: the look-up may not hold any more.
-                if region.current().epoch != version.epoch {
+                let turn = self.turn_to_move(keyspace)?;
+                // The levels on the device have changed meanwhile: the look-up may no longer hold.
+                if keyspace.current().epoch != version.epoch {
                     left = live.split_off(at);
                     break;
                 }
-                self.move_within(turn, region, some)?;
+                self.move_within(turn, keyspace, some)?;
                 at += some.len();
             }
         }
         Ok(())
     }
 
-    /// Room in memory for records that are moved. Who waits for room may wait for this thread, so it waits for nobody but a spill: where
-    /// others have all of it, what is moved takes a sixteenth more.
+    /// Reserves memtable budget for records that are moved. A writer that waits for budget may wait for this thread, so this thread waits
+    /// only for a flush. If other writers have the whole budget, moves take a sixteenth more.
     fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
-        let bytes = records.iter().map(|record| room_for(record.key)).sum();
-        let memory = &self.store.level_memory;
-        if let Some(admitted) = memory.try_admit(bytes) {
+        let bytes = records.iter().map(|record| space_for(record.key)).sum();
+        let budget = &self.store.memtable_budget;
+        if let Some(admitted) = budget.try_admit(bytes) {
             return Ok(admitted);
         }
-        let regions = self.regions();
-        if regions.iter().map(|region| region.memory_bytes()).sum::<u64>() >= self.store.options.level_bytes() / 16 {
+        let keyspaces = self.keyspaces();
+        if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>()
+            >= self.store.options.memtable_budget_bytes() / 16
+        {
             self.learn_all(Learning::Memory)?;
-            if regions.iter().any(|region| region.lacks_room()) {
-                return Err(self.segment.full(UNIT_BYTES));
+            if keyspaces.iter().any(|keyspace| keyspace.lacks_space()) {
+                return Err(self.segment.full(ALLOCATION_UNIT_BYTES));
             }
         }
-        Ok(memory.admit_anyway(bytes))
+        Ok(budget.admit_anyway(bytes))
     }
 
-    fn turn_to_move<'region>(&self, region: &'region Arc<Region>) -> Result<WriteTurn<'region>> {
-        if let Some(turn) = region.try_begin_write()? {
+    fn turn_to_move<'keyspace>(&self, keyspace: &'keyspace Arc<Keyspace>) -> Result<WriteTurn<'keyspace>> {
+        if let Some(turn) = keyspace.try_begin_write()? {
             return Ok(turn);
         }
-        // Who waits for room waits for this thread, perhaps.
-        self.spill_all(region)?;
-        region.begin_write()
+        // The holder of the turn may wait for space, and thus for this thread.
+        self.compact_all(keyspace)?;
+        keyspace.begin_write()
     }
 
-    /// Moves records within a turn, whose keys are in no level in memory unless they were put since.
-    fn move_within(&self, turn: WriteTurn<'_>, region: &Arc<Region>, records: &[&Visited<'_>]) -> Result<()> {
+    /// Moves records within a turn. A key that is in a memtable was written since, and is left out.
+    fn move_within(&self, turn: WriteTurn<'_>, keyspace: &Arc<Keyspace>, records: &[&Visited<'_>]) -> Result<()> {
         let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
         let appends: Vec<Append<'_>> = records
             .iter()
             .filter(is_newest)
-            .map(|record| Append { kind: record.kind, region: region.number, key: record.key, value: record.value })
+            .map(|record| Append { kind: record.kind, keyspace: keyspace.number, key: record.key, value: record.value })
             .collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(appends.len());
-        // Not as a batch: where one finds no room the others are none the worse.
+        // Not as a batch: one move without space does no harm to the others.
         let done = appends.iter().try_for_each(|append| {
-            appended.push(self.log.append_one_record(append, Claim::Move)?);
+            appended.push(self.log.append_one_record(append, SpacePriority::Move)?);
             Ok(())
         });
         let mut level = turn.fill();
@@ -139,7 +141,7 @@ impl OpenSegment {
         let is_full = turn.is_full();
         drop(turn);
         self.collector.moved_bytes.fetch_add(moved, Ordering::Relaxed);
-        self.spill_if_due(region, is_full);
+        self.compact_if_due(keyspace, is_full);
         done
     }
 }

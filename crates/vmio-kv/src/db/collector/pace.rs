@@ -1,40 +1,40 @@
-//! How writers are slowed, so that what goes on in the background keeps up with them: evenly, and before a bound is reached.
+//! Slows writers evenly before a bound is reached, so that background work keeps up with them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// By how much each byte is delayed where the bound is reached: 4 MB a second are left to writers.
+/// Delay for each byte at the bound: it leaves writers 4 MB a second.
 const DELAY_NS_A_BYTE: f64 = 250.0;
-/// Nobody sleeps for less: what several records owe is slept by one.
+/// The shortest sleep: one writer sleeps for the debts of several records.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
-/// Nor for more at a time.
+/// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-/// Who has come to the bound waits until there is room, and no longer than this: the collector may be waiting itself.
-const WAIT_MAX: Duration = Duration::from_millis(60);
+/// At the bound a writer waits until there is space, but no longer than this: the collector may be waiting itself.
+const WAIT_MAX: Duration = Duration::from_millis(40);
 
-/// Who has written more waits so much longer for each of these.
+/// For each of these bytes that it has written, a writer waits another `WAIT_MAX` at most.
 const WAITED_FOR_BYTES: u64 = 1 << 20;
 
 /// Thousandths of the way to the bound at which writers stop.
 const BOUND: u32 = 1000;
 
-/// What is bounded.
+/// A bounded quantity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
-    /// The room that the log takes.
+    /// The space that the log takes.
     Space,
-    /// What an opening would read back.
+    /// The log that an opening would read back.
     Recovery,
 }
 
 /// How close a segment is to its bounds.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Thousandths of the way from where nobody is slowed to the bound: of each bound,
+    /// Thousandths of the way from where no writer is slowed to the bound, for each bound.
     parts: [AtomicU32; 2],
-    /// and the most of them.
+    /// The largest of `parts`.
     close: AtomicU32,
     owed_ns: AtomicU64,
     is_beyond: Mutex<()>,
@@ -42,7 +42,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Says how far it is from where nobody is slowed, 0, to a bound, 1.
+    /// Sets how far the segment is on the way from where no writer is slowed, 0, to a bound, 1.
     pub(crate) fn set(&self, bound: Bound, part: f64) {
         self.parts[bound as usize].store((part.clamp(0.0, 2.0) * f64::from(BOUND)) as u32, Ordering::Relaxed);
         let close = self.parts.iter().map(|part| part.load(Ordering::Relaxed)).max().unwrap_or(0);
@@ -53,16 +53,16 @@ impl Pace {
         }
     }
 
-    /// What it was said to be.
+    /// The largest of the values set.
     pub(super) fn part(&self) -> f64 {
         f64::from(self.close.load(Ordering::Relaxed)) / f64::from(BOUND)
     }
 
-    /// How long who has written so many bytes has to sleep: by the square of how close the bound is.
+    /// How long a writer of `bytes` bytes has to sleep: by the square of the closeness to the bound.
     fn delay(&self, bytes: u64) -> Option<Duration> {
         let close = self.close.load(Ordering::Relaxed);
         if close == 0 {
-            // What was owed for is no danger any more.
+            // The debts are harmless now.
             if self.owed_ns.load(Ordering::Relaxed) > 0 {
                 self.owed_ns.store(0, Ordering::Relaxed);
             }
@@ -76,12 +76,12 @@ impl Pace {
         }
         let owed = Duration::from_nanos(self.owed_ns.swap(0, Ordering::Relaxed).min(owed));
         let sleeps = owed.min(SLEEP_MAX);
-        // What is left is for others.
+        // The rest is left to other writers.
         self.owed_ns.fetch_add((owed - sleeps).as_nanos() as u64, Ordering::Relaxed);
         Some(sleeps)
     }
 
-    /// Has a writer wait who holds nothing, and has written so many bytes.
+    /// Delays a writer that holds no locks and has written `bytes` bytes.
     pub(crate) fn keep(&self, bytes: u64) {
         if let Some(delay) = self.delay(bytes) {
             std::thread::sleep(delay);
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn delays_grow_towards_the_bound_and_are_shared() {
         let pace = Pace::default();
-        assert_eq!(pace.delay(1 << 30), None, "nobody is slowed far from it");
+        assert_eq!(pace.delay(1 << 30), None, "no writer is slowed far from the bound");
         let slept = |part: f64| {
             let pace = Pace::default();
             pace.set(Bound::Space, part);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_the_bound_goes_on_when_there_is_room() {
+    fn a_writer_at_the_bound_goes_on_when_there_is_space() {
         let pace = Pace::default();
         pace.set(Bound::Space, 1.5);
         assert!((pace.part() - 1.5).abs() < 1e-6);

@@ -1,4 +1,4 @@
-//! What collects, beside a spill at its worst moment.
+//! A collection and a compaction at its worst moment.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,35 +8,35 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// A spill is committed, and its levels are not to be seen yet: what it has taken from memory is in no level that a collection looks at.
+/// A flush is committed and its levels are not visible yet: what it took from memory is in no level that a collection looks at.
 #[test]
-fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
+fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     const KEYS: u32 = 3000;
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1 << 20).durability(Durability::None);
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1 << 20).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(128 << 20).expect("memory"), options).expect("a store");
-    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("room"));
+    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("space"));
     db.sync().expect("written");
-    let open = db.default_region().open().expect("open");
-    let (home, region) = (&open.home, &open.region);
+    let open = db.default_keyspace().open().expect("open");
+    let (home, keyspace) = (&open.home, &open.keyspace);
     let chunk = home.log.chunks_to_read_back()[0];
     assert!(!home.log.open_chunks().contains(&chunk));
-    assert!(region.freeze());
-    let spill = region.begin_spill(false).expect("the memory is due");
-    // Who writes holds up who publishes.
-    let turn = region.begin_write().expect("a turn");
+    assert!(keyspace.rotate_memtable());
+    let compaction = keyspace.begin_compaction(false).expect("the memory is due");
+    // A writer delays the publication.
+    let turn = keyspace.begin_write().expect("a turn");
     let epoch = home.segment.epoch();
     thread::scope(|scope| {
-        let spilled = scope.spawn(|| home.finish_spill(spill));
+        let compacted = scope.spawn(|| home.finish_compaction(compaction));
         let began = Instant::now();
         while home.segment.epoch() == epoch {
             assert!(began.elapsed() < Duration::from_secs(60), "it is committed");
             thread::yield_now();
         }
         let emptied = scope.spawn(|| home.empty(unit_of(chunk)));
-        // Who does not wait for the publication is through by then.
+        // A collection that does not wait for the publication would end in this time.
         thread::sleep(Duration::from_millis(200));
         drop(turn);
-        spilled.join().expect("no panic").expect("spilled");
+        compacted.join().expect("no panic").expect("compacted");
         assert!(emptied.join().expect("no panic").expect("read"), "all of it was moved");
     });
     let mut state = home.collecting();

@@ -1,4 +1,4 @@
-//! The thread that collects: woken when a chunk of a log is begun or a spill has ended, and now and then while nobody writes.
+//! The thread that collects: it wakes when a log chunk is begun or a compaction has ended, and from time to time while there are no writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,24 +10,24 @@ use vmio::SignalsBlocked;
 
 use super::learning::Learning;
 use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
-use crate::db::OpenSegment;
+use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
-use crate::volume::reserve::Claim;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
+use crate::volume::space_reservation::SpacePriority;
 
-/// After so long without a chunk begun nobody counts as writing.
+/// Without a new chunk for this long, the segment counts as idle.
 const IDLE: Duration = Duration::from_millis(500);
-/// While a spill goes on that has to end first.
-const SPILL: Duration = Duration::from_millis(20);
-/// Beyond the limit, and what is left to background collection beside it, the log may take so much more: there writers wait.
+/// Wait while a compaction runs that has to end first.
+const COMPACTION_WAIT: Duration = Duration::from_millis(20);
+/// Writers wait once the log exceeds its limit and the slack of background collection by this much.
 const BOUND_BYTES: u64 = 32 << 20;
-/// So many chunks of a segment are collected before the others have their turn.
+/// Chunks of one segment that are collected before the other segments' turn.
 const CHUNKS_A_ROUND: usize = 16;
-/// Free chunks with which writers begin to be slowed, where the volume cannot grow.
+/// Where the volume cannot grow, writers are slowed below this number of free chunks.
 const FREE_CHUNKS: u64 = 16;
 
-/// What has the thread look around.
+/// Wakes the collector thread.
 #[derive(Default)]
 pub(crate) struct Wake {
     state: Mutex<WakeState>,
@@ -40,7 +40,7 @@ struct WakeState {
     is_stopping: bool,
 }
 
-/// Why the thread goes on.
+/// Why the thread woke up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     Due,
@@ -49,7 +49,7 @@ enum Woken {
 }
 
 impl Wake {
-    /// Has the thread look around.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.is_due, true) {
@@ -75,7 +75,7 @@ impl Wake {
     }
 }
 
-/// The thread, as long as this is there.
+/// The collector thread; it stops when this is dropped.
 pub(crate) struct CollectorThread {
     segments: Arc<Segments>,
     thread: Option<JoinHandle<()>>,
@@ -109,17 +109,17 @@ impl Segments {
             if woken == Woken::Stop {
                 return;
             }
-            // A spill that is waited for may end without a chunk begun.
+            // A compaction that the thread waits for may end without a new chunk.
             let is_idle = woken == Woken::Idle && wait == IDLE;
             wait = IDLE;
             for segment in self.all() {
                 match segment.collect_due(is_idle) {
-                    // The others come in between.
+                    // The other segments come in between.
                     Ok(Step::Emptied) => wait = Duration::ZERO,
-                    Ok(Step::Learns) => wait = wait.min(SPILL),
+                    Ok(Step::Learns) => wait = wait.min(COMPACTION_WAIT),
                     Ok(Step::Reached | Step::InVain) => {}
                     Err(error) => {
-                        // Nobody waits for what cannot be.
+                        // No writer waits for what cannot happen.
                         segment.collector.pace.set(Bound::Space, 0.0);
                         if !matches!(error, Error::Stopped { .. }) {
                             tracing::error!(%error, "the log could not be kept short");
@@ -133,7 +133,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Collects what is due, some chunks at a time. Spills go on meanwhile, and so do writers, at the pace that this sets.
+    /// Collects what is due, some chunks at a time. Compactions and writers go on meanwhile, writers at the pace that this sets.
     fn collect_due(&self, is_idle: bool) -> Result<Step> {
         let mut has_emptied = false;
         for _ in 0..CHUNKS_A_ROUND {
@@ -152,8 +152,8 @@ impl OpenSegment {
             self.collector.is_in_vain.store(step == Step::InVain, Ordering::Relaxed);
             self.set_pace();
             match step {
-                Step::Emptied if !self.store.spills.is_stopping() => has_emptied = true,
-                // What was moved is in memory, and so what was learnt may be more.
+                Step::Emptied if !self.store.compactions.is_stopping() => has_emptied = true,
+                // The moved records are in memory, so another look may find more.
                 Step::Reached if is_idle && has_emptied => return Ok(Step::Learns),
                 step => return Ok(step),
             }
@@ -165,13 +165,13 @@ impl OpenSegment {
         let chunks = self.chunks_to_keep() / 2 + 1;
         let is_short = !self.may_grow() && self.chunks_left() < chunks;
         match is_short {
-            true => Goal::Room { claim: Claim::Put, chunks },
+            true => Goal::FreeChunks { priority: SpacePriority::Put, chunks },
             false if is_idle => Goal::Limit { slack_bytes: IDLE_SLACK_BYTES.min(self.slack_bytes()) },
             false => Goal::Limit { slack_bytes: self.slack_bytes() },
         }
     }
 
-    /// Says how close the log is to its bound. What cannot be helped slows nobody.
+    /// Sets how close the log is to its bound. What collection cannot change slows no writer.
     pub(crate) fn set_pace(&self) {
         let mut part: f64 = 0.0;
         if !self.collector.is_in_vain.load(Ordering::Relaxed) {
@@ -180,17 +180,17 @@ impl OpenSegment {
             part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
             if !self.may_grow() {
                 let least = self.chunks_to_keep();
-                // Who finds no room is refused: nobody stops before.
+                // A write without space is refused: no writer stops before that.
                 part = part.max(0.9 * least.saturating_sub(self.chunks_left()) as f64 / least as f64);
             }
         }
         self.collector.pace.set(Bound::Space, part);
     }
 
-    /// Chunks that are left for puts.
+    /// Chunks left for puts.
     fn chunks_left(&self) -> u64 {
         let allocator = self.segment.allocator();
-        let least_free = self.segment.reserve.least_free(Claim::Put, allocator.units_in_all());
+        let least_free = self.segment.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all());
         allocator.free_units_with_holes().saturating_sub(least_free)
     }
 
@@ -198,10 +198,10 @@ impl OpenSegment {
         self.store.volume().units() < self.store.device.units_max()
     }
 
-    /// Free chunks with which nobody is slowed.
+    /// With this number of free chunks no writer is slowed.
     fn chunks_to_keep(&self) -> u64 {
         (self.segment.allocator().units_in_all() / 32).clamp(1, FREE_CHUNKS)
     }
 }
 
-const _: () = assert!(BOUND_BYTES.is_multiple_of(UNIT_BYTES));
+const _: () = assert!(BOUND_BYTES.is_multiple_of(ALLOCATION_UNIT_BYTES));

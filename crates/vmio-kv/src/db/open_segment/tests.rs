@@ -1,26 +1,26 @@
-//! Batches that have begun, beside others who take room.
+//! A batch that has begun finds space, whatever else takes space meanwhile.
 
 use std::sync::Arc;
 
 use crate::device::failing_backing::FailingBacking;
 use crate::extents::Stored;
 use crate::format::extents::Extent;
-use crate::format::geometry::UNIT_BLOCKS;
+use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::format::unit_table::Purpose;
-use crate::region::memory_level::NEWEST;
+use crate::keyspace::memtable::NEWEST;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
-use crate::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use crate::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.
 const VALUES: u32 = 150;
 
-/// A batch waits for the device, with some of it in the log. `take` takes all the room that it gets meanwhile, and what it returns holds that
-/// to the end. The batch goes through, and the store goes on.
-fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
+/// A batch waits for the device, with a part of its records in the log. Meanwhile `take` takes all the space that it gets, and its result
+/// holds that space to the end. The batch must complete, and the store must go on.
+fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).durability(Durability::None);
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
     let mut batch = WriteBatch::new();
     for number in 0..VALUES {
@@ -29,12 +29,12 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
     backing.let_through(0);
     let taken = std::thread::scope(|scope| {
         let writer = scope.spawn(|| db.write(&batch));
-        while !db.default_region().open().unwrap().home.log.is_behind() {
+        while !db.default_keyspace().open().unwrap().home.log.is_behind() {
             std::thread::yield_now();
         }
         let taken = take(&db);
         backing.let_through(u64::MAX);
-        writer.join().expect("no panic").expect("a batch that has begun finds room");
+        writer.join().expect("no panic").expect("a batch that has begun finds space");
         taken
     });
     db.sync().expect("the log goes on");
@@ -43,7 +43,7 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
         Err(error) => panic!("{error}"),
     }
     drop(taken);
-    db.put(b"one more", &[1; 1000]).expect("there is room again");
+    db.put(b"one more", &[1; 1000]).expect("there is space again");
     db.close().expect("closed");
     let db = Db::open_on(backing, options).expect("a store");
     for number in 0..VALUES {
@@ -53,13 +53,13 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
 }
 
 #[test]
-fn large_values_leave_a_batch_its_room() {
-    batch_beside(|db| {
-        let region = db.default_region();
+fn large_values_leave_a_batch_its_space() {
+    batch_during(|db| {
+        let keyspace = db.default_keyspace();
         let (mut stored, value) = (Vec::new(), vec![1; 2 << 20]);
         loop {
-            let segment = &region.open().unwrap().home.segment;
-            match Stored::write(segment, region.region().number, b"large", value.len() as u64, &mut &value[..]) {
+            let segment = &keyspace.open().unwrap().home.segment;
+            match Stored::write(segment, keyspace.keyspace().number, b"large", value.len() as u64, &mut &value[..]) {
                 Ok(one) => stored.push(one),
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -70,7 +70,7 @@ fn large_values_leave_a_batch_its_room() {
     });
 }
 
-/// What a spill has taken that is not done.
+/// The blocks of an unfinished compaction.
 struct Nodes {
     segment: Arc<Segment>,
     cursor: Cursor,
@@ -85,14 +85,14 @@ impl Drop for Nodes {
 }
 
 #[test]
-fn spills_leave_a_batch_its_room() {
-    batch_beside(|db| {
-        let handle = db.default_region();
+fn compactions_leave_a_batch_its_space() {
+    batch_during(|db| {
+        let handle = db.default_keyspace();
         let segment = Arc::clone(&handle.open().unwrap().home.segment);
         let mut nodes = Nodes { segment, cursor: Cursor::default(), runs: Vec::new() };
         loop {
             let Nodes { segment, cursor, runs } = &mut nodes;
-            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.region().number, UNIT_BLOCKS) {
+            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.keyspace().number, ALLOCATION_UNIT_BLOCKS) {
                 Ok(run) => runs.push(run),
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -108,31 +108,31 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
     let backing = Arc::new(FailingBacking::new(64 << 20));
     let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
-    let other = db.region_or_create("other").expect("a region");
+    let other = db.keyspace_or_create("other").expect("a keyspace");
     let mut batch = WriteBatch::new();
     for number in 0..VALUES {
         batch.put(&db, &number.to_be_bytes(), &[7; VALUE_BYTES]).expect("a key");
     }
     backing.let_through(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| db.write(&batch).expect("room"));
-        let log = &db.default_region().open().unwrap().home.log;
+        scope.spawn(|| db.write(&batch).expect("space"));
+        let log = &db.default_keyspace().open().unwrap().home.log;
         while !log.is_behind() {
             std::thread::yield_now();
         }
-        scope.spawn(|| other.put(b"key", b"value").expect("room"));
-        scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("room"));
-        // They have come by then, or nothing is seen of a fault.
+        scope.spawn(|| other.put(b"key", b"value").expect("space"));
+        scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("space"));
+        // They have arrived by then; otherwise the test sees no fault.
         std::thread::sleep(std::time::Duration::from_millis(50));
         backing.let_through(u64::MAX);
     });
-    let number_of = |handle: &RegionHandle, key: &[u8]| {
-        let (log, region) = (&handle.open().unwrap().home.log, handle.region());
-        let pointer = region.find(&region.version(), NEWEST, key).expect("read").expect("there");
+    let number_of = |handle: &KeyspaceHandle, key: &[u8]| {
+        let (log, keyspace) = (&handle.open().unwrap().home.log, handle.keyspace());
+        let pointer = keyspace.find(&keyspace.version(), NEWEST, key).expect("read").expect("there");
         log.read(pointer, |record| record.sequence).expect("read")
     };
-    let first = number_of(db.default_region(), &0_u32.to_be_bytes());
-    let last = number_of(db.default_region(), &(VALUES - 1).to_be_bytes());
+    let first = number_of(db.default_keyspace(), &0_u32.to_be_bytes());
+    let last = number_of(db.default_keyspace(), &(VALUES - 1).to_be_bytes());
     for key in [&b"key"[..], b"longer"] {
         let number = number_of(&other, key);
         assert!(!(first..last).contains(&number), "{number} between {first} and {last}");

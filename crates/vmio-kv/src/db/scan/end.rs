@@ -1,58 +1,60 @@
-//! One end of a scan: what comes next there, and what is read of it before it is asked for.
+//! One end of a scan: the next keys there, and their records, which are read ahead.
 
 use std::collections::VecDeque;
 
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
-use crate::device::Passed;
+use crate::device::BypassBatch;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
+use crate::keyspace::{KeyspaceCursor, ScanSpace};
 use crate::log::Log;
-use crate::region::{RegionCursor, ScanRoom};
 
-/// Records that are read ahead in the order of their keys.
+/// How many records are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
-/// More than these are read in the order of their places: one for so many that have been gone by, so that who stops has had little read in vain.
+/// More records than that are read in the order of their places: one for each four that the scan has gone by. So a scan that stops has read
+/// little in vain.
 const GONE_BY_SHARE: u64 = 4;
-/// Where fewer than one of so many records are read past the cache, it is not worth it.
-const PASSED_SHARE: usize = 4;
+/// Where fewer than one record in this many is read past the cache, reading by place is not worth it.
+const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
-/// What a record that is ahead takes beside its key and value: itself, its place in the order of reading, and what the allocator adds to both.
+/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and what the allocator adds to
+/// both.
 const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
 
-/// One end of a scan: a cursor, the keys that it has passed, and their records.
+/// One end of a scan: a cursor, the keys that it has read ahead, and their records.
 pub(super) struct End {
-    cursor: RegionCursor,
+    cursor: KeyspaceCursor,
     ahead: VecDeque<Ahead>,
     /// The records' blocks, if they were read in the order of their keys.
-    pub(super) passed: Passed,
+    pub(super) bypassed: BypassBatch,
     ahead_max: usize,
-    /// Keys that were ahead, and are not any more.
+    /// How many keys the scan has gone by.
     gone_by: u64,
-    room: ScanRoom,
-    /// Of so many keys ahead it is known whether their records lie apart in the log, and were read so before.
+    space: ScanSpace,
+    /// For how many keys ahead it is known whether their records lie apart, and were often read so.
     looked_at: usize,
-    /// They do.
+    /// Whether they do.
     pub(super) is_apart: bool,
-    /// Those of them that were come by.
+    /// Those of these records that the scan has gone by.
     pub(super) gathering: Option<Gathering>,
     is_over: bool,
-    /// What comes behind the keys.
+    /// What comes after the keys.
     failure: Option<Error>,
 }
 
 /// A key that is ahead.
 pub(super) struct Ahead {
-    /// All of it is known once its record was read.
+    /// It is complete once its record was read.
     pub(super) known: KnownKey,
-    /// If its record was read, and the value is wanted.
+    /// The value, if it is wanted and its record was read.
     pub(super) value: Option<Vec<u8>>,
-    /// It was, and was not in memory.
-    is_passed: bool,
+    /// Whether the record was read past the cache.
+    is_bypassed: bool,
 }
 
 impl Ahead {
@@ -61,7 +63,7 @@ impl Ahead {
     }
 }
 
-/// A key that is ahead, by its place, whose record is to be read.
+/// A key whose record is to be read, by its place among those ahead.
 struct Wanted {
     record: Pointer,
     place: u32,
@@ -75,14 +77,14 @@ impl Wanted {
 }
 
 impl End {
-    pub(super) fn new(open: &OpenRegion, cursor: RegionCursor) -> Self {
+    pub(super) fn new(open: &OpenKeyspace, cursor: KeyspaceCursor) -> Self {
         End {
             cursor,
             ahead: VecDeque::new(),
-            passed: Passed::default(),
+            bypassed: BypassBatch::default(),
             ahead_max: 1,
             gone_by: 0,
-            room: ScanRoom::new(&open.home.store.level_memory),
+            space: ScanSpace::new(&open.home.store.memtable_budget),
             looked_at: 0,
             is_apart: false,
             gathering: None,
@@ -93,13 +95,13 @@ impl End {
 
     pub(super) fn next(
         &mut self,
-        open: &OpenRegion,
+        open: &OpenKeyspace,
         wants_values: bool,
         is_beyond_end: impl Fn(&KnownKey) -> bool,
     ) -> Result<Option<Ahead>> {
         if self.ahead.is_empty() && !self.is_over {
             self.fill(is_beyond_end);
-            self.read(&open.region.log, wants_values);
+            self.read(&open.keyspace.log, wants_values);
         }
         let Some(next) = self.ahead.pop_front() else { return self.failure.take().map_or(Ok(None), Err) };
         if self.looked_at == 0 {
@@ -119,11 +121,11 @@ impl End {
                     let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
                     bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
                     if self.ahead.len() == self.ahead.capacity() {
-                        // Not twice as many, for which it has no room.
+                        // Not twice as many, which were not admitted.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
-                    self.ahead.push_back(Ahead { known, value: None, is_passed: false });
-                    if self.ahead.len() >= BY_KEY_MAX && !self.room.reaches(bytes) {
+                    self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
+                    if self.ahead.len() >= BY_KEY_MAX && !self.space.reaches(bytes) {
                         break;
                     }
                 }
@@ -133,54 +135,54 @@ impl End {
         }
     }
 
-    /// Reads the records of the keys ahead, and says how many keys are to be ahead the next time.
+    /// Reads the records of the keys ahead, and decides how many keys are read ahead the next time.
     fn read(&mut self, log: &Log, wants_values: bool) {
-        // First it gives back its memory, which the next takes.
-        self.passed = Passed::default();
-        let passed = match self.ahead.len() {
-            // One alone is read when it is looked at.
+        // First it gives its memory back, which the next batch takes.
+        self.bypassed = BypassBatch::default();
+        let bypassed = match self.ahead.len() {
+            // A single record is read when the scan comes to it.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
                 let wanted =
                     self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
-                self.passed = log.read_in_passing(wanted.map(|known| known.pointer));
-                self.passed.blocks()
+                self.bypassed = log.bypass_read(wanted.map(|known| known.pointer));
+                self.bypassed.blocks()
             }
             _ => self.read_by_place(log, wants_values),
         };
         self.ahead_max = if self.ahead_max < BY_KEY_MAX {
             2 * self.ahead_max
-        } else if passed * PASSED_SHARE >= self.ahead.len() {
+        } else if bypassed * BYPASSED_SHARE >= self.ahead.len() {
             let gone_by = self.gone_by + self.ahead.len() as u64;
             BY_KEY_MAX.max(usize::try_from(gone_by / GONE_BY_SHARE).unwrap_or(usize::MAX))
         } else {
             BY_KEY_MAX
         };
         if self.ahead.len() <= BY_KEY_MAX && self.ahead_max <= BY_KEY_MAX {
-            self.room.give_back();
+            self.space.give_back();
             self.ahead.shrink_to(BY_KEY_MAX);
         }
     }
 
-    /// Looks whether the records of this key and the next few lie apart.
-    fn look_whether_apart(&mut self, open: &OpenRegion, wants_values: bool, next: &Ahead) {
+    /// Looks whether the records of this key and the next ones lie apart.
+    fn look_whether_apart(&mut self, open: &OpenKeyspace, wants_values: bool, next: &Ahead) {
         let some = || std::iter::once(next).chain(&self.ahead).take(BY_KEY_MAX);
         self.looked_at = some().count();
         let store = &open.home.store;
         let reorganizes = wants_values && store.options.reorganizes_scanned();
         self.is_apart = reorganizes && {
             let pointers = some().map(|ahead| ahead.known.pointer);
-            let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_passed).map(Ahead::block).collect();
+            let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_bypassed).map(Ahead::block).collect();
             by_place.sort_unstable();
             by_place.dedup();
-            store.scanned.are_apart_again(pointers, self.passed.blocks() + by_place.len())
+            store.scanned.are_apart_again(pointers, self.bypassed.blocks() + by_place.len())
         };
         if !self.is_apart {
             self.gathering = None;
         }
     }
 
-    /// Tells how many of the records were not in memory.
+    /// Reads records in the order of their places. Returns how many were not in the cache.
     fn read_by_place(&mut self, log: &Log, wants_values: bool) -> usize {
         let is_wanted = |known: &KnownKey| {
             (wants_values || !known.complete)
@@ -199,13 +201,13 @@ impl End {
             &order,
             |wanted| wanted.record,
             take,
-            |wanted, (key, value), is_passed| {
+            |wanted, (key, value), is_bypassed| {
                 let ahead = &mut ahead[wanted.place as usize];
                 if let Some(key) = key {
                     (ahead.known.bytes, ahead.known.complete) = (key, true);
                 }
-                (ahead.value, ahead.is_passed) = (value, is_passed);
-                count += usize::from(is_passed);
+                (ahead.value, ahead.is_bypassed) = (value, is_bypassed);
+                count += usize::from(is_bypassed);
             },
         );
         count

@@ -1,27 +1,27 @@
-//! Blocks in a row, for large values.
+//! Runs of blocks, for large values.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::extents::{Extent, PIECE_BLOCKS};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
+use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, GroupMap};
 
-/// A run of so many blocks is taken for a part of a value, though others would be longer: a unit lacks less than an eighth in the end so.
-const SPLIT_BLOCKS: u64 = UNIT_BLOCKS / 8;
+/// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
+const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
-/// What was taken for a value.
+/// The blocks taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenRuns {
     /// For its bytes, in their order.
     pub(crate) extents: Vec<Extent>,
     /// For its head.
     pub(crate) head: Option<Extent>,
-    /// Units among them that nobody had; until [`Allocator::share`] no other value gets blocks of them.
+    /// Units among them that were free. No other value gets blocks of them before [`Allocator::share`].
     pub(crate) new_units: Vec<u64>,
 }
 
-/// Some bits of a word: `blocks` from `first` on, both of the unit.
+/// The bits of `blocks` blocks from `first` on, as words and masks.
 fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
     let end = first + blocks;
     (first / 64..end.div_ceil(64)).map(move |word| {
@@ -31,13 +31,13 @@ fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The free runs of a unit: where they begin, and their lengths.
+/// The free runs of a unit: their first blocks and their lengths.
 pub(super) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
     let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
     let mut next = 0;
     std::iter::from_fn(move || {
-        let first = (next..UNIT_BLOCKS).find(is_free)?;
-        next = (first..UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(UNIT_BLOCKS);
+        let first = (next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
+        next = (first..ALLOCATION_UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(ALLOCATION_UNIT_BLOCKS);
         Some((first, next - first))
     })
 }
@@ -65,11 +65,11 @@ impl GroupMap {
 }
 
 impl Allocator {
-    /// Takes blocks for a value and its head, which is in one piece, and as long as `head_blocks` says of so many extents: pending, all
-    /// or none. No more than `new_units` are taken from those that nobody has.
+    /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a
+    /// number of extents. At most `new_units` free units are begun.
     pub(crate) fn take_runs(
         &mut self,
-        region: u32,
+        keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
         mut new_units: u64,
@@ -81,7 +81,7 @@ impl Allocator {
                 0 => (head_blocks(taken.extents.len()), u64::MAX),
                 left => (left, PIECE_BLOCKS),
             };
-            let run = self.take_run(region, most, least.min(most), new_units > 0, &taken.new_units);
+            let run = self.take_run(keyspace, most, least.min(most), new_units > 0, &taken.new_units);
             let Some((extent, is_new)) = run else { break false };
             if is_new {
                 new_units -= 1;
@@ -103,16 +103,23 @@ impl Allocator {
         None
     }
 
-    /// Lets others have blocks of units that were begun.
+    /// Lets other values have blocks of units that were begun.
     pub(crate) fn share(&mut self, units: &[u64]) {
         units.iter().for_each(|unit| _ = self.in_use.remove(unit));
     }
 
-    /// Takes a run of at most so many blocks, and of no fewer than `least`. One that is shorter than wanted is a whole number of pieces.
-    fn take_run(&mut self, region: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
-        let wanted = most.min(UNIT_BLOCKS);
-        let is_unit = wanted == UNIT_BLOCKS && may_begin;
-        let found = if is_unit { None } else { self.longest_run(region, wanted, least, own) };
+    /// Takes a run of at most `most` and at least `least` blocks. A run that is shorter than wanted is a whole number of pieces.
+    fn take_run(
+        &mut self,
+        keyspace: u32,
+        most: u64,
+        least: u64,
+        may_begin: bool,
+        own: &[u64],
+    ) -> Option<(Extent, bool)> {
+        let wanted = most.min(ALLOCATION_UNIT_BLOCKS);
+        let is_unit = wanted == ALLOCATION_UNIT_BLOCKS && may_begin;
+        let found = if is_unit { None } else { self.longest_run(keyspace, wanted, least, own) };
         let (unit, first, blocks, is_new) = match found {
             Some((unit, first, blocks)) if blocks >= wanted.min(SPLIT_BLOCKS) || !may_begin => {
                 (unit, first, blocks, false)
@@ -123,21 +130,22 @@ impl Allocator {
         let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
         self.change(unit, |map, index| {
             if is_new {
-                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
             }
             map.set(index, first, blocks, true);
         })?;
-        Some((Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
+        Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-    /// A run that is long enough in the region's units, of one that has no longer one if there is, or else the longest that is no shorter than
-    /// `least`. Units that others have begun and not shared yet are left out.
-    fn longest_run(&self, region: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
-        let owner = (Purpose::Extents, region);
-        let is_shared = |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
-        let enough = self.parts.with_room(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
-        let longest = || self.parts.with_room(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
+    /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left
+    /// out that other values have begun and not shared yet.
+    fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
+        let owner = (Purpose::Extents, keyspace);
+        let is_shared =
+            |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
+        let enough = self.parts.with_space(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
+        let longest = || self.parts.with_space(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
         let unit = enough.or_else(longest)?;
         let (group, index) = self.place(unit)?;
         let runs = || free_runs(&self.groups[group].taken[index]);
@@ -145,12 +153,12 @@ impl Allocator {
         run.map(|(first, blocks)| (unit, first, blocks))
     }
 
-    /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
-    pub(crate) fn take_found_run(&mut self, extent: Extent, region: u32) -> bool {
+    /// Marks blocks as taken, and pending, that a record of the log refers to. Returns false if they are not free.
+    pub(crate) fn take_found_run(&mut self, extent: Extent, keyspace: u32) -> bool {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.reach(unit) else { return false };
-        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        // A former owner's, who is no more: see `forget_former_owners`.
+        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+        // The unit may have been a former owner's, which is gone: see `forget_former_owners`.
         let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose == Purpose::Group && !is_own {
@@ -160,14 +168,14 @@ impl Allocator {
             self.free.remove(unit);
         }
         let is_taken = self.change(unit, |map, index| {
-            // What the table says of a unit without a block that is taken was of a commit that never came.
+            // Without a taken block, what the table says of the unit was of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
-                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
             }
             let of = map.units[index];
             let is_free = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == 0);
-            let is_taken = of.purpose == Purpose::Extents && of.region == region && is_free;
+            let is_taken = of.purpose == Purpose::Extents && of.keyspace == keyspace && is_free;
             if is_taken {
                 map.set(index, first, extent.blocks, true);
             }
@@ -180,19 +188,23 @@ impl Allocator {
         is_taken
     }
 
-    /// Blocks that are part of the next commit.
+    /// Makes blocks part of the next commit.
     pub(crate) fn commit_run(&mut self, extent: Extent) {
-        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        self.change(unit_of(extent.offset), |map, index| map.set(index, first, extent.blocks, false));
+        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+        self.change(unit_of(extent.offset), |map, index| {
+            let is_taken = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask);
+            debug_assert!(is_taken, "{extent:?} is committed, and is not taken");
+            map.set(index, first, extent.blocks, false);
+        });
     }
 
-    /// What the unit is for in which a byte lies.
+    /// The purpose of the unit that a byte is in.
     pub(crate) fn purpose_of(&self, offset: u64) -> Purpose {
         let unit = self.place(unit_of(offset)).and_then(|(group, index)| self.groups[group].units.get(index));
         unit.map_or(Purpose::Free, |unit| unit.purpose)
     }
 
-    /// Blocks that large values have taken.
+    /// The number of blocks of large values.
     pub(crate) fn blocks_of_extents(&self) -> u64 {
         self.parts.blocks_of_extents()
     }
@@ -212,7 +224,7 @@ mod tests {
     use crate::format::geometry::Group;
 
     fn allocator(units: u64) -> Allocator {
-        Allocator::with_room(&[Group::new(1, units)])
+        Allocator::with_space(&[Group::new(1, units)])
     }
 
     fn overlap(left: &Extent, right: &Extent) -> bool {
@@ -221,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_whole_and_nobody_elses(steps in proptest::collection::vec((1_u64..1500, 0_usize..4), 1..60)) {
+                fn runs_are_whole_and_do_not_overlap(steps in proptest::collection::vec((1_u64..1500, 0_usize..4), 1..60)) {
             let mut allocator = allocator(10);
             let mut values: Vec<TakenRuns> = Vec::new();
             for (blocks, end) in steps {
@@ -258,23 +270,29 @@ mod tests {
         let mut allocator = allocator(10);
         assert_eq!(allocator.take_runs(1, 600, |_| 1, 1), None);
         assert_eq!(allocator.free_units(), 9);
-        let taken = allocator.take_runs(1, 600, |_| 1, 2).expect("room");
+        let taken = allocator.take_runs(1, 600, |_| 1, 2).expect("space");
         assert_eq!((taken.extents.len(), taken.new_units.len()), (2, 2));
         assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
         allocator.share(&taken.new_units);
-        assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is room in the second");
-        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other region's");
+        assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is space in the second");
+        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "another keyspace has no unit");
     }
 
     #[test]
-    fn what_the_log_refers_to_is_taken_once() {
+    fn extents_that_the_log_refers_to_are_taken_once() {
         let mut allocator = allocator(10);
-        let extent = Extent { offset: 4 * UNIT_BYTES + 7 * 4096, blocks: 100 };
+        let extent = Extent { offset: 4 * ALLOCATION_UNIT_BYTES + 7 * 4096, blocks: 100 };
         assert!(allocator.take_found_run(extent, 1));
         assert!(!allocator.take_found_run(Extent { offset: extent.offset + 99 * 4096, blocks: 1 }, 1));
-        assert!(!allocator.take_found_run(Extent { offset: 4 * UNIT_BYTES, blocks: 1 }, 2), "another region's unit");
-        assert!(!allocator.take_found_run(Extent { offset: UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
-        assert!(!allocator.take_found_run(Extent { offset: 40 * UNIT_BYTES, blocks: 1 }, 1));
+        assert!(
+            !allocator.take_found_run(Extent { offset: 4 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 2),
+            "another keyspace's unit"
+        );
+        assert!(
+            !allocator.take_found_run(Extent { offset: ALLOCATION_UNIT_BYTES + 4096, blocks: 1 }, 1),
+            "the group's own"
+        );
+        assert!(!allocator.take_found_run(Extent { offset: 40 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 1));
         allocator.find_free_units();
         assert_eq!(allocator.free_units(), 8);
     }

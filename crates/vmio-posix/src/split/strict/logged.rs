@@ -1,4 +1,4 @@
-//! A file that is the process's alone, and whose writes are logged.
+//! A leased file whose writes are logged.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -15,17 +15,17 @@ use super::logs::{Logs, ProcessLog, counts};
 use crate::entry;
 use crate::settings::Settings;
 
-/// What a warm description has in strict mode.
+/// The log of a leased file, in strict mode.
 pub(in super::super) struct Logged {
     log: Arc<ProcessLog>,
     number: FileNumber,
     /// Held from where a write is logged until it is applied: writes reach the file in the order in which the log has them.
     order: Mutex<Numbered>,
-    /// Whether the program has had the file flushed since it is the process's.
+    /// Whether the program has had the file flushed since it was leased.
     is_synced: AtomicBool,
 }
 
-/// Whether the file has its number in the log still. Once it is given up the log may give it to another file.
+/// Whether the file still has its number in the log, which may otherwise be another file's.
 #[derive(PartialEq, Eq)]
 enum Numbered {
     Yes,
@@ -52,13 +52,13 @@ impl Logged {
         Ok(Logged { log, number, order: Mutex::new(Numbered::Yes), is_synced: AtomicBool::new(false) })
     }
 
-    /// What a checkpoint finds the description by.
+    /// The key by which a checkpoint finds the description.
     pub(in super::super) fn key(&self) -> u64 {
         self.log.key(self.number)
     }
 
-    /// Waits for the writes that are under way; none if the file was retired meanwhile. Signals are blocked: a handler of this thread's
-    /// would wait for itself.
+    /// Waits for the writes that are under way; `None` if the file was retired meanwhile. Signals must be blocked: a handler of this
+    /// thread's would wait for itself.
     pub(in super::super) fn turn(&self) -> Option<Turn<'_>> {
         let order = self.order();
         (*order == Numbered::Yes).then_some(Turn { logged: self, _order: order })
@@ -68,7 +68,7 @@ impl Logged {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// fsync: what others wrote before the file was the process's may be in the page cache alone. All that was written since is in the log.
+    /// fsync: writes of other processes before the lease may be in the page cache alone. All writes since are in the log.
     pub(in super::super) fn sync(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         if !self.is_synced.load(Ordering::Acquire) {
             entry::as_vmio_undisturbed(|| fsync(fd))?;
@@ -77,7 +77,7 @@ impl Logged {
         Ok(())
     }
 
-    /// Flushes the file, and has nothing replayed of it any more: it may be others' from now on.
+    /// Flushes the file, and retires its operations from the log: other processes may use the file from now on.
     pub(in super::super) fn retire(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut order = self.order();
         self.retire_in_turn(fd)?;
@@ -86,26 +86,26 @@ impl Logged {
         Ok(())
     }
 
-    /// The file lacks something of what was logged, and may be others' from now on: the log keeps it, and the process writes nothing more
-    /// to the file.
+    /// The file lacks logged bytes, and other processes may use it from now on: the log keeps the operations, and the process writes
+    /// nothing more to the file.
     pub(in super::super) fn keep(&self) {
         let _order = self.order();
         let _ = self.log.log.keep(self.number);
     }
 
     fn retire_in_turn(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        // Also if it has no name: one of O_TMPFILE may get one later.
+        // Also without a name: a file opened with O_TMPFILE may get one later.
         self.log.retire(self.number, || Ok(fdatasync(fd)?))
     }
 }
 
 impl Turn<'_> {
-    /// The most bytes of one write: what is longer is cut, as Linux cuts what is longer than 2 GiB.
+    /// The most bytes of one write: a longer one is cut, as Linux cuts a write of more than 2 GiB.
     pub(in super::super) fn bytes_max(&self) -> u64 {
         self.logged.log.log.data_bytes_max()
     }
 
-    /// Logs a write to `offset`: from here on it will be in the file, whatever happens. To be dropped when it is.
+    /// Logs a write to `offset`: it survives a crash from here on. The returned value must be dropped once the file has the write.
     pub(in super::super) fn log(&self, offset: u64, len: u64, buffers: &[IoSlice<'_>]) -> Result<Unapplied<'_>, Errno> {
         let ProcessLog { log, .. } = &*self.logged.log;
         let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
@@ -124,7 +124,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The file has not taken all of a write that was logged: nobody may replay it, since its caller is told so.
+    /// The file has not taken all of a logged write. The caller is told so, and a replay must not complete it.
     pub(in super::super) fn take_back(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.logged.retire_in_turn(fd)
     }

@@ -1,4 +1,4 @@
-//! The operation logs of this process: one for each of the folders.
+//! The operation logs of this process: one for each folder.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -18,13 +18,13 @@ use crate::settings::Settings;
 
 /// Folders that can have a log.
 const LOGS_MAX: usize = 64;
-/// The logs' descriptors are among so many that come last.
+/// The logs' descriptors are among this number of highest ones.
 const DESCRIPTORS_LAST: u64 = 256;
-/// No descriptor is higher, whatever the limit is: the kernel's table reaches up to the highest.
+/// No descriptor is higher, whatever the limit is: the kernel's table reaches up to the highest one.
 const DESCRIPTORS_MAX: u64 = 1 << 16;
 
-/// What the logs of the process have open; -1 for nothing. A forked child has that, too, and must not keep it: the lock that
-/// says that its parent lives would last as long.
+/// The descriptors of the process's logs; -1 for none. A forked child has them, too, and must close them: the lock that shows that its
+/// parent runs would last as long.
 static DESCRIPTORS: [AtomicI32; 2 * LOGS_MAX] = [const { AtomicI32::new(-1) }; 2 * LOGS_MAX];
 static COUNTS: Counts = Counts {
     writes: AtomicU64::new(0),
@@ -33,11 +33,11 @@ static COUNTS: Counts = Counts {
     checkpoints: AtomicU64::new(0),
 };
 
-/// What went through logs.
+/// The counts of logged writes.
 pub(in super::super) struct Counts {
     pub(in super::super) writes: AtomicU64,
     pub(in super::super) bytes: AtomicU64,
-    /// Of these, writes to files that others had open.
+    /// Of these, writes to files that other processes had open.
     pub(in super::super) shared: AtomicU64,
     pub(in super::super) checkpoints: AtomicU64,
 }
@@ -46,12 +46,11 @@ pub(in super::super) fn counts() -> &'static Counts {
     &COUNTS
 }
 
-/// Held while files of logs are open that nobody else knows of: while a log is made or closed, and while those of the dead are replayed. A child
-/// that was forked then would have them open as long as it lives, with the locks by which others, and the child itself, take the log's owner for
-/// alive.
+/// Held while log files are open that are not recorded: while a log is made or closed, and while dead processes' logs are replayed. A
+/// child that is forked meanwhile would keep them open, with the locks by which everybody takes the log's owner for alive.
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// Waits until nobody has such files open, and keeps them from being opened. With signals blocked only.
+/// Waits until nobody has such files open, and keeps them from being opened. Signals must be blocked.
 pub(crate) fn opening() -> MutexGuard<'static, ()> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -62,7 +61,7 @@ pub(in super::super) fn close_descriptors_of_parent() {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             own_descriptors::remove(fd);
-            // SAFETY: it was a log's of the parent, and nobody uses that here.
+            // SAFETY: it was a log's of the parent, which nobody uses here.
             unsafe { rustix::io::close(fd) };
         }
     }
@@ -71,24 +70,24 @@ pub(in super::super) fn close_descriptors_of_parent() {
     }
 }
 
-/// The logs that the keeper has made. Only its thread has them.
+/// The logs of the lease manager. Only its thread has them.
 #[derive(Default)]
 pub(in super::super) struct Logs(Vec<Arc<ProcessLog>>);
 
-/// One of them.
+/// The log of one folder.
 pub(super) struct ProcessLog {
     pub(super) log: Log,
     folder: PathBuf,
     index: u32,
-    /// The file that several processes write to of which the log has an operation now, and a descriptor of it.
+    /// The number and a descriptor of the shared file that is being written to; -1 for none.
     shared: (AtomicI64, AtomicI32),
 }
 
 impl Logs {
-    /// The log for a file at this path, which lies under one of the folders. What others have left there is replayed before.
+    /// The log for a file at this path, which lies under one of the folders. Replays logs of dead processes there first.
     pub(super) fn of(&mut self, settings: &Settings, path: &Path) -> Result<Arc<ProcessLog>, Errno> {
         let folder = settings.under.iter().find(|folder| path.starts_with(folder)).ok_or(Errno::NOENT)?;
-        replay_of_the_dead(folder)?;
+        replay_dead_logs(folder)?;
         if let Some(log) = self.0.iter().find(|log| log.folder == *folder) {
             return Ok(log.clone());
         }
@@ -113,7 +112,7 @@ impl Logs {
         Ok(log)
     }
 
-    /// Removes those of which nothing is left to replay. The others are for the next process that opens their files.
+    /// Removes the logs that have nothing left to replay. The next process that opens files under their folders replays the others.
     pub(in super::super) fn close(&mut self) {
         let _opening = opening();
         for log in self.0.drain(..) {
@@ -127,13 +126,13 @@ impl Logs {
     }
 }
 
-/// Before files of a folder are used: what processes have logged that died since.
-pub(in super::super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
+/// Replays the logs of processes that have died, before files of a folder are used.
+pub(in super::super) fn replay_dead_logs(folder: &Path) -> Result<(), Errno> {
     let _opening = opening();
     let recovery = recover(folder).map_err(|error| errno(&error))?;
     for log in recovery.logs {
-        if let LogState::Left(error) = log.state {
-            // Writes to what it has operations for would be undone.
+        if let LogState::NotReplayed(error) = log.state {
+            // A later replay of it would undo writes to its files.
             return Err(errno(&error));
         }
     }
@@ -141,14 +140,14 @@ pub(in super::super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
 }
 
 impl ProcessLog {
-    /// By which descriptions are found that have operations in the log.
+    /// The key by which a description with operations in the log is found.
     pub(super) fn key(&self, number: FileNumber) -> u64 {
         (u64::from(self.index) << 32 | u64::from(number.number())) + 1
     }
 
-    /// Makes all files durable that the log has operations for, and begins it anew. Not while the caller has one that is unapplied.
+    /// Makes all files durable that the log has operations for, and empties it. Not while the caller has an unapplied operation.
     pub(super) fn checkpoint(&self) -> Result<(), Errno> {
-        // What cannot be written back is still there, and may be tried again: the log is told that there was no flush.
+        // Bytes that could not be written back are still there and may be tried again: the log is told that there was no flush.
         let mut unflushed = None;
         let mut no_flush = |error: Errno| {
             unflushed = Some(error);
@@ -161,21 +160,22 @@ impl ProcessLog {
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(no_flush(Errno::IO)),
             };
-            // SAFETY: it is vmio's own, or the keeper's caller waits with it: who closes it has the file retired before, and that waits for the end of this.
+            // SAFETY: it is vmio's own descriptor, and whoever closes that retires the file first, which waits for the end of this; or it is
+            // the descriptor of a shared write, whose caller waits.
             Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
         };
         COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.log.checkpoint(sync).map_err(|error| unflushed.unwrap_or_else(|| errno(&error)))
     }
 
-    /// Has a checkpoint find the file that several processes write to.
+    /// Sets the shared file that a checkpoint must flush.
     pub(super) fn set_shared(&self, file: Option<(FileNumber, RawFd)>) {
         let (number, fd) = file.map_or((-1, -1), |(number, fd)| (i64::from(number.number()), fd));
         self.shared.1.store(fd, Ordering::Relaxed);
         self.shared.0.store(number, Ordering::Release);
     }
 
-    /// Makes a file durable, and has nobody replay what the log has of it.
+    /// Makes a file durable, and retires its operations from the log.
     pub(super) fn retire(&self, number: FileNumber, sync: impl Fn() -> io::Result<()>) -> Result<(), Errno> {
         match self.log.retire(number, &sync) {
             Err(operation_log::Error::Full { .. } | operation_log::Error::Failed { .. }) => self.checkpoint(),

@@ -1,11 +1,11 @@
 //! SplitFS's strict mode (thesis §4.4): each write is durable and atomic when it returns.
 //!
-//! A write is in the process's operation log, durably, before any of it is in the file: one flush of a file that has its room already.
-//! - A file that nobody else has open is the process's by a lease (`logged`): its writes are copied, or written, into the page
-//!   cache, and the file is flushed when somebody else wants it, when it is closed, or when the log is full.
-//! - For any other, processes take turns (`shared`): the write is logged, done, flushed, and its log entry retired before the next.
+//! A write is durable in the process's operation log before any of it is in the file: that takes one flush of a preallocated file.
+//! - A file that nobody else has open is leased (`logged`): its writes are copied or written into the page cache. The file is flushed when
+//!   another process opens it, when it is closed, or when the log is full.
+//! - On any other file processes take turns (`shared`): the write is logged, done and flushed, and its log entry is retired before the next.
 //!
-//! What logs hold of processes that died is replayed by the next that opens a file under the same folder (`logs`).
+//! The logs of processes that died are replayed by the next process that opens a file under the same folder (`logs`).
 
 mod logged;
 mod logs;
@@ -13,13 +13,13 @@ mod shared;
 
 pub(super) use logged::{Logged, Turn};
 pub(crate) use logs::opening as opening_logs;
-pub(super) use logs::{Logs, close_descriptors_of_parent, counts, replay_of_the_dead};
+pub(super) use logs::{Logs, close_descriptors_of_parent, counts, replay_dead_logs};
 pub(super) use shared::SharedWrite;
 
 use operation_log::Error;
 use rustix::io::Errno;
 
-/// The number for an error of a log's.
+/// The errno for an error of a log.
 fn errno(error: &Error) -> Errno {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

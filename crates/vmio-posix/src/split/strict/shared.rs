@@ -1,5 +1,5 @@
-//! Writes to files that others have open, too, or that no lease is to be had for. The keeper does them, since its thread may allocate
-//! and wait.
+//! Writes to files that other processes have open, or of which there is no lease. The lease manager does them, since its thread may
+//! allocate and wait.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,11 +10,11 @@ use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fdatasync, fstat, seek};
 use rustix::io::{Errno, pwritev, writev};
 
 use super::errno;
-use super::logs::{Logs, ProcessLog, counts, replay_of_the_dead};
+use super::logs::{Logs, ProcessLog, counts, replay_dead_logs};
 use crate::settings::Settings;
 use crate::transfer::Position;
 
-/// What a thread of the program's asks for, and waits until it is done.
+/// A write that a thread of the program's asks for and waits for.
 pub(in super::super) struct SharedWrite<'a> {
     pub(in super::super) fd: BorrowedFd<'a>,
     pub(in super::super) position: Position,
@@ -22,11 +22,11 @@ pub(in super::super) struct SharedWrite<'a> {
 }
 
 impl SharedWrite<'_> {
-    /// Logs it, does it, flushes the file, and retires it, while no other process does the same under the same folder.
+    /// Logs the write, does it, flushes the file and retires the log entry. Processes under the same folder take turns.
     pub(in super::super) fn perform(&self, logs: &mut Logs, settings: &Settings) -> Result<usize, Errno> {
         let fd = self.fd;
         let Some(path) = settings.path_under(fd) else {
-            // It has been moved away meanwhile.
+            // The file has been moved out of the folder meanwhile.
             return self.write(&self.slices(u64::MAX));
         };
         let process_log = logs.of(settings, &path)?;
@@ -34,9 +34,9 @@ impl SharedWrite<'_> {
         let identity = FileIdentity::of(fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let number = log.file(identity, &path).map_err(|error| errno(&error))?;
         let _turn = log.turn().map_err(|error| errno(&error))?;
-        // Who had the turn before may have died with it.
+        // The process that had the turn before may have died in the middle.
         if let Some(folder) = settings.under.iter().find(|folder| path.starts_with(folder)) {
-            replay_of_the_dead(folder)?;
+            replay_dead_logs(folder)?;
         }
 
         let outcome = self.perform_in_turn(&process_log, number);
@@ -70,8 +70,7 @@ impl SharedWrite<'_> {
         };
         let outcome = self.write(&buffers);
         drop(unapplied);
-        // If it fails the log has nothing to keep: whatever was told durable is in the file, and to replay this one some day would undo
-        // what others have written since.
+        // The log entry is retired even if the flush fails: the caller gets the error, and a later replay would undo writes of others.
         let flushed = fdatasync(fd);
         process_log.retire(number, || Ok(()))?;
         flushed?;
@@ -88,7 +87,7 @@ impl SharedWrite<'_> {
         }
     }
 
-    /// The first bytes of what is longer than a log takes.
+    /// The buffers, cut to the longest write that the log takes.
     fn slices(&self, bytes_max: u64) -> Vec<IoSlice<'_>> {
         let mut left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         let part = |buffer: &&'_ [u8]| {

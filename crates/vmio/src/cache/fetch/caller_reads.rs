@@ -1,8 +1,8 @@
-//! Reads of single pages that begin in the thread which asks for them, where nothing has to be waited for: one hand-over
-//! less than through a ring, and while one thread shows what has come another asks for more.
+//! Reads of single pages that begin in the thread which asks for them, where nothing has to be waited for: one thread switch
+//! less than through a ring, and while one thread installs what has come another asks for more.
 //!
 //! The caller claims the page, with signals blocked until the read is under way: from then on the page is in the hands of a
-//! thread that does nothing but show pages. That one keeps the rule of the thread of a ring, and never has to evict.
+//! thread that does nothing but install pages. That one keeps the rule of the thread of a ring, and never has to evict.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::aio::{Aio, Ended};
-use crate::sys::hand_over::{HandOver, Node, Queue};
+use crate::sys::mpsc_queue::{LocalQueue, MpscQueue, Node};
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
@@ -38,16 +38,16 @@ struct Reads {
 #[derive(Default)]
 struct Slot {
     is_taken: AtomicBool,
-    request: HandOver<Request>,
+    request: MpscQueue<Request>,
 }
 
 impl CallerReads {
-    /// For so many pages under way. What a read does not bring at once goes through the door, to the thread of the ring.
+    /// For this many pages under way. What a read does not bring at once goes through the door, to the thread of the ring.
     pub(super) fn start(
         shared: &Arc<Shared>,
         pages: u32,
         door: &Arc<Door>,
-        spent: &Arc<HandOver<Request>>,
+        spent: &Arc<MpscQueue<Request>>,
     ) -> io::Result<Self> {
         let mut buffers = Reservation::zeroed(pages as usize * PAGE_BYTES, PAGE_BYTES)?;
         // A fork during a read into a buffer must not leave the device's bytes with the child.
@@ -63,7 +63,7 @@ impl CallerReads {
             let _must_go_on = AbortOnUnwind::new();
             // A region's reference to what regions share must never be the last one here.
             let _shared = shared;
-            let mut request = Queue::default();
+            let mut request = LocalQueue::default();
             loop {
                 match ours.aio.wait(&mut ended, |slot, result| ours.end(slot, result, &mut request, &at_door, &spent)) {
                     Ok(true) => {}
@@ -96,7 +96,7 @@ impl CallerReads {
             request.finish();
             return None;
         }
-        slot.request.put(request);
+        slot.request.push(request);
         // SAFETY: the slot is taken for this read; the request keeps the region open, and with it the file.
         let begun = unsafe { reads.aio.read(at as u64, file, reads.buffer(at), page * PAGE_BYTES as u64) };
         if begun.is_ok() {
@@ -104,7 +104,7 @@ impl CallerReads {
         }
         region.give_up(page..page + 1);
         drop(signals);
-        let request = slot.take_request(&mut Queue::default());
+        let request = slot.take_request(&mut LocalQueue::default());
         slot.release();
         request
     }
@@ -135,8 +135,8 @@ impl Reads {
         std::ptr::slice_from_raw_parts_mut(start, PAGE_BYTES)
     }
 
-    /// Shows what has been read, and tells who waits for it. A read that could not begin without waiting goes to the ring.
-    fn end(&self, token: u64, result: i32, queue: &mut Queue<Request>, door: &Door, spent: &HandOver<Request>) {
+    /// Installs what has been read, and tells who waits for it. A read that could not begin without waiting goes to the ring.
+    fn end(&self, token: u64, result: i32, queue: &mut LocalQueue<Request>, door: &Door, spent: &MpscQueue<Request>) {
         let at = token as usize;
         let slot = &self.slots[at];
         let Some(mut request) = slot.take_request(queue) else { return };
@@ -156,12 +156,12 @@ impl Reads {
         slot.release();
         request.abandon();
         request.finish();
-        spent.put(request);
+        spent.push(request);
     }
 }
 
 impl Slot {
-    fn take_request(&self, queue: &mut Queue<Request>) -> Option<Node<Request>> {
+    fn take_request(&self, queue: &mut LocalQueue<Request>) -> Option<Node<Request>> {
         self.request.take_all(queue);
         queue.pop_front()
     }
@@ -189,7 +189,7 @@ mod tests {
         file.as_file().sync_data().unwrap();
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
         if rustix::io::preadv2(&file, &mut [std::io::IoSliceMut::new(&mut [0])], 0, flags).is_err() {
-            return println!("skipped: the file system cannot say whether a read would have to wait");
+            return test_depth::skipped("the file system cannot say whether a read would have to wait");
         }
         let cache = Cache::builder().capacity(64 << 20).build().unwrap();
         let backing = FileBacking::open(file.path(), Access::ReadOnly).unwrap();
@@ -197,7 +197,7 @@ mod tests {
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         let (door, spent) = (Arc::new(Door::new().unwrap()), Arc::default());
         let Ok(reads) = CallerReads::start(&region.shared, 2, &door, &spent) else {
-            return println!("skipped: no Linux AIO");
+            return test_depth::skipped("no Linux AIO");
         };
         let begins = |pages, urgency| {
             let outcome = Arc::new(Outcome::of_parts(1));
@@ -214,7 +214,7 @@ mod tests {
         }
         assert!(begins(0..1, Urgency::Wanted).is_none(), "there is no buffer");
         reads.reads.slots.iter().for_each(Slot::release);
-        let mut queue = Queue::default();
+        let mut queue = LocalQueue::default();
         for _ in 0..2 {
             let outcome = begins(5..6, Urgency::Wanted).expect("absent, and then present");
             while outcome.poll(std::task::Waker::noop()).is_pending() {
@@ -222,7 +222,7 @@ mod tests {
                 assert!(queue.is_empty(), "the read would have had to wait");
                 std::thread::yield_now();
             }
-            assert!(region.is_in_sight(5));
+            assert!(region.is_active(5));
         }
         reads.stop();
     }

@@ -15,23 +15,23 @@ use crate::telemetry::counters::Counter;
 /// What became of an attempt to get on with some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// So many pages from the first on need nothing more.
+    /// This many pages from the first on need nothing more.
     Present(u64),
-    /// So many are Loading now, by us, and have their budget: read them.
+    /// This many are Loading now, by us, and have their budget: read them.
     Absent(u64),
     /// The first is in the hands of another, for a short while.
     Busy,
     /// There is no budget for it.
     Short,
-    /// It cannot be had.
+    /// It is not available.
     Failed(FaultError),
 }
 
 impl Region {
     /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
-        let seen = self.glance(page);
-        if seen.is_in_sight() {
+        let seen = self.peek(page);
+        if seen.is_active() {
             if seen.is_poisoned() {
                 return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
             }
@@ -41,7 +41,7 @@ impl Region {
             return Claimed::Busy;
         }
         if seen.is_resident() {
-            return self.show(page);
+            return self.claim_inactive(page);
         }
         match self.claim_absent(core, page, urgency, true) {
             Claimed::Absent(_) => {}
@@ -52,12 +52,12 @@ impl Region {
         Claimed::Absent(1 + claimed.count() as u64)
     }
 
-    /// A page in memory, out of sight.
-    fn show(&self, page: u64) -> Claimed {
-        let (Some(frames), Ok(before)) = (self.hideable(), self.word(page).begin_reveal()) else {
+    /// Claims an inactive page.
+    fn claim_inactive(&self, page: u64) -> Claimed {
+        let (Some(frames), Ok(before)) = (self.deactivatable(), self.word(page).begin_reactivate()) else {
             return Claimed::Busy; // It has changed under our eyes.
         };
-        match self.reveal(frames, Place { view: 0, page }, before, false) {
+        match self.reactivate(frames, Place { view: 0, page }, before, false) {
             Ok(()) => Claimed::Present(1),
             Err(error) => Claimed::Failed(error),
         }
@@ -66,7 +66,7 @@ impl Region {
     /// Claims one page, which is filled at once if the device holds garbage there and it is the first of its run.
     fn claim_absent(&self, core: usize, page: u64, urgency: Urgency, first: bool) -> Claimed {
         let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
-        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         if page >= self.pages() {
             self.forget_load(page);
             return Claimed::Failed(FaultError::BeyondEnd);
@@ -90,7 +90,7 @@ impl Region {
         }
     }
 
-    /// Budget for a page that is counted in its span, if that can be had at once. A guess leaves half of the reserve
+    /// Budget for a page that is counted in its span, if that is free at once. A guess leaves half of the reserve
     /// to those that know.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
@@ -98,11 +98,11 @@ impl Region {
             shared.wake_worker(false);
             return false;
         }
-        let price = self.price(page);
-        if urgency != Urgency::Overdue && self.at_ceiling(price - 1).is_some() {
+        let charge = self.charge_of(page);
+        if urgency != Urgency::Overdue && self.at_ceiling(charge - 1).is_some() {
             return false;
         }
-        match shared.budget.take(core, price) {
+        match shared.budget.take(core, charge) {
             None => return false,
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
@@ -112,13 +112,13 @@ impl Region {
                 }
             }
         }
-        self.pay(page, price);
+        self.charge(page, charge);
         true
     }
 
-    /// Ends the read of claimed pages, of which so many bytes have arrived or an error number below zero. Where it came
+    /// Ends the read of claimed pages, of which this many bytes have arrived or an error number below zero. Where it came
     /// short, the pages are read as a fault would read them, one by one if need be: most likely that will fail as well,
-    /// and say why. Returns the first page that could not be had.
+    /// and say why. Returns the first page that could not be brought in.
     pub(crate) fn settle_fetched(
         &self,
         core: usize,
@@ -146,12 +146,12 @@ impl Region {
         failed
     }
 
-    /// Shows pages that were read, but for those that do not verify.
+    /// Installs pages that were read, but for those that do not verify.
     fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
         let pages = data.len() / PAGE_BYTES;
         self.shared.count(cpu::current(), Counter::FetchedPages, pages as u64);
         let mut failed = None;
-        let mut shown = 0;
+        let mut next = 0;
         for at in 0..=pages {
             let verified = match data.get(at * PAGE_BYTES..(at + 1) * PAGE_BYTES) {
                 Some(page) => self.verify(first + at as u64, page),
@@ -160,21 +160,21 @@ impl Region {
             if at < pages && verified.is_ok() {
                 continue;
             }
-            if shown < at {
-                let run = first + shown as u64;
-                let installed = self.show_wanted(cpu::current(), run, &data[shown * PAGE_BYTES..at * PAGE_BYTES]);
+            if next < at {
+                let run = first + next as u64;
+                let installed = self.install_wanted(cpu::current(), run, &data[next * PAGE_BYTES..at * PAGE_BYTES]);
                 failed = failed.or(installed.err().map(|error| (run, error)));
             }
             if let Err(failure) = verified {
                 let refused = self.refuse(first + at as u64, failure);
                 failed = failed.or(Some(refused));
             }
-            shown = at + 1;
+            next = at + 1;
         }
         failed
     }
 
-    /// Gives a claimed page up that could not be had.
+    /// Gives a claimed page up that could not be brought in.
     fn refuse(&self, page: u64, failure: ReadFailure) -> (u64, FaultError) {
         self.note_read_failure(page, failure);
         self.give_up(page..page + 1);

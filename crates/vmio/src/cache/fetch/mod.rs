@@ -1,4 +1,4 @@
-//! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it can be had.
+//! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it is available.
 //!
 //! A [`request::Request`] is some pages of a region. It goes to a [`RingFetcher`], which has many reads under way at a
 //! time, unless it is one page that the caller can begin to read itself ([`caller_reads`]), or to a [`Pool`], whose threads do what
@@ -28,9 +28,9 @@ use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
-use crate::sys::hand_over::{HandOver, Queue};
+use crate::sys::mpsc_queue::{LocalQueue, MpscQueue};
 
-/// At most so many rings, however many cores there are.
+/// At most this many rings, however many cores there are.
 const RINGS_MAX: usize = 16;
 
 /// The threads that fetch pages of a cache. None runs before somebody fetches.
@@ -41,7 +41,7 @@ pub(crate) struct Fetchers {
     pool: OnceLock<Pool>,
     starting: Mutex<()>,
     /// Requests that are through, for those to free who make new ones: the fetchers must not.
-    spent: Arc<HandOver<Request>>,
+    spent: Arc<MpscQueue<Request>>,
 }
 
 impl Fetchers {
@@ -69,8 +69,8 @@ impl Fetchers {
         }))
     }
 
-    fn take_spent(&self) -> Queue<Request> {
-        let mut spent = Queue::default();
+    fn take_spent(&self) -> LocalQueue<Request> {
+        let mut spent = LocalQueue::default();
         self.spent.take_all(&mut spent);
         spent
     }

@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// Why a fetch failed.
 pub(crate) enum Failure {
-    /// This page could not be had; in a form that needs no allocation.
+    /// This page could not be brought in; in a form that needs no allocation.
     Page(u64, FaultError),
     /// For this reason.
     Error(Error),
@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Of a fetch of so many parts.
+    /// Of a fetch of this many parts.
     pub(crate) fn of_parts(parts: u32) -> Self {
         Outcome { parts_left: AtomicU32::new(parts), waker: AtomicWaker::new(), failure: Mutex::new(None) }
     }

@@ -10,7 +10,7 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fork::Generation;
 use crate::sys::thread::{self, OwnThread};
 
-/// How many threads: so many reads are under way at a time.
+/// How many threads: this many reads are under way at a time.
 pub(crate) const THREADS: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;

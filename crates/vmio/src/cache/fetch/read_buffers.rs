@@ -28,7 +28,7 @@ impl ReadBuffers {
         Ok(ReadBuffers { memory, taken: vec![false; pages as usize], free: pages })
     }
 
-    /// The longest of the first free runs of up to so many pages; `None` if all are taken.
+    /// The longest of the first free runs of up to this many pages; `None` if all are taken.
     pub(super) fn find(&self, most: u32) -> Option<Run> {
         let mut longest: Option<Run> = None;
         let mut at = 0;

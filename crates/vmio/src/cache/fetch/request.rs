@@ -13,7 +13,7 @@ use crate::sys::futex;
 /// A region that stays open while somebody works on it who holds no handle: see [`Region::end_fetches`].
 pub(crate) struct FetchedRegion(NonNull<Region>);
 
-// SAFETY: a Region is shared between threads; it lives as long as this: see `end_fetches`.
+// SAFETY: a Region is shared between threads through atomics and locks; a thread that closes it waits until this is dropped.
 unsafe impl Send for FetchedRegion {}
 
 /// How many requests are out for a region.
@@ -154,7 +154,7 @@ impl Request {
         }
     }
 
-    /// So many pages have been looked at.
+    /// This many pages have been looked at.
     pub(crate) fn advance(&mut self, pages: u64) {
         if let Some(range) = self.ranges.get_mut(self.next) {
             range.start += pages;
@@ -166,7 +166,7 @@ impl Request {
         self.next = self.ranges.len();
     }
 
-    /// A page could not be had; the first one counts.
+    /// A page could not be brought in; the first one counts.
     pub(crate) fn fail(&mut self, page: u64, why: FaultError) {
         self.failure.get_or_insert((page, why));
     }

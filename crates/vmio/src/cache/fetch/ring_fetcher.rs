@@ -1,4 +1,4 @@
-//! A thread that fetches pages through a ring of its own: it claims them, reads them, shows them, and tells who waits.
+//! A thread that fetches pages through a ring of its own: it claims them, reads them, installs them, and tells who waits.
 //!
 //! While it owns page words, and it hardly ever owns none, it allocates and frees nothing, takes no lock that the program
 //! may hold, touches no mapped memory, and waits for finite work only. What it has done with goes back to those who
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS, Reclaimer};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::hand_over::{HandOver, Node, Queue};
+use crate::sys::mpsc_queue::{LocalQueue, MpscQueue, Node};
 use crate::sys::ring::{Ring, Wake};
 use crate::sys::thread::{self, OwnThread};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -33,11 +33,11 @@ const BUSY: Duration = Duration::from_micros(50);
 /// How long to wait for a page of the budget before looking again.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The thread sleeps until one in so many of the reads under way has ended: a wake-up for each of many is most of the work.
+/// The thread sleeps until one in this many of the reads under way has ended: a wake-up for each of many is most of the work.
 const WAKE_UP_SHARE: u32 = 8;
-/// Of many reads that have ended together, so many are shown before those who wait for them are told, and what they ask for
-/// next is begun: devices answer in bursts, and should not lie idle until all of one has been shown.
-const SHOWN_AT_A_TIME: u32 = 4;
+/// Of many reads that have ended together, this many are installed before those who wait for them are told, and what they ask for
+/// next is begun: devices answer in bursts, and should not lie idle until all of one has been installed.
+const INSTALLED_AT_A_TIME: u32 = 4;
 
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
@@ -49,26 +49,26 @@ pub(super) struct RingFetcher {
 
 /// Where requests come in.
 pub(super) struct Door {
-    pub(super) requests: HandOver<Request>,
+    pub(super) requests: MpscQueue<Request>,
     wake: Arc<Wake>,
     stopping: AtomicBool,
 }
 
 impl Door {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Door { requests: HandOver::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
+        Ok(Door { requests: MpscQueue::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
     }
 
     /// Has the thread work on a request.
     pub(super) fn submit(&self, request: Node<Request>) {
-        self.requests.put(request);
+        self.requests.push(request);
         self.wake.wake();
     }
 }
 
 impl RingFetcher {
-    /// Starts one that has up to so many pages under way; what it has done with goes to `spent`.
-    pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<HandOver<Request>>) -> io::Result<Self> {
+    /// Starts one that has up to this many pages under way; what it has done with goes to `spent`.
+    pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<MpscQueue<Request>>) -> io::Result<Self> {
         let door = Arc::new(Door::new()?);
         let (made, is_made) = mpsc::sync_channel(1);
         let (of_callers, of_ring) = shares(pages);
@@ -152,22 +152,22 @@ enum Room {
 struct Fetching {
     shared: Arc<Shared>,
     door: Arc<Door>,
-    spent: Arc<HandOver<Request>>,
+    spent: Arc<MpscQueue<Request>>,
     ring: Ring,
     buffers: ReadBuffers,
     /// By the first page of their buffers.
     reads: Vec<Option<Read>>,
     under_way: u32,
     /// Requests that are not looked at yet.
-    pending: Queue<Request>,
+    pending: LocalQueue<Request>,
     /// Those that are; a place is empty or not yet finished.
     table: Vec<Option<Node<Request>>>,
     /// Its empty places.
     places: Vec<usize>,
-    /// Places of requests that have pages left to look at, the one whose turn it is first.
-    turns: VecDeque<usize>,
-    finished: Queue<Request>,
-    reclaimer: Reclaimer,
+    /// Places of requests that have pages left to look at, the next one first.
+    round_robin: VecDeque<usize>,
+    finished: LocalQueue<Request>,
+    evictor: Evictor,
     idle_rounds: u32,
     /// When evicting brought something last, or was not called for.
     gained: Instant,
@@ -175,11 +175,11 @@ struct Fetching {
 }
 
 impl Fetching {
-    fn new(shared: Arc<Shared>, door: Arc<Door>, spent: Arc<HandOver<Request>>, pages: u32) -> io::Result<Self> {
+    fn new(shared: Arc<Shared>, door: Arc<Door>, spent: Arc<MpscQueue<Request>>, pages: u32) -> io::Result<Self> {
         let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
-        let reclaimer = Reclaimer::new(DIRECT_PAGES, &shared.merge_buffers)?;
+        let evictor = Evictor::new(DIRECT_PAGES, &shared.merge_buffers)?;
         let requests = pages as usize;
         Ok(Fetching {
             shared,
@@ -189,12 +189,12 @@ impl Fetching {
             buffers,
             reads: vec![None; pages as usize],
             under_way: 0,
-            pending: Queue::default(),
+            pending: LocalQueue::default(),
             table: std::iter::repeat_with(|| None).take(requests).collect(),
             places: (0..requests).rev().collect(),
-            turns: VecDeque::with_capacity(requests),
-            finished: Queue::default(),
-            reclaimer,
+            round_robin: VecDeque::with_capacity(requests),
+            finished: LocalQueue::default(),
+            evictor,
             idle_rounds: 0,
             gained: Instant::now(),
             failed_rounds: 0,
@@ -215,13 +215,13 @@ impl Fetching {
         }
     }
 
-    /// Shows all that has been read.
+    /// Installs all that has been read.
     fn end_reads(&mut self) {
-        let mut shown = 0;
+        let mut installed = 0;
         while let Some((token, result)) = self.ring.completed() {
             self.end_read(token as usize, result);
-            shown += 1;
-            if shown % SHOWN_AT_A_TIME == 0 {
+            installed += 1;
+            if installed % INSTALLED_AT_A_TIME == 0 {
                 self.tell();
                 self.begin_reads();
                 self.ring.submit();
@@ -230,14 +230,14 @@ impl Fetching {
         self.tell();
     }
 
-    /// Begins what can begin, one read of each request in turn. Returns how long the ring may sleep, if not for ever.
+    /// Begins what can begin, one read of each request, round-robin. Returns how long the ring may sleep, if not for ever.
     fn begin_reads(&mut self) -> Option<Duration> {
         self.door.requests.take_all(&mut self.pending);
         let mut limit = None;
         let mut idle = 0;
-        self.admit();
-        while idle < self.turns.len()
-            && let Some(at) = self.turns.front().copied()
+        self.fill_table();
+        while idle < self.round_robin.len()
+            && let Some(at) = self.round_robin.front().copied()
         {
             match self.work_on(at) {
                 Progress::Made => idle = 0,
@@ -257,23 +257,23 @@ impl Fetching {
                     Room::None => return Some(SHORT),
                 },
             }
-            self.turns.pop_front();
+            self.round_robin.pop_front();
             if self.table[at].as_mut().is_some_and(|request| request.next_pages().is_some()) {
-                self.turns.push_back(at);
+                self.round_robin.push_back(at);
             }
-            self.admit();
+            self.fill_table();
         }
         limit
     }
 
-    /// Gives requests that are not looked at yet the empty places of the table.
-    fn admit(&mut self) {
+    /// Moves requests that are not begun yet to the empty places of the table.
+    fn fill_table(&mut self) {
         while let Some(at) = self.places.last().copied()
             && let Some(request) = self.pending.pop_front()
         {
             self.places.pop();
             self.table[at] = Some(request);
-            self.turns.push_back(at);
+            self.round_robin.push_back(at);
         }
     }
 
@@ -344,7 +344,7 @@ impl Fetching {
         }
     }
 
-    /// Shows what has been read.
+    /// Installs what has been read.
     fn end_read(&mut self, first: usize, result: i32) {
         let Some(Read { request: at, page, run }) = self.reads[first].take() else { return };
         self.under_way -= 1;
@@ -378,7 +378,7 @@ impl Fetching {
     fn tell(&mut self) {
         while let Some(mut request) = self.finished.pop_front() {
             request.finish();
-            self.spent.put(request);
+            self.spent.push(request);
         }
     }
 
@@ -390,7 +390,7 @@ impl Fetching {
         let tenant = request.region().and_then(|region| region.at_ceiling(1 + TABLE_PAGES));
         if let Some(tenant) = tenant {
             let goal = if request.rounds_at_ceiling > 1 { Goal::EvictHard } else { Goal::EVICT };
-            if self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
+            if self.evictor.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
                 request.rounds_at_ceiling = 0;
                 return Room::Made;
             }
@@ -405,7 +405,7 @@ impl Fetching {
             self.gained = Instant::now();
         }
         let pass =
-            self.reclaimer.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
+            self.evictor.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
         if pass.freed > 0 {
             (self.idle_rounds, self.failed_rounds) = (0, 0);
             self.gained = Instant::now();

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) struct Buffers(pub(super) Vec<Range<usize>>);
 
 impl Buffers {
-    /// Each range in pieces of so many bytes at most.
+    /// Each range in pieces of this many bytes at most.
     pub(super) fn new(ranges: &[Range<usize>], piece_bytes: usize) -> Buffers {
         let pieces = |range: &Range<usize>| {
             let end = range.end;

@@ -173,7 +173,8 @@ fn identify(device: BorrowedFd<'_>, namespace: u32, what: u32) -> io::Result<Box
 unsafe fn call(device: BorrowedFd<'_>, request: libc::c_ulong, command: &mut Command) -> io::Result<()> {
     let mut tries = 1;
     loop {
-        // SAFETY: by the caller; the command has the layout that the request asks for.
+        // SAFETY: the caller vouches for the memory that the command points to; the command has the layout that the request
+        // asks for.
         let status = unsafe { libc::ioctl(device.as_raw_fd(), request, std::ptr::from_mut(command)) };
         let (is_passing, error) = match status {
             0 => return Ok(()),

@@ -26,12 +26,12 @@ const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 /// Commands that a ring has under way at most.
 const COMMANDS_MAX: usize = 16;
 
-/// Commands that rings have had done, those that went by ioctl left out.
+/// Numbers of commands that rings have completed; those that were submitted by ioctl are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
-    /// In memory that was registered with the ring: a cache's own buffers, while a mapping uses the device.
+    /// Commands on memory that was registered with the ring: a cache's own buffers, while a mapping uses the device.
     pub registered: u64,
-    /// In other memory, whose pages the kernel looked up and held for each.
+    /// Commands on other memory, whose pages the kernel looked up and held for each.
     pub unregistered: u64,
 }
 
@@ -45,7 +45,7 @@ struct CommandRing {
 }
 
 impl CommandRing {
-    /// A ring for a device. With `polls` nobody is interrupted when a command ends: who waits asks the device's queue,
+    /// A ring for a device. With `polls` nobody is interrupted when a command ends: a thread that waits polls the device's queue,
     /// if its driver has queues for that.
     fn new(device: BorrowedFd<'_>, polls: bool) -> io::Result<Self> {
         let mut builder = IoUring::<Entry128, Entry32>::builder();
@@ -71,7 +71,8 @@ impl CommandRing {
             let vector =
                 |buffer: &Range<usize>| libc::iovec { iov_base: buffer.start as *mut _, iov_len: buffer.len() };
             let vectors: Vec<_> = buffers.0.iter().map(vector).collect();
-            // SAFETY: by the caller; commands are under way only while a transfer waits for them.
+            // SAFETY: the caller vouches that the memory stays what it is; commands are under way only while a transfer waits
+            // for them.
             unsafe { uring.submitter().register_buffers(&vectors)? };
             self.registered = buffers;
         }
@@ -81,7 +82,7 @@ impl CommandRing {
     /// The longest buffer of which commands may name a part, if they get to the device so: reads the first block into one.
     fn registered_bytes_max(&mut self, geometry: &Geometry) -> Option<usize> {
         // Linux 6.1 takes all pages from where a command begins to the end of the buffer for the command's own, and more than the
-        // device may be given at once it refuses. No driver of Linux gives one so many.
+        // device may be given at once it refuses. No driver of Linux gives one this many.
         [(256 * PAGE_BYTES, usize::MAX), (geometry.transfer_bytes, geometry.transfer_bytes)]
             .into_iter()
             .find(|&(bytes, _)| {
@@ -158,7 +159,8 @@ unsafe fn push(uring: &mut IoUring<Entry128, Entry32>, registered: &Buffers, com
     let command = unsafe { slice::from_raw_parts(std::ptr::from_ref(command).cast::<u8>(), size_of::<Command>()) };
     bytes[..command.len()].copy_from_slice(command);
     let entry = opcode::UringCmd80::new(Fixed(0), NVME_URING_CMD_IO).cmd(bytes).buf_index(index).build();
-    // SAFETY: by the caller. There is room: no more are under way than the ring was made for.
+    // SAFETY: the caller vouches that what the command points to is the device's until its end. There is a free entry: no more
+    // commands are under way than the ring was made for.
     let pushed = unsafe { uring.submission().push(&entry) };
     debug_assert!(pushed.is_ok());
     index.is_some()

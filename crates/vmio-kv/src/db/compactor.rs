@@ -1,0 +1,318 @@
+//! The threads that flush and compact, and the commits of their results.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use vmio::SignalsBlocked;
+
+use crate::db::collector::CollectorThread;
+use crate::db::open_segment::OpenSegment;
+use crate::db::reorganization::RecordsApart;
+use crate::db::segments::Segments;
+use crate::error::{Error, Result};
+use crate::format::catalogue::{KeyspaceEntry, LEVELS};
+use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
+use crate::keyspace::{Compacted, Compaction, Keyspace};
+use crate::tree::RUN_BLOCKS_MAX;
+use crate::volume::commit::Changes;
+
+/// How many batches of scanned records wait to be written side by side, for each idle thread.
+const APART_MAX: usize = 4;
+
+/// The keyspaces that have something to flush or compact, and other work for idle threads.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    keyspaces: VecDeque<Arc<Keyspace>>,
+    apart: VecDeque<RecordsApart>,
+    /// Threads that wait for work.
+    idle: usize,
+    /// The memtables may have reached their budget.
+    relieve: bool,
+    stopping: bool,
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a keyspace, unless it is queued already.
+    pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
+        let mut waiting = self.waiting();
+        if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
+            waiting.keyspaces.push_back(Arc::clone(keyspace));
+            self.changed.notify_one();
+            drop(waiting);
+            self.forget_apart();
+        }
+    }
+
+    /// Queues a flush of the largest memtables, if all of them together take too much.
+    pub(super) fn relieve(&self) {
+        let mut waiting = self.waiting();
+        if !std::mem::replace(&mut waiting.relieve, true) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Queues records to be written side by side, if a thread is idle: queued records hold memory.
+    pub(super) fn reorganize(&self, apart: RecordsApart) {
+        let mut waiting = self.waiting();
+        if !waiting.stopping && waiting.apart.len() < APART_MAX * waiting.idle {
+            waiting.apart.push_back(apart);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Forgets all queued records, which stay where they are. What they hold comes free.
+    pub(super) fn forget_apart(&self) {
+        let apart = std::mem::take(&mut self.waiting().apart);
+        drop(apart);
+    }
+
+    /// Whether the store is being closed.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.waiting().stopping
+    }
+
+    fn take(&self) -> Option<Work> {
+        let mut waiting = self.waiting();
+        loop {
+            if waiting.stopping {
+                return None;
+            }
+            if let Some(keyspace) = waiting.keyspaces.pop_front() {
+                return Some(Work::Compact(keyspace));
+            }
+            if std::mem::take(&mut waiting.relieve) {
+                return Some(Work::Relieve);
+            }
+            if let Some(apart) = waiting.apart.pop_front() {
+                return Some(Work::Reorganize(apart));
+            }
+            waiting.idle += 1;
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.idle -= 1;
+        }
+    }
+}
+
+enum Work {
+    Compact(Arc<Keyspace>),
+    Relieve,
+    Reorganize(RecordsApart),
+}
+
+/// The compaction threads, and the collector's, which may wait for a compaction.
+pub(super) struct Compactor {
+    segments: Arc<Segments>,
+    threads: Vec<JoinHandle<()>>,
+    collector: Option<CollectorThread>,
+}
+
+impl Compactor {
+    pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
+        // If a thread cannot be started, the drop ends those that were.
+        let mut compactor = Compactor { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
+        let _signals = SignalsBlocked::new();
+        for _ in 0..segments.store().merge_threads.most() {
+            let its = Arc::clone(segments);
+            let work = move || {
+                while let Some(work) = its.store().compactions.take() {
+                    its.do_work(work)
+                }
+            };
+            compactor.threads.push(std::thread::Builder::new().name("vmio-kv-compact".to_owned()).spawn(work)?);
+        }
+        if !segments.store().options.reads_only() {
+            compactor.collector = Some(CollectorThread::start(segments)?);
+        }
+        Ok(compactor)
+    }
+}
+
+impl Drop for Compactor {
+    fn drop(&mut self) {
+        let store = self.segments.store();
+        store.compactions.waiting().stopping = true;
+        store.compactions.forget_apart();
+        store.compactions.changed.notify_all();
+        // Handles may outlive the store: no flush would make space for their writes.
+        store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a compaction thread has panicked");
+            }
+        }
+        // The collector waits for no compaction now.
+        self.collector = None;
+    }
+}
+
+impl Segments {
+    fn do_work(&self, work: Work) {
+        let store = self.store();
+        match work {
+            Work::Compact(keyspace) => {
+                if let Err(error) = self.of(&keyspace).compact_all(&keyspace) {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
+                }
+                store.collector.wake();
+            }
+            Work::Relieve => self.rotate_largest_memtable(),
+            Work::Reorganize(apart) => {
+                if let Err(error) = self.of(&apart.keyspace).reorganize(apart) {
+                    tracing::debug!(%error, "records stay where they are");
+                }
+            }
+        }
+    }
+
+    /// Rotates the largest memtables as long as all of them together take too much.
+    fn rotate_largest_memtable(&self) {
+        let store = self.store();
+        while store.memtable_budget.is_crowded() && !store.compactions.is_stopping() {
+            let can_be_rotated = |keyspace: &&Arc<Keyspace>| !keyspace.has_immutable() && !keyspace.has_failed();
+            let largest = {
+                let keyspaces = store.keyspaces();
+                keyspaces.values().filter(can_be_rotated).max_by_key(|keyspace| keyspace.memtable_bytes()).cloned()
+            };
+            let Some(largest) = largest.filter(|largest| largest.rotate_memtable()) else { break };
+            store.compactions.put(&largest);
+        }
+    }
+}
+
+impl OpenSegment {
+    /// Does all flushes and compactions of a keyspace that are due and that no other thread does. If there is no space, the memtable stays
+    /// in memory; garbage collections try again.
+    pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
+        while self.compact_one(keyspace, false)? {}
+        Ok(())
+    }
+
+    /// Merges all that a keyspace has at this moment into one level, whatever is written meanwhile.
+    pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
+        for _ in 0..2 * LEVELS {
+            if self.compact_one(keyspace, true)? {
+                continue;
+            }
+            let is_others = keyspace.is_flushing() || keyspace.is_merged();
+            // Another thread's result may have to be merged further.
+            self.segment.merges.wait();
+            if !is_others {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the next flush or compaction that is due; with `merged` also those that bring all into one level. Returns whether there was one.
+    fn compact_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
+        let Some(compaction) = keyspace.begin_compaction(merged) else { return Ok(false) };
+        let (level, is_flush) = (compaction.level(), compaction.is_flush());
+        match self.finish_compaction(compaction) {
+            Ok(()) => Ok(true),
+            Err(Error::Full { .. }) if self.grow() => Ok(true),
+            Err(error @ Error::Full { .. }) => {
+                tracing::warn!(%error, keyspace = keyspace.name, "there is no space for a compaction");
+                keyspace.lack_space();
+                if !is_flush {
+                    keyspace.rest(level);
+                }
+                Ok(false)
+            }
+            Err(error) => {
+                if is_flush {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed: the keyspace takes no more writes");
+                    keyspace.fail(&error.with_causes());
+                } else {
+                    keyspace.rest(level);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Does a compaction that has begun, and commits it.
+    pub(super) fn finish_compaction(&self, compaction: Compaction<'_>) -> Result<()> {
+        let compacted = compaction.merge(&self.store.merge_threads)?;
+        self.commit_compacted(vec![compacted], |entries| entries.first().map(|entry| self.replay_from(entry)))
+    }
+
+    /// Flushes the memtables of all keyspaces with one commit. The log may still be read back from a former owner's chunk, which does not
+    /// lead to ours: until then no keyspace may begin behind that chunk, and nothing behind it may be called durable.
+    pub(super) fn flush_memtables_at_once(&self) -> Result<()> {
+        let keyspaces = self.keyspaces();
+        let mut all = Vec::new();
+        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.rotate_memtable()) {
+            while let Some(compaction) = keyspace.begin_compaction(false) {
+                match compaction.merge(&self.store.merge_threads) {
+                    Ok(compacted) => {
+                        all.push(compacted);
+                        break;
+                    }
+                    Err(Error::Full { .. }) if self.grow() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.commit_compacted(all, |_| Some(self.log.end()))
+    }
+
+    /// Commits finished compactions together. The keyspaces' new state says from where the log is read back.
+    fn commit_compacted(
+        &self,
+        mut all: Vec<Compacted<'_>>,
+        replay: impl FnOnce(&[KeyspaceEntry]) -> Option<(u64, u64)>,
+    ) -> Result<()> {
+        self.log.check_goes_on()?;
+        // The levels are about to point to records, which must be durable first.
+        self.log.sync_all()?;
+        let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut changes, mut outdated) = (Changes::default(), Vec::new());
+        for compacted in &mut all {
+            // The commit records the garbage that it makes.
+            let mut allocator = self.segment.allocator();
+            compacted.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
+            drop(allocator);
+            changes.keyspaces.push(compacted.entry());
+            changes.taken.append(std::mem::take(&mut compacted.taken));
+            changes.extents.extend(&compacted.extents);
+            outdated.extend(&compacted.outdated);
+        }
+        changes.replay = replay(&changes.keyspaces);
+        changes.log = Some(self.log.position());
+        let epoch = self.segment.commit(changes, &outdated)?;
+        all.into_iter().for_each(|compacted| compacted.publish(epoch));
+        self.segment.give_back()?;
+        self.update_free_reserve();
+        Ok(())
+    }
+
+    /// Sets the free reserve to what the largest concurrent compactions may take: their nodes, the rests of the runs that they write in,
+    /// and for each a begun unit of leaves and one of inner nodes.
+    pub(super) fn update_free_reserve(&self) {
+        self.segment.free_reserve.set_compaction_units(|| {
+            let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();
+            blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
+            let compactions = self.store.merge_threads.most();
+            let nodes: u64 = blocks.into_iter().take(compactions).sum();
+            let runs = 2 * (compactions as u64 - 1) * RUN_BLOCKS_MAX;
+            (nodes + runs).div_ceil(ALLOCATION_UNIT_BLOCKS) + 2 * compactions as u64
+        });
+        if !self.store.options.reads_only() {
+            self.segment.allocate_free_reserve();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

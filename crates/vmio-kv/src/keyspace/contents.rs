@@ -1,0 +1,50 @@
+//! What levels hold of the log: bytes of records, and deletions. Trees do not have these counts on the device. They are known for the trees
+//! that were made since the store was opened.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::format::catalogue::Root;
+
+/// What a level's entries point to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Records {
+    pub(crate) bytes: u64,
+    pub(crate) deletions: u64,
+}
+
+/// What a level holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contents {
+    pub(crate) entries: u64,
+    pub(crate) records: Option<Records>,
+}
+
+/// The known counts of a keyspace's trees.
+#[derive(Default)]
+pub(super) struct TreeRecords(Mutex<HashMap<(u64, u64), Records>>);
+
+fn key(root: Root) -> (u64, u64) {
+    (root.offset, root.epoch)
+}
+
+impl TreeRecords {
+    pub(super) fn of(&self, root: Root) -> Contents {
+        Contents { entries: root.entries, records: self.0.lock().get(&key(root)).copied() }
+    }
+
+    /// What is known of a tree that is about to be replaced; nothing if there was none.
+    pub(super) fn take(&self, root: Option<Root>) -> Option<Records> {
+        root.map_or(Some(Records::default()), |root| self.0.lock().remove(&key(root)))
+    }
+
+    pub(super) fn put(&self, root: Root, records: Records) {
+        self.0.lock().insert(key(root), records);
+    }
+
+    /// Forgets all trees.
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+}

@@ -1,0 +1,45 @@
+//! Files that vmio opened and could not map while the program had record locks on them. Closing any descriptor of such a file would end the
+//! locks, so they stay open until the program closes one itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vmio::SignalsBlocked;
+use vmio::backing::Identity;
+
+use crate::file::OpenedFile;
+
+pub(crate) type Files = Vec<OpenedFile>;
+
+static FILES: Mutex<Files> = Mutex::new(Files::new());
+/// Whether there may be any: without, there is nothing to look for.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+
+/// Keeps a file open.
+pub(crate) fn keep(file: OpenedFile) {
+    let _no_handlers = SignalsBlocked::new();
+    files().push(file);
+    ARE_THERE.store(true, Ordering::Release);
+}
+
+/// Whether any may be open.
+pub(crate) fn are_there() -> bool {
+    ARE_THERE.load(Ordering::Acquire)
+}
+
+/// The program closes a descriptor of a file, which ends its locks in any case: closes ours, too.
+pub(crate) fn release(file: Identity) {
+    let _no_handlers = SignalsBlocked::new();
+    files().retain(|kept| kept.identity() != file);
+}
+
+/// In a forked child, which may close the descriptors and use their numbers for other files: only the parent closes them.
+pub(crate) fn are_left_to_parent(files: &mut Files) {
+    std::mem::forget(std::mem::take(files));
+    ARE_THERE.store(false, Ordering::Release);
+}
+
+/// All of them. Signals must be blocked.
+pub(crate) fn files() -> MutexGuard<'static, Files> {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}

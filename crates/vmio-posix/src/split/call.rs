@@ -1,0 +1,141 @@
+//! A call of the program's on a description that vmio may serve.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+use super::description::{Description, State};
+use super::descriptors::{self, of_descriptor};
+use super::lease_manager;
+use super::leased_file::LeasedFile;
+use super::mode;
+
+/// A call on a description, which keeps its lease until the call ends: a thread that returns the lease waits, if it can.
+pub(crate) struct Call {
+    pub(super) description: &'static Description,
+    pub(super) fd: RawFd,
+    /// As it was when the call began. If a thread begins to return the lease in the middle, the kernel must not do the rest of the call:
+    /// it does not have the written bytes and the position yet.
+    leased: Option<&'static LeasedFile>,
+}
+
+impl Call {
+    /// None if nothing is known of the descriptor: the kernel does the call.
+    pub(super) fn begin(fd: RawFd) -> Option<Self> {
+        loop {
+            let description = of_descriptor(fd)?;
+            if description.state() == State::Linux {
+                return None;
+            }
+            description.begin();
+            let mut call = Call { description, fd, leased: None };
+            let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
+            match description.state() {
+                State::Unleased if is_same => return Some(call),
+                State::Leased if is_same => {
+                    if call.is_of_the_same_file() {
+                        call.leased = description.leased();
+                        return Some(call);
+                    }
+                    drop(call);
+                    descriptors::found_closed(fd, description);
+                }
+                State::Linux | State::Free if is_same => return None,
+                _ => {
+                    drop(call);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Whether the descriptor still refers to the description, which is leased. The kernel is asked once a clock tick; and at each call if
+    /// vmio alone has bytes of the file, or if the program was found to close descriptors without our noticing.
+    fn is_of_the_same_file(&self) -> bool {
+        let description = self.description;
+        let has_bytes = mode::is_strict() || description.leased().is_some_and(|leased| leased.cached().is_some());
+        if has_bytes || descriptors::has_closed_unnoticed() {
+            return description.own.is_same(self.fd);
+        }
+        let tick = tick();
+        if description.verified_at.load(Ordering::Relaxed) == tick {
+            return true;
+        }
+        let is_same = description.own.is_same(self.fd);
+        if is_same {
+            description.verified_at.store(tick, Ordering::Relaxed);
+        }
+        is_same
+    }
+
+    /// The leased file, if there was a lease when the call began.
+    pub(super) fn leased(&self) -> Option<&LeasedFile> {
+        self.leased
+    }
+
+    /// Whether no thread has begun to return the lease since.
+    pub(super) fn is_still_leased(&self) -> bool {
+        self.description.state() == State::Leased
+    }
+
+    /// Counts a kernel read or write, and asks for a lease once there were enough.
+    pub(super) fn count_kernel_call(&self) {
+        if self.description.is_worth_a_lease() && !lease_manager::request_lease(self.fd) {
+            self.description.ask_again();
+        }
+    }
+
+    /// The file's length as far as it is known; asks the kernel if that is less than `end`.
+    pub(super) fn len(&self, fd: BorrowedFd<'_>, end: u64) -> Result<u64, Errno> {
+        if let Some(file) = self.leased().and_then(LeasedFile::cached) {
+            return Ok(file.len());
+        }
+        let known = &self.description.known_len;
+        let len = known.load(Ordering::Relaxed);
+        if end <= len {
+            return Ok(len);
+        }
+        let now = fstat(fd)?.st_size as u64;
+        known.fetch_max(now, Ordering::Relaxed);
+        Ok(now)
+    }
+
+    /// The end of the bytes from an offset on that can be copied: the known length, or the end of the frames.
+    pub(super) fn copyable_end(&self, leased: &LeasedFile, offset: u64) -> u64 {
+        leased.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), |file| file.mapped(offset))
+    }
+
+    /// Moves the position by the number that `bytes` returns for it. Returns the old position and that number.
+    pub(super) fn advance(&self, bytes: impl Fn(u64) -> Result<u64, Errno>) -> Result<(u64, u64), Errno> {
+        let position = &self.description.position;
+        let mut start = position.load(Ordering::Relaxed);
+        loop {
+            let bytes = bytes(start)?;
+            match position.compare_exchange_weak(start, start + bytes, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok((start, bytes)),
+                Err(now) => start = now,
+            }
+        }
+    }
+
+    /// Moves the position back after a short transfer, unless another call has moved it since.
+    pub(super) fn rewind(&self, from: u64, to: u64) {
+        let _ = self.description.position.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.description.end();
+    }
+}
+
+/// The time, accurate to some milliseconds, without a system call.
+fn tick() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is filled.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,159 @@
+//! Taking, checking and returning the lease (`F_SETLEASE`) of a file.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use rustix::io::Errno;
+use vmio::{Access, Cache};
+
+use super::cached_file::CachedFile;
+use super::description::Description;
+use super::descriptors;
+use super::leased_file::LeasedFile;
+use super::mode::is_strict;
+use super::strict::{Logged, Logs};
+use super::unserved_reason::UnservedReason;
+use crate::entry;
+use crate::settings::Settings;
+use crate::table::is_regular;
+
+/// The signal by which the kernel says that it breaks a lease, and by which this process wakes the lease manager. It is sent to that thread
+/// alone, and nobody else sends it. Real-time signals and SIGIO will not do: programs wait for these, and a real-time signal is lost if too
+/// many are pending.
+pub(super) const BREAK_SIGNAL: c_int = libc::SIGSTKFLT;
+
+/// Commands of fcntl for which the libc crate has no names.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+const F_OWNER_TID: c_int = 0;
+
+#[repr(C)]
+struct Owner {
+    kind: c_int,
+    id: libc::pid_t,
+}
+
+/// Takes a lease of a file under the folders, and maps the file: in frames if `frames` has a cache for them.
+pub(super) fn take(
+    fd: BorrowedFd<'_>,
+    thread: libc::pid_t,
+    description: &Description,
+    logs: &mut Logs,
+    frames: impl FnOnce(&Settings) -> Option<&'static Cache>,
+) -> Result<(), UnservedReason> {
+    let settings = Settings::of_this_process().ok_or(UnservedReason::NotAsked)?;
+    let stat = fstat(fd).ok().filter(is_regular).ok_or(UnservedReason::NotAsked)?;
+    let path = settings.path_under(fd).ok_or(UnservedReason::NotAsked)?;
+    // A write clears these bits, a store does not.
+    if FileMode::from_raw_mode(stat.st_mode).intersects(FileMode::SUID | FileMode::SGID) {
+        return Err(UnservedReason::SetIdBits);
+    }
+    let flags = fcntl_getfl(fd)?;
+    if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
+        return Err(UnservedReason::Flags);
+    }
+    let (access, lease) = match flags & OFlags::RWMODE {
+        OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
+        OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
+        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
+        _ => return Err(UnservedReason::WriteOnly),
+    };
+    set(fd, thread, lease).map_err(UnservedReason::Lease)?;
+    let own = match own_descriptor(description, fd, lease) {
+        Ok(own) => own,
+        Err(error) => {
+            give_back(fd);
+            return Err(error.into());
+        }
+    };
+    let taken = (|fd: BorrowedFd<'_>| {
+        // With the lease, nobody else changes the length any more.
+        let len = fstat(fd)?.st_size as u64;
+        let position = seek(fd, SeekFrom::Current(0))?;
+        let mut leased = match flags & OFlags::RWMODE {
+            OFlags::WRONLY => LeasedFile::of_writes_alone(),
+            // A write-back by a descriptor with O_APPEND would append the page.
+            _ if flags.contains(OFlags::APPEND) => LeasedFile::new(fd, len, access, settings.stores_after_bytes)?,
+            _ => mapped(fd, len, access, settings, frames)?,
+        };
+        if settings.report.is_some() {
+            leased = leased.counted();
+        }
+        if is_strict() && lease == libc::F_WRLCK {
+            let logged = Logged::new(logs, settings, fd, &path)?;
+            description.log_key.store(logged.key(), Ordering::Release);
+            leased = leased.with_log(logged);
+        }
+        description.put_leased(Box::new(leased));
+        description.flags.store(flags.bits() as i32, Ordering::Relaxed);
+        description.known_len.store(len, Ordering::Relaxed);
+        description.position.store(position, Ordering::Relaxed);
+        Ok(())
+    })(own);
+    if taken.is_err() {
+        give_back(own);
+    }
+    taken
+}
+
+/// vmio's own descriptor of the file that was just leased by one of the program's. An error if the program has closed its descriptor
+/// meanwhile, and the number is another file's.
+fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -> Result<BorrowedFd<'static>, Errno> {
+    let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
+    let is_known = descriptors::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
+    let is_leased = control(own, libc::F_GETLEASE, 0) == lease;
+    if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
+}
+
+/// A mapping of a leased file: in frames of this process if there are any, unless the file is in persistent memory.
+fn mapped(
+    fd: BorrowedFd<'_>,
+    len: u64,
+    access: Access,
+    settings: &Settings,
+    frames: impl FnOnce(&Settings) -> Option<&'static Cache>,
+) -> std::io::Result<LeasedFile> {
+    let shared = || LeasedFile::new(fd, len, access, settings.stores_after_bytes);
+    let Some(cache) = frames(settings) else { return shared() };
+    if let Ok(shared) = shared()
+        && shared.is_persistent()
+    {
+        return Ok(shared);
+    }
+    let cached = CachedFile::open(cache, fd, len, access);
+    cached.map_or_else(shared, |file| Ok(LeasedFile::of_cached(file, access)))
+}
+
+/// Takes a lease, and has the kernel signal the thread when it breaks the lease.
+fn set(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
+    let owner = Owner { kind: F_OWNER_TID, id: thread };
+    let is_leased = control(fd, F_SETSIG, BREAK_SIGNAL as usize) == 0
+        && control(fd, F_SETOWN_EX, &raw const owner as usize) == 0
+        && control(fd, libc::F_SETLEASE, lease as usize) == 0;
+    // SAFETY: the address of the thread's errno is always valid.
+    is_leased.then_some(()).ok_or_else(|| Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+}
+
+/// Returns a lease.
+pub(super) fn give_back(fd: BorrowedFd<'_>) {
+    control(fd, libc::F_SETLEASE, libc::F_UNLCK as usize);
+}
+
+/// Whether the kernel is breaking the lease of a description, because somebody else opens or cuts the file.
+pub(super) fn is_being_broken(description: &Description) -> bool {
+    let taken = if description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_RDONLY {
+        libc::F_RDLCK
+    } else {
+        libc::F_WRLCK
+    };
+    description.own.get().is_some_and(|own| control(own, libc::F_GETLEASE, 0) != taken)
+}
+
+/// The C library's fcntl, not the one that this library exports.
+fn control(fd: BorrowedFd<'_>, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the commands above take numbers; F_SETOWN_EX reads a structure that is in the caller's frame.
+    entry::as_vmio(|| unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) })
+}

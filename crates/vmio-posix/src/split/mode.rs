@@ -1,0 +1,51 @@
+//! The mode that the process was started with (`vmio run --mode`).
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use rustix::process::getpid;
+
+use crate::settings::{Mode, Settings};
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static IS_STRICT: AtomicBool = AtomicBool::new(false);
+static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
+/// The process, which a child by vfork is not, though it shares this memory until it runs another program.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// The library has been loaded: finds out which mode the process has.
+pub(super) fn start() {
+    let settings = Settings::of_this_process();
+    let mode = settings.and_then(|settings| settings.mode);
+    HAS_FRAMES.store(settings.is_some_and(|settings| settings.frames_bytes.is_some()), Ordering::Relaxed);
+    IS_ON.store(mode.is_some(), Ordering::Relaxed);
+    IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
+    belongs_to_this_process();
+}
+
+/// At the start, and in a forked child.
+pub(super) fn belongs_to_this_process() {
+    PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+}
+
+/// Whether the process was started with a mode.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Whether each write must be durable and atomic.
+#[inline]
+pub(crate) fn is_strict() -> bool {
+    IS_STRICT.load(Ordering::Relaxed)
+}
+
+/// Whether the bytes of leased files are in frames of this process, so that the kernel has only those that were written back.
+#[inline]
+pub(crate) fn has_frames() -> bool {
+    HAS_FRAMES.load(Ordering::Relaxed)
+}
+
+/// Whether the caller is this process, and not a child by vfork, which shares its memory until it runs another program.
+pub(super) fn is_in_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == getpid().as_raw_nonzero().get()
+}

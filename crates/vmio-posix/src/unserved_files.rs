@@ -1,0 +1,29 @@
+//! Files of which Linux has a shared mapping: it and vmio would not see each other's stores, so vmio does not serve later mappings either.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vmio::SignalsBlocked;
+use vmio::backing::Identity;
+
+/// By device and inode. None is ever removed: vmio does not learn when the last such mapping goes.
+pub(crate) type Files = BTreeSet<(u64, u64)>;
+
+static FILES: Mutex<Files> = Mutex::new(Files::new());
+
+/// Whether vmio must not map a file.
+pub(crate) fn contains(file: Identity) -> bool {
+    let _no_handlers = SignalsBlocked::new();
+    files().contains(&(file.device, file.inode))
+}
+
+/// Records that Linux maps a file shared.
+pub(crate) fn insert(file: Identity) {
+    let _no_handlers = SignalsBlocked::new();
+    files().insert((file.device, file.inode));
+}
+
+/// All of them. Signals must be blocked.
+pub(crate) fn files() -> MutexGuard<'static, Files> {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}

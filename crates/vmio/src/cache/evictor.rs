@@ -1,0 +1,555 @@
+//! Eviction: takes spans from the policy, writes their dirty pages back, and unmaps a batch with one shootdown.
+
+use std::io;
+use std::ops::AddAssign;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::region::Region;
+use crate::cache::shared::{Gate, Shared};
+use crate::cache::stream::HugeFrame;
+use crate::cache::tables::{EmptySpans, Held};
+use crate::cache::tenant::Tenant;
+use crate::cache::victim_selection::{Source, is_full};
+use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
+use crate::page::span::SpanGuard;
+use crate::page::unit::Unit;
+use crate::page::visit::{Queue, Visit};
+use crate::page::word::State;
+use crate::page::{SPAN_PAGES, span_of};
+use crate::policy::SpanRef;
+use crate::sys::pagemap::StoredPages;
+use crate::sys::unmap::UnmapList;
+use crate::sys::{cpu, probes};
+use crate::telemetry::counters::Counter;
+
+/// Victims that a pass aims at, FastMap's batch (§3.3).
+pub(crate) const PASS_PAGES: usize = 512;
+const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
+/// Spans that a pass looks at; a sparse mapping may hold one page in each.
+const SPANS_MAX: usize = 1024;
+/// Spans that a pass passes over since nothing in them is new.
+const SKIPPED_MAX: usize = 4 * SPANS_MAX;
+/// Fewer dirty pages than this in a span are left to gather while there are clean pages: protecting a span costs
+/// one shootdown however many pages it cleans.
+const WORTH_PROTECTING: u32 = 16;
+/// A visit to a span that is protected for it counts as this many: each page that stays may trap at its next store, and is protected
+/// again at the next visit. docs/design/policies.md has what 1 to 16 cost.
+const DIRTY_WEIGHT: u8 = 16;
+/// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
+const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
+/// A visit that counts as this many is survived by no page of the lower frequencies.
+const VISITS_MAX: u8 = 16;
+/// Without a page gained for so long: the same.
+pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
+
+/// Everything an evictor needs, allocated beforehand.
+pub(crate) struct Evictor {
+    batch: WriteBatch,
+    victims: Vec<(SpanRef, u64)>,
+    unmap: UnmapList,
+    /// Spans that were visited, and whether a new page may have been left active.
+    held: Vec<(SpanRef, bool)>,
+    /// Spans out of the eviction queue.
+    dropping: Vec<SpanRef>,
+    empty: EmptySpans,
+    stored: StoredPages,
+}
+
+/// What a pass achieved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pass {
+    /// Pages given back.
+    pub(crate) freed: u32,
+    /// Dirty pages written.
+    pub(crate) written: u32,
+    /// Of those, pages whose frames can be deactivated.
+    written_inactive: u32,
+    /// Pages that could not be written, or not be unmapped.
+    pub(crate) failed: u32,
+    /// Spans looked at.
+    pub(crate) spans: u32,
+}
+
+impl AddAssign for Pass {
+    fn add_assign(&mut self, other: Pass) {
+        self.freed += other.freed;
+        self.written += other.written;
+        self.written_inactive += other.written_inactive;
+        self.failed += other.failed;
+        self.spans += other.spans;
+    }
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Give back clean pages; write only where it is worth it. The visit counts as this many; as more than one after a pass that
+    /// brought little.
+    Evict { visits: u8 },
+    /// Give back pages whatever it takes.
+    EvictHard,
+    /// The same, and where there are none but below the floors of mappings, those.
+    EvictBelowFloors,
+    /// Write the oldest dirty pages, evict nothing.
+    Clean,
+}
+
+impl Goal {
+    /// What a pass is for as a rule.
+    pub(crate) const EVICT: Goal = Goal::Evict { visits: 1 };
+
+    /// After a pass with this goal that brought little.
+    pub(crate) fn harder(self) -> Self {
+        match self {
+            Goal::Evict { visits: visits @ ..VISITS_MAX } => Goal::Evict { visits: visits * 4 },
+            _ => Goal::EvictHard,
+        }
+    }
+
+    /// What a visit of a span with this goal means to its pages.
+    fn visit(self, queue: Option<Queue>) -> Visit {
+        match self {
+            Goal::Evict { visits } => Visit { queue, weight: visits },
+            _ if self.is_hard() => Visit::LAST,
+            _ => Visit::ORDINARY,
+        }
+    }
+
+    /// For a thread that has gained no page since then and in this many rounds, of which in this many of the last ones writes failed.
+    pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
+        match idle_rounds {
+            0 => Goal::EVICT,
+            1 => Goal::Evict { visits: VISITS_MAX },
+            _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
+            _ if since.elapsed() > PATIENCE_ABOVE_FLOORS => Goal::EvictBelowFloors,
+            _ => Goal::EvictHard,
+        }
+    }
+
+    fn is_hard(self) -> bool {
+        matches!(self, Goal::EvictHard | Goal::EvictBelowFloors)
+    }
+}
+
+impl Evictor {
+    /// One that writes up to this many pages at a time, [`BATCH_PAGES`] at most.
+    pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
+        Ok(Evictor {
+            batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,
+            victims: Vec::with_capacity(VICTIMS_MAX),
+            unmap: UnmapList::with_capacity(VICTIMS_MAX),
+            held: Vec::with_capacity(SPANS_MAX),
+            dropping: Vec::with_capacity(SPANS_MAX),
+            empty: EmptySpans::with_capacity(2 * SPANS_MAX),
+            stored: StoredPages::new(),
+        })
+    }
+
+    /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
+    pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
+        // While this is held no region that has spans in the queues goes away.
+        let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let pass = self.pass_of_all(shared, &gate, wanted, goal, &mut None);
+        probes::evict(pass.freed, pass.written, pass.failed);
+        pass
+    }
+
+    /// The same for the spans of one mapping, whatever its floor: it evicts for itself.
+    pub(crate) fn pass_of(&mut self, shared: &Shared, tenant: &Tenant, wanted: usize, goal: Goal) -> Pass {
+        let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let source = Source::tenant(shared, tenant, wanted);
+        let pass = self.pass_from(shared, &source, wanted, goal, &mut None);
+        probes::evict(pass.freed, pass.written, pass.failed);
+        pass
+    }
+
+    /// Evicts until a span of a stream gives up its huge page, with its share of the budget: the frame is full then, and
+    /// the pages of that span are not among those given back. Of that mapping alone, or of any.
+    /// The caller holds the eviction gate.
+    pub(crate) fn recycle(&mut self, shared: &Shared, gate: &Gate<'_>, of: Option<&Tenant>, frame: &mut HugeFrame) {
+        let mut frame = Some(frame);
+        let pass = match of {
+            Some(tenant) => {
+                let source = Source::tenant(shared, tenant, usize::MAX);
+                self.pass_from(shared, &source, SPAN_PAGES, Goal::EVICT, &mut frame)
+            }
+            None => self.pass_of_all(shared, gate, SPAN_PAGES, Goal::EVICT, &mut frame),
+        };
+        probes::evict(pass.freed, pass.written, pass.failed);
+    }
+
+    /// A pass over the spans of one order.
+    pub(super) fn pass_from(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        wanted: usize,
+        goal: Goal,
+        frame: &mut Option<&mut HugeFrame>,
+    ) -> Pass {
+        debug_assert!(self.is_empty(), "a pass ends with nothing in hand");
+        let core = cpu::current();
+        let mut pass = Pass::default();
+        let wanted = wanted.min(PASS_PAGES).min(source.allowed);
+        self.gather(shared, source, wanted, goal, frame, &mut pass);
+        pass.spans = (self.held.len() + self.empty.len()) as u32;
+        // Clean pages first: somebody may be waiting for them, and writing takes longer.
+        let clean = self.unmap_victims(shared, core, &mut pass);
+        shared.count(core, Counter::EvictedClean, u64::from(clean));
+        pass.freed += clean;
+        if !self.batch.pages().is_empty() {
+            self.write(shared, &mut pass);
+            for written in self.batch.pages() {
+                let region = written.region();
+                if goal == Goal::Clean || region.deactivatable().is_some() || self.is_enough(source, &pass) {
+                    continue;
+                }
+                // The clean pages of its unit have been asked whether they have visits left.
+                let alone = region.unit == Unit::Kib4 || goal.is_hard();
+                if region.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
+                    self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
+                }
+            }
+            self.batch.clear();
+            let dirty = self.unmap_victims(shared, core, &mut pass);
+            shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+            pass.freed += dirty;
+        }
+        let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
+        pass.freed += self.drop_inactive(shared, source, core, left, goal, pass.written_inactive);
+        self.put_spans_back(source);
+        pass.freed += self.empty.give_back(shared);
+        debug_assert!(self.is_empty(), "a span or a page is left that nobody evicts any more");
+        pass
+    }
+
+    /// Whether it holds no span and no page: so it is between two passes.
+    fn is_empty(&self) -> bool {
+        let has_spans = !self.held.is_empty() || !self.dropping.is_empty() || self.empty.len() > 0;
+        !has_spans && self.victims.is_empty() && self.batch.pages().is_empty()
+    }
+
+    /// Whether no page may go beside those that are gone, or about to be.
+    fn is_enough(&self, source: &Source<'_>, pass: &Pass) -> bool {
+        pass.freed as usize + self.victims.len() >= source.allowed
+    }
+
+    /// Finds victims: in spans whose frames can be deactivated, those that wait in the eviction queue, which is kept filled
+    /// from the policy's order; in others, those that come first in the policy's order.
+    fn gather(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        wanted: usize,
+        goal: Goal,
+        frame: &mut Option<&mut HugeFrame>,
+        pass: &mut Pass,
+    ) {
+        let (core, order) = (cpu::current(), source.order);
+        let mut waiting = 0;
+        let mut in_order = true;
+        let mut visit = goal.visit(source.queue);
+        let mut priority = None;
+        let (mut first_skipped, mut skipped) = (None, 0);
+        while !is_full(frame)
+            && pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
+            && self.batch.room() > 0
+            && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
+        {
+            let enough = order.eviction_queue.pages() > source.inactive_pages_max;
+            if goal != Goal::Clean
+                && (enough || !in_order)
+                && let Some(span) = order.eviction_queue.pop()
+            {
+                waiting += self.prepare_drop(span);
+                continue;
+            }
+            if !in_order {
+                break;
+            }
+            match order.policy.next(core) {
+                Some(span)
+                    if wanted.saturating_sub(pass.freed as usize + self.victims.len()) >= SPAN_PAGES
+                        && frame.is_some()
+                        && span.get().is_whole_huge_page() =>
+                {
+                    self.take_huge_page(shared, core, span, frame)
+                }
+                // Higher priorities give up both of their queues before lower ones give up any.
+                Some(span)
+                    if visit.queue.is_some()
+                        && *priority.get_or_insert(span.get().priority()) > span.get().priority() =>
+                {
+                    visit.queue = None;
+                    order.policy.put_back(span);
+                    self.put_spans_back(source);
+                }
+                Some(span)
+                    if visit.queue == Some(Queue::Small)
+                        && !span.get().has_new_pages()
+                        && span.get().resident() > 0 =>
+                {
+                    in_order = first_skipped != Some(span) && skipped < SKIPPED_MAX;
+                    first_skipped.get_or_insert(span);
+                    skipped += 1;
+                    order.policy.put_back(span);
+                }
+                Some(span) => self.visit(shared, source, span, (goal, visit), pass),
+                None => in_order = false,
+            }
+        }
+    }
+
+    /// Takes what a span has to give, once the policy has selected it.
+    fn visit(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        span: SpanRef,
+        (goal, visit): (Goal, Visit),
+        pass: &mut Pass,
+    ) {
+        let core = cpu::current();
+        if span.get().resident() == 0 {
+            return self.empty.push(span, Held::ByUs);
+        }
+        // A mark stays where new pages are not asked, or somebody syncs or pins the span right now: another time.
+        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(Queue::Main);
+        let locked = span.get().try_lock();
+        let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
+        self.held.push((span, had_new));
+        let Some(locked) = locked else { return };
+        // SAFETY: the span comes from the queue and the eviction gate is held.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let pages = region.pages_of_span(number);
+        if goal != Goal::Clean
+            && let Some(frames) = region.deactivatable()
+        {
+            // Together they share a shootdown. They survive while they wait.
+            let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
+            let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
+            shared.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
+            if inactive.pages > 0 {
+                source.order.eviction_queue.push(span);
+            }
+            return;
+        }
+        if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
+            return self.evict_whole(shared, source, core, span, locked, pass);
+        }
+        let dirty = span.get().dirty();
+        let worth_writing =
+            goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
+        let visit = if dirty > 0 && worth_writing {
+            Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
+        } else {
+            visit
+        };
+        if goal != Goal::Clean {
+            let mut leaves_new = false;
+            let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
+            for page in source.victim_order(pages.clone()) {
+                let unit = region.unit.around(page);
+                if unit.start != page {
+                    continue;
+                }
+                if self.victims.len() + region.unit.pages() as usize > most {
+                    leaves_new = true;
+                    break;
+                }
+                let unit = page..unit.end.min(pages.end);
+                if goal.is_hard() || region.can_go_together(unit.clone(), worth_writing) {
+                    let goes = |page: &u64| {
+                        let word = region.word(*page);
+                        let goes = word.begin_evict(visit);
+                        leaves_new |= !goes && word.load().is_new();
+                        goes
+                    };
+                    self.victims.extend(unit.filter(goes).map(|page| (span, page)));
+                } else {
+                    leaves_new = true;
+                }
+            }
+            if let Some((_, may_leave_new)) = self.held.last_mut() {
+                *may_leave_new &= leaves_new;
+            }
+        }
+        let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
+        if dirty > 0 && worth_writing && !self.is_enough(source, pass) {
+            // A failure to protect leaves the pages dirty; the pass goes on with what it has.
+            let _ = self.batch.collect(region, pages, select, &locked);
+        }
+    }
+
+    /// The same for a span of a stream that came in as a huge page, which goes as one if all of it may go.
+    fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
+        let Some(frame) = frame else { return };
+        self.held.push((span, true));
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let taken = region.take_huge_page(number, frame);
+        if !frame.is_full() {
+            return self.victims.extend(taken.map(|page| (span, page)));
+        }
+        shared.count(core, Counter::RecycledSpans, 1);
+        shared.count(core, Counter::ShootdownsEvict, 1);
+        shared.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
+        shared.note_evicted(SPAN_PAGES as u32);
+        let now = shared.eviction_time();
+        taken.for_each(|page| region.finish_evict(page, now));
+    }
+
+    /// As [`Self::visit`] where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
+    /// they are written. Span by span, so that few are stored to meanwhile: those stay, and split the run.
+    fn evict_whole(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        core: usize,
+        span: SpanRef,
+        locked: SpanGuard<'_>,
+        pass: &mut Pass,
+    ) {
+        // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
+        // released.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let mut pages = region.pages_of_span(number);
+        let mut written = 0;
+        if span.get().dirty() > 0 {
+            // A failure to protect leaves the pages dirty; the others go all the same.
+            written = self.batch.collect(region, pages.clone(), Select::Available, &locked).unwrap_or(0);
+        }
+        drop(locked);
+        if written > 0 {
+            if self.batch.room() == 0 {
+                // Behind the last one that had room, dirty pages may be left.
+                pages.end = self.batch.pages().last().map_or(pages.end, |last| last.page + 1);
+            }
+            self.write(shared, pass);
+            self.batch.clear();
+        }
+        let left = source.allowed.saturating_sub(pass.freed as usize);
+        let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
+        shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
+        self.count_evicted(shared, core, unmapped.pages, written as u32);
+        pass.failed += unmapped.failed;
+        pass.freed += unmapped.pages;
+    }
+
+    /// Writes the batch, and counts.
+    fn write(&self, shared: &Shared, pass: &mut Pass) {
+        self.batch.write(shared);
+        pass.failed += self.batch.failed();
+        pass.written += self.batch.pages().len() as u32 - self.batch.failed();
+        let inactive = self.batch.pages().iter().filter(|written| written.region().deactivatable().is_some());
+        pass.written_inactive += inactive.count() as u32;
+    }
+
+    /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
+    fn count_evicted(&self, shared: &Shared, core: usize, freed: u32, written: u32) {
+        let dirty = freed.min(written);
+        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+        shared.count(core, Counter::EvictedClean, u64::from(freed - dirty));
+        shared.release(freed, true);
+    }
+
+    /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
+    fn prepare_drop(&mut self, span: SpanRef) -> usize {
+        self.dropping.push(span);
+        // SAFETY: the span comes from the eviction queue, and the eviction gate is held: its region stays until that is
+        // released.
+        let (region, number) = unsafe { Region::of_span(span) };
+        // Where somebody else is at work, the clean pages will do.
+        let pages = region.pages_of_span(number);
+        if let Some(locked) = span.get().try_lock() {
+            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
+        }
+        pages.filter(|page| region.word(*page).load().is_inactive()).count()
+    }
+
+    /// Drops what waited long enough, now that it is written.
+    fn drop_inactive(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        core: usize,
+        wanted: u32,
+        goal: Goal,
+        written: u32,
+    ) -> u32 {
+        let mut dropped = 0;
+        for span in self.dropping.drain(..) {
+            // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
+            // is released.
+            let (region, number) = unsafe { Region::of_span(span) };
+            let pages = region.pages_of_span(number);
+            let left = wanted.saturating_sub(dropped);
+            dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
+            if pages.into_iter().any(|page| region.word(page).load().is_inactive()) {
+                source.order.eviction_queue.push(span);
+            } else if span.get().resident() == 0 && region.is_sparse() {
+                self.empty.push(span, Held::ByOthers);
+            }
+        }
+        self.count_evicted(shared, core, dropped, written);
+        dropped
+    }
+
+    /// Unmaps the victims and gives their budget back.
+    fn unmap_victims(&mut self, shared: &Shared, core: usize, pass: &mut Pass) -> u32 {
+        if self.victims.is_empty() {
+            return 0;
+        }
+        self.unmap.clear();
+        for (span, page) in &self.victims {
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
+            let (region, _) = unsafe { Region::of_span(*span) };
+            debug_assert_eq!(region.word(*page).load().state(), State::Evicting);
+            self.unmap.push_page(region.address(*page));
+        }
+        // SAFETY: every victim's word says Evicting, by us.
+        let shootdowns = unsafe { shared.frames.unmap(&mut self.unmap) };
+        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        let now = shared.eviction_time();
+        let mut freed = 0;
+        for (span, page) in self.victims.drain(..) {
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
+            let (region, _) = unsafe { Region::of_span(span) };
+            if self.unmap.has_failed(region.address(page)) {
+                region.word(page).fail_evict(State::Clean);
+                // The visit took it for gone.
+                span.get().set_has_new_pages();
+                pass.failed += 1;
+            } else {
+                region.finish_evict(page, now);
+                freed += 1;
+            }
+        }
+        shared.release(freed, true);
+        freed
+    }
+
+    /// A span that this pass has emptied is put back as well, and leaves if it is empty still when it is selected next; at once
+    /// if the tables of such spans have become too many.
+    fn put_spans_back(&mut self, source: &Source<'_>) {
+        for (span, may_have_new) in self.held.drain(..) {
+            // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
+            // is released.
+            let (region, number) = unsafe { Region::of_span(span) };
+            if span.get().resident() == 0 && region.is_sparse() {
+                self.empty.push(span, Held::ByUs);
+                continue;
+            }
+            if may_have_new && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
+                span.get().set_has_new_pages();
+            }
+            source.order.policy.put_back(span);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Spans whose frames can be deactivated: their pages become inactive when the policy selects them, and are dropped if nobody
+//! has touched them since (kmmap's two queues, Kreon §3.3.1).
+
+use std::ops::Range;
+
+use crate::backing::Access;
+use crate::cache::region::Region;
+use crate::cache::views::Place;
+use crate::cache::whole_spans::runs;
+use crate::engine::DeactivatableFrames;
+use crate::page::page_set::PageSet;
+use crate::page::span::SpanGuard;
+use crate::page::span_of;
+use crate::page::visit::Visit;
+use crate::page::word::State;
+use crate::sys::PAGE_BYTES;
+use crate::sys::pagemap::StoredPages;
+use crate::sys::unmap::UnmapList;
+
+/// What became of a span.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Deactivated {
+    /// Pages that are inactive now, some of them possibly from before.
+    pub(crate) pages: u32,
+    /// TLB shootdowns that it took.
+    pub(crate) shootdowns: u64,
+}
+
+impl Region {
+    /// Deactivates those of a span's pages that do not survive a visit, and finds out which of them were stored to.
+    /// The caller holds the span.
+    pub(crate) fn deactivate(
+        &self,
+        frames: &dyn DeactivatableFrames,
+        pages: Range<u64>,
+        visit: Visit,
+        stored: &mut StoredPages,
+        held: &SpanGuard<'_>,
+    ) -> Deactivated {
+        let pages = self.pages_left_of(pages, held);
+        let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
+        let mut inactive = Deactivated::default();
+        for page in pages.clone() {
+            match self.word(page).begin_deactivate(visit) {
+                Ok(before) => {
+                    ours.insert(page);
+                    if before.needs_write() {
+                        dirty.insert(page);
+                    }
+                    if before.state() == State::Dirty {
+                        counted.insert(page);
+                    }
+                }
+                Err(seen) => inactive.pages += u32::from(seen.is_inactive()),
+            }
+        }
+        let span = span_of(pages.start);
+        let Some((first, last)) = ours.bounds(span) else { return inactive };
+        // Asked for now that the words are ours: nobody maps these pages at yet another view.
+        let views = self.views_of(span);
+        let address = |view, page| self.address_at(Place { view, page });
+        let gaps = self.claim_gaps(&ours, first..last);
+        let mut newly = 0;
+        let mut refused = PageSet::default();
+        for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
+            for view in views.iter() {
+                inactive.shootdowns += 1;
+                // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in an attached range.
+                let outcome = unsafe { frames.deactivate(address(view, run.start), bytes_of(&run)) };
+                if outcome.is_err() {
+                    run.clone().for_each(|page| refused.insert(page));
+                }
+            }
+        }
+        // After the last of the views: until then the pages can be stored to. Before any of the words is let go.
+        stored.clear();
+        for view in views.iter() {
+            if frames.stored(address(view, first), bytes_of(&(first..last + 1)), stored).is_err() {
+                stored.assume_all();
+            }
+        }
+        if self.shares_addresses && self.access == Access::ReadWrite {
+            // What the kernel has told is in the words from now on; of a page that is touched at one view next, its
+            // notes at the others must not tell again.
+            for run in
+                runs(first..last + 1, |page| !refused.contains(page) && (ours.contains(page) || gaps.contains(page)))
+            {
+                for view in views.iter() {
+                    let _ = frames.protect(address(view, run.start), bytes_of(&run));
+                }
+            }
+        }
+        // Of a page that was mapped without protection the kernel says so too.
+        let can_be_stored_to = self.access == Access::ReadWrite;
+        // From here on the pages can be dirty in the eyes of a sync.
+        let epoch = self.announce_dirty(first);
+        self.release_gaps(&gaps, first..last);
+        for page in first..=last {
+            let word = self.word(page);
+            if ours.contains(page) {
+                debug_assert_eq!(word.load().state(), State::Evicting);
+                let is_dirty = dirty.contains(page) || can_be_stored_to && stored.contains((page - first) as usize);
+                if refused.contains(page) {
+                    word.fail_deactivate(is_dirty.then_some(epoch));
+                } else {
+                    word.finish_deactivate(is_dirty.then_some(epoch));
+                    newly += 1;
+                }
+                if is_dirty && !counted.contains(page) {
+                    self.count_dirty(page);
+                }
+            }
+        }
+        self.order().eviction_queue.add_pages(i64::from(newly));
+        inactive.pages += newly;
+        inactive
+    }
+
+    /// Drops inactive pages of a span, `limit` and the rest of a unit at most, that are clean, untouched, and do not survive
+    /// the visit; returns how many. Neighbours go in one step, with the absent pages between them.
+    pub(crate) fn drop_inactive(&self, pages: Range<u64>, limit: u32, visit: Visit, list: &mut UnmapList) -> u32 {
+        let mut ours = PageSet::default();
+        let mut left = limit;
+        for page in pages.clone() {
+            if left == 0 && self.unit.around(page).start == page {
+                break;
+            }
+            if self.word(page).begin_drop(visit) {
+                debug_assert_eq!(self.word(page).load().state(), State::Evicting);
+                ours.insert(page);
+                left = left.saturating_sub(1);
+            }
+        }
+        // No core holds the translation of an inactive page: nothing to count.
+        self.unmap_together(&ours, span_of(pages.start), list, |word| word.finish_deactivate(None)).pages
+    }
+}
+
+fn bytes_of(pages: &Range<u64>) -> usize {
+    (pages.end - pages.start) as usize * PAGE_BYTES
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::cache::fault::REGIONS;
+    use crate::cache::write_batch::{Select, WriteBatch};
+    use crate::{Cache, FrameHint, Mapping, MappingOptions};
+
+    /// Two pages whose stores the kernel notes; none where it cannot.
+    fn two_pages() -> Option<(Mapping, &'static Region)> {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let backing = MemoryBacking::new(2 * PAGE_BYTES as u64).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new().frames(FrameHint::Mixed)).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
+        if region.deactivatable().is_none() {
+            test_depth::skipped("this kernel does not note stores");
+            return None;
+        }
+        for page in 0..2 {
+            region.fault(page, false).unwrap();
+            // SAFETY: the byte lies in the mapping.
+            unsafe { AtomicU8::from_ptr(region.address(page) as *mut u8) }.store(1, Ordering::SeqCst);
+        }
+        Some((map, region))
+    }
+
+    fn deactivate(region: &Region) -> u32 {
+        let frames = region.deactivatable().unwrap();
+        region.deactivate(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.span(0).lock()).pages
+    }
+
+    /// The note of a store is taken from the kernel with those of the neighbours, and there is no room to write the page.
+    #[test]
+    fn a_page_whose_note_was_taken_is_counted_when_it_becomes_dirty() {
+        let Some((_map, region)) = two_pages() else { return };
+        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
+        assert_eq!(batch.collect(region, 0..2, Select::Available, &region.span(0).lock()).unwrap(), 1);
+        batch.write(&region.shared);
+        assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
+        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (0, 0));
+        assert_eq!(deactivate(region), 2);
+        assert_eq!([0, 1].map(|page| region.word(page).load().state()), [State::Clean, State::Dirty]);
+        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
+    }
+
+    /// A thread that shortens a mapping first stores its new length, then waits for the locks of those that write.
+    #[test]
+    fn pages_that_are_being_cut_off_are_neither_deactivated_nor_written() {
+        let Some((_map, region)) = two_pages() else { return };
+        let mut batch = WriteBatch::new(2, &region.shared.merge_buffers).unwrap();
+        region.store_len(PAGE_BYTES as u64);
+        assert_eq!(deactivate(region), 1);
+        assert!(region.word(0).load().is_inactive() && !region.word(1).load().is_inactive());
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
+        assert_eq!(batch.pages().iter().map(|page| page.page).collect::<Vec<_>>(), [0]);
+        batch.write(&region.shared);
+        batch.clear();
+        region.store_len(2 * PAGE_BYTES as u64);
+        assert_eq!(deactivate(region), 2);
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
+        batch.write(&region.shared);
+    }
+}

@@ -1,0 +1,91 @@
+//! Pre-images: pages of an atomic mapping as they were before they were stored to. A commit writes only what differs from them.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cache::copy_slots::{CopySlots, Slot};
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::options::MappingOptions;
+use crate::sys::PAGE_BYTES;
+use crate::sys::sparse_array::SparseArray;
+
+/// The most pre-images at a time (16 MiB).
+const PRE_IMAGES_MAX: u32 = 4096;
+/// They take a sixteenth of the cache's pages at most.
+const CAPACITY_SHARE: u32 = 16;
+
+/// Copies of pages as the journal or the file has them, from the store that made each page dirty until it is written. A page
+/// for which there was no room has no pre-image, and is written whole.
+pub(crate) struct PreImages {
+    slots: CopySlots,
+    /// For each page 0, or one more than the number of its pre-image's slot. Only the owner of the page's word changes it.
+    of_page: SparseArray<AtomicU32>,
+}
+
+impl PreImages {
+    /// For a mapping that may grow to this many bytes: none if changes do not go to a journal, or go there sealed by a verifier.
+    pub(crate) fn of(options: &MappingOptions, bytes: usize, shared: &Shared) -> io::Result<Option<Self>> {
+        if options.journal.is_none() || options.verifier.is_some() {
+            return Ok(None);
+        }
+        let slots = (shared.capacity_pages() / CAPACITY_SHARE).clamp(1, PRE_IMAGES_MAX);
+        Ok(Some(PreImages { slots: CopySlots::new(slots)?, of_page: SparseArray::new(bytes / PAGE_BYTES)? }))
+    }
+
+    /// Copies a page that is about to be stored to, if there is room. The page is ours, and has no pre-image.
+    pub(crate) fn keep_page(&self, region: &Region, page: u64) {
+        if let Some(mut slot) = self.slots.take() {
+            self.slots.copy_page(region, page, &mut slot);
+            // What the program has stored behind the end is in memory alone: neither the journal nor the file has it.
+            region.clear_behind_end(page, self.slots.bytes(&mut slot));
+            self.set(page, slot);
+        }
+    }
+
+    /// As [`Self::keep_page`], of a page that is about to come into memory.
+    pub(crate) fn keep(&self, page: u64, data: &[u8]) {
+        if let Some(mut slot) = self.slots.take() {
+            self.slots.bytes(&mut slot).copy_from_slice(&data[..PAGE_BYTES]);
+            self.set(page, slot);
+        }
+    }
+
+    fn set(&self, page: u64, slot: Slot) {
+        debug_assert!(!self.has(page), "page {page} has a pre-image");
+        self.of_page.get(page as usize).store(slot.number() + 1, Ordering::SeqCst);
+        debug_assert!(self.has(page));
+    }
+
+    /// Whether a page has a pre-image. Of a page that is not ours that may have changed by now.
+    pub(crate) fn has(&self, page: u64) -> bool {
+        self.of_page.get(page as usize).load(Ordering::SeqCst) != 0
+    }
+
+    /// Takes the pre-image of a page of ours. The caller gives its slot back.
+    pub(crate) fn take(&self, page: u64) -> Option<Slot> {
+        let number = self.of_page.get(page as usize);
+        // Most pages have none: that costs no more than a look.
+        let slot = number.load(Ordering::SeqCst).checked_sub(1)?;
+        number.store(0, Ordering::SeqCst);
+        debug_assert!(!self.has(page), "the page is not ours");
+        Some(Slot::of_number(slot))
+    }
+
+    /// The bytes of a pre-image.
+    pub(crate) fn bytes<'a>(&'a self, pre_image: &'a mut Slot) -> &'a [u8] {
+        self.slots.bytes(pre_image)
+    }
+
+    /// Gives the slot of a pre-image back.
+    pub(crate) fn give_back(&self, pre_image: Slot) {
+        self.slots.give_back(pre_image);
+    }
+
+    /// Drops the pre-image of a page of ours, which is written whole.
+    pub(crate) fn forget(&self, page: u64) {
+        if let Some(pre_image) = self.take(page) {
+            self.give_back(pre_image);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Victim selection: which mapping evictors take pages from next, and how many of its pages may go.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
+use crate::cache::shared::Shared;
+use crate::cache::stream::HugeFrame;
+use crate::cache::tenant::Tenant;
+use crate::page::visit::Queue;
+use crate::policy::EvictionOrder;
+
+/// Spreads selections evenly: the golden ratio of 2^32.
+const SELECTION_STEP: u64 = 0x9e37_79b9;
+
+/// Where a pass takes pages from.
+pub(super) struct Source<'a> {
+    pub(super) order: &'a EvictionOrder,
+    /// Which of its queues gives pages up, if it has two.
+    pub(super) queue: Option<Queue>,
+    /// The number of inactive pages above which they are dropped.
+    pub(super) inactive_pages_max: u32,
+    /// How many may go.
+    pub(super) allowed: usize,
+    /// Where to begin in a span of which not all may go, so that it is not always its first pages.
+    pub(super) hand: u64,
+}
+
+impl<'a> Source<'a> {
+    /// The mappings without floor and ceiling.
+    fn commons(shared: &'a Shared, tenants: &[Arc<Tenant>]) -> Self {
+        let pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
+        Self::of(shared, &shared.order, pages, usize::MAX, 0)
+    }
+
+    /// A tenant, of which this many pages may go.
+    pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
+        Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.evicted_pages())
+    }
+
+    /// An order that this many pages stand in, as many as the cache has at most.
+    fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
+        let pages = pages.min(shared.capacity_pages());
+        let inactive_pages_max = pages / order.policy.inactive_share();
+        Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
+    }
+
+    /// The pages of a span in the order in which they are asked to go.
+    pub(super) fn victim_order(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let first = pages.start + self.hand % (pages.end - pages.start).max(1);
+        (first..pages.end).chain(pages.start..first)
+    }
+}
+
+impl Evictor {
+    /// Passes over the mappings that are selected, until half of what is wanted is found: to gain the rest of those that
+    /// have little to give would cost a shootdown each.
+    pub(super) fn pass_of_all(
+        &mut self,
+        shared: &Shared,
+        tenants: &[Arc<Tenant>],
+        wanted: usize,
+        goal: Goal,
+        frame: &mut Option<&mut HugeFrame>,
+    ) -> Pass {
+        let commons = Source::commons(shared, tenants);
+        if tenants.is_empty() {
+            return self.pass_from(shared, &commons, wanted, goal, frame);
+        }
+        let mut pass = Pass::default();
+        let achieved = |pass: Pass| if goal == Goal::Clean { pass.written } else { pass.freed } as usize;
+        let first = shared.select_owner(tenants);
+        for number in (first..=tenants.len()).chain(0..first) {
+            if achieved(pass) > wanted / 2 || is_full(frame) {
+                break;
+            }
+            let left = wanted - achieved(pass);
+            pass += match tenants.get(number) {
+                Some(tenant) => self.pass_of_tenant(shared, (tenant, false), left, goal, frame),
+                None => self.pass_from(shared, &commons, left, goal, frame),
+            };
+        }
+        if goal == Goal::EvictBelowFloors && pass.freed == 0 {
+            for tenant in tenants {
+                if pass.freed == 0 {
+                    pass += self.pass_of_tenant(shared, (tenant, true), wanted, goal, frame);
+                }
+            }
+        }
+        pass
+    }
+
+    /// A pass over a tenant, for others: down to its floor, or below it.
+    fn pass_of_tenant(
+        &mut self,
+        shared: &Shared,
+        (tenant, below_floor): (&Tenant, bool),
+        wanted: usize,
+        goal: Goal,
+        frame: &mut Option<&mut HugeFrame>,
+    ) -> Pass {
+        if goal == Goal::Clean {
+            return self.pass_from(shared, &Source::tenant(shared, tenant, usize::MAX), wanted, goal, frame);
+        }
+        let claimed = tenant.claim(wanted.min(PASS_PAGES) as u32, below_floor);
+        if claimed == 0 {
+            return Pass::default();
+        }
+        let source = Source::tenant(shared, tenant, claimed as usize);
+        let pass = self.pass_from(shared, &source, wanted, goal, frame);
+        tenant.end_claim(claimed);
+        pass
+    }
+}
+
+impl Shared {
+    /// Pages that the mappings without floor and ceiling hold, or could have: all that is neither free nor a tenant's.
+    fn commons_pages(&self, tenants: &[Arc<Tenant>]) -> u32 {
+        let of_tenants = tenants.iter().map(|tenant| u64::from(tenant.pages())).sum::<u64>();
+        u64::from(self.capacity_pages().saturating_sub(self.budget.free())).saturating_sub(of_tenants) as u32
+    }
+
+    /// Selects the mapping that gives pages up next: among those whose next span has the highest priority, each as often as it
+    /// has pages to give. Returns the number of a tenant, or behind the last of them that of all mappings that are none.
+    fn select_owner(&self, tenants: &[Arc<Tenant>]) -> usize {
+        let commons = tenants.len();
+        let candidate = |number: usize| match tenants.get(number) {
+            Some(tenant) => {
+                let spare = tenant.spare_pages();
+                (if spare > 0 { tenant.order.policy.top() } else { None }, u64::from(spare))
+            }
+            None => (self.order.policy.top(), u64::from(self.commons_pages(tenants).max(1))),
+        };
+        let top = (0..=commons).filter_map(|number| candidate(number).0).max();
+        let weight = |number: usize| Some(candidate(number)).filter(|(of, _)| *of == top).map_or(0, |(_, pages)| pages);
+        let total: u64 = (0..=commons).map(weight).sum();
+        let selection =
+            self.selections.fetch_add(1, Ordering::Relaxed).wrapping_mul(SELECTION_STEP) & u64::from(u32::MAX);
+        let mut at = ((u128::from(selection) * u128::from(total)) >> 32) as u64;
+        for number in 0..commons {
+            let pages = weight(number);
+            if at < pages {
+                return number;
+            }
+            at -= pages;
+        }
+        commons
+    }
+}
+
+/// Whether what a pass is to fill is full.
+pub(super) fn is_full(frame: &Option<&mut HugeFrame>) -> bool {
+    frame.as_ref().is_some_and(|frame| frame.is_full())
+}
