@@ -1,7 +1,7 @@
 //! The book of `docs/`: what mdBook asks of a preprocessor, and whether the links of the built book lead somewhere.
 //!
 //! The pages are written to be read in the repository as well. So two things are done only for the book: the reference of the
-//! command gets each command's help, and links to files outside `docs/`, which the book lacks, become those files' names.
+//! command gets each command's help, and links to files that the book lacks become those files' names.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ pub fn preprocess(vmio: &Path) -> Result<()> {
         serde_json::from_reader(io::stdin().lock()).context("mdBook writes its context and the book")?;
     let help = help_of_all(vmio)?;
     each_chapter(&mut book, &mut |source, text| {
-        *text = without_outer_links(source, text).replace(HELP_GOES_HERE, &help);
+        *text = with_links_of_the_book(source, text).replace(HELP_GOES_HERE, &help);
     });
     serde_json::to_writer(io::stdout().lock(), &book).context("writing the book to mdBook")
 }
@@ -52,37 +52,57 @@ fn each_chapter(value: &mut Value, call: &mut impl FnMut(&str, &mut String)) {
     }
 }
 
-/// A page of which links that lead out of `docs/` are the names of their files.
-fn without_outer_links(source: &str, text: &str) -> String {
+/// A page with its links as the book can follow them.
+fn with_links_of_the_book(source: &str, text: &str) -> String {
     let page = Path::new(PAGES).join(source);
     let folder = page.parent().unwrap_or(Path::new(PAGES));
     let (mut changed, mut done) = (String::with_capacity(text.len()), 0);
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         let Event::Start(Tag::Link { dest_url, .. }) = event else { continue };
-        let Some(file) = outer_file(folder, &dest_url) else { continue };
-        let label =
-            text[range.clone()].strip_prefix('[').and_then(|rest| rest.rsplit_once("](")).map(|(label, _)| label);
-        let Some(label) = label else { continue };
-        changed += &text[done..range.start];
-        changed += label;
-        if label.trim_matches('`') != file {
-            // Writing to a string cannot fail.
-            let _ = write!(changed, " (`{file}`)");
-        }
+        let inner = text[range.clone()].strip_prefix('[').and_then(|link| link.rsplit_once("]("));
+        let Some((label, _)) = inner else { continue };
+        // Writing to a string cannot fail.
+        let _ = match Target::of(folder, &dest_url) {
+            Target::Kept => continue,
+            Target::Page(url) => write!(changed, "{}[{label}]({url})", &text[done..range.start]),
+            Target::Name(file) if label.trim_matches('`') == file => {
+                write!(changed, "{}{label}", &text[done..range.start])
+            }
+            Target::Name(file) => write!(changed, "{}{label} (`{file}`)", &text[done..range.start]),
+        };
         done = range.end;
     }
     changed += &text[done..];
     changed
 }
 
-/// The file that a link leads to, from the repository's root, if the book lacks it.
-fn outer_file(folder: &Path, url: &str) -> Option<String> {
-    let file = url.split('#').next().filter(|file| !file.is_empty())?;
-    if file.contains("://") || file.starts_with("mailto:") {
-        return None;
+/// What becomes of a link's target.
+enum Target {
+    /// It is in the book as it is named.
+    Kept,
+    /// It is a page that has another name in the book.
+    Page(String),
+    /// The book lacks it: it is outside `docs/`, or a folder. This is its path from the repository's root.
+    Name(String),
+}
+
+impl Target {
+    fn of(folder: &Path, url: &str) -> Target {
+        let file = url.split('#').next().unwrap_or_default();
+        if file.is_empty() || file.contains("://") || file.starts_with("mailto:") {
+            return Target::Kept;
+        }
+        let resolved = resolved(&folder.join(file));
+        let path = Path::new(&resolved);
+        if !path.starts_with(PAGES) || path.extension().is_none() {
+            Target::Name(resolved)
+        } else if path.ends_with("README.md") {
+            // mdBook makes it the index of its folder.
+            Target::Page(url.replacen("README.md", "index.md", 1))
+        } else {
+            Target::Kept
+        }
     }
-    let file = resolved(&folder.join(file));
-    (!Path::new(&file).starts_with(PAGES)).then_some(file)
 }
 
 /// A section for each command, and for each of its commands, with what `--help` prints.
@@ -185,10 +205,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_out_of_the_book_are_names() {
+    fn links_lead_to_what_the_book_has() {
         let page = "[a](../b.md#c) [`crates/x`](../../crates/x), [y](../../tests/y.md) [z](https://z.org/a.md)\n\n| [q](../../r) |\n";
         let book = "[a](../b.md#c) `crates/x`, y (`tests/y.md`) [z](https://z.org/a.md)\n\n| q (`r`) |\n";
-        assert_eq!(without_outer_links("guides/a.md", page), book);
+        assert_eq!(with_links_of_the_book("guides/a.md", page), book);
+        let page = "[all](../benchmarks/README.md#how) [figures](../benchmarks/figures) [one](../benchmarks/a.svg)";
+        let book = "[all](../benchmarks/index.md#how) figures (`docs/benchmarks/figures`) [one](../benchmarks/a.svg)";
+        assert_eq!(with_links_of_the_book("guides/a.md", page), book);
     }
 
     #[test]
