@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::overhead::Overhead;
 use crate::cache::resize::Unmet;
-use crate::cache::shared::capacity_for_pins;
+use crate::cache::shared::memory::capacity_for_pins;
 use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
@@ -138,7 +138,7 @@ fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::cache::shared::pinned_pages_max;
+    use crate::cache::shared::memory::pinned_pages_max;
 
     /// So it never asks for more than there is: pins within the limit need no more than the present capacity.
     #[test]

@@ -63,7 +63,7 @@ impl Region {
     pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
         let word = self.word(page);
         let Some(leave) = self.leave_to_store(page..page + 1) else {
-            self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+            self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
             self.journaled.iter().for_each(|backing| backing.store_gate().wait());
             return None;
         };
@@ -74,7 +74,7 @@ impl Region {
                 if is_saved {
                     return None;
                 }
-                self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
                 word.wait_while(|seen| seen.is_frozen(epoch));
                 None
             }
@@ -93,8 +93,8 @@ impl Region {
             return false;
         }
         let core = cpu::current();
-        self.shared.count(core, Counter::WriteProtectFaults, 1);
-        self.shared.count(core, Counter::ShootdownsStore, 1);
+        self.shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
+        self.shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         saved.slots.copy_page(self, page, &mut copy);
         // The file may have grown by the time the copy is written: what lies behind the end now is no part of it.
         self.clear_behind_end(page, saved.slots.bytes(&mut copy));
@@ -145,7 +145,7 @@ impl Region {
         };
         let added = deltas.add(backing.joined(), page, pre_images.bytes(&mut pre_image), after);
         pre_images.give_back(pre_image);
-        self.shared.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
+        self.shared.telemetry.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
         added
     }
 
@@ -195,7 +195,7 @@ impl Region {
             while let Some(next) = dirty.next_if(|next| next - last <= GAP_PAGES) {
                 last = next;
             }
-            self.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            self.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
             self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)?;
         }
         Ok(())
@@ -262,7 +262,7 @@ impl Region {
             };
             word.finish_protect();
             self.span(span_of(page)).remove_dirty(1);
-            self.shared.remove_dirty(1);
+            self.shared.write_back.remove_dirty(1);
             if bytes == 0 {
                 word.finish_write(None);
             }
@@ -308,11 +308,11 @@ impl Participant for Region {
 
     fn write(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         self.failures().first_write = None;
-        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_frozen(&mut batch, deltas);
         // After an error what is in it is in flight still.
         let rest = self.write_batch(&mut batch);
-        self.shared.return_sync_batch(batch);
+        self.shared.write_back.return_sync_batch(batch);
         written.and(rest)
     }
 

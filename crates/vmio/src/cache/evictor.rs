@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::region::Region;
-use crate::cache::shared::{Gate, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::Gate;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
@@ -150,7 +151,7 @@ impl Evictor {
     /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
         // While this is held no region that has spans in the queues goes away.
-        let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let pass = self.pass_of_all(shared, &gate, wanted, goal, &mut None);
         probes::evict(pass.freed, pass.written, pass.failed);
         pass
@@ -158,7 +159,7 @@ impl Evictor {
 
     /// The same for the spans of one mapping, whatever its floor: it evicts for itself.
     pub(crate) fn pass_of(&mut self, shared: &Shared, tenant: &Tenant, wanted: usize, goal: Goal) -> Pass {
-        let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let source = Source::tenant(shared, tenant, wanted);
         let pass = self.pass_from(shared, &source, wanted, goal, &mut None);
         probes::evict(pass.freed, pass.written, pass.failed);
@@ -197,7 +198,7 @@ impl Evictor {
         pass.spans = (self.held.len() + self.empty.len()) as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
-        shared.count(core, Counter::EvictedClean, u64::from(clean));
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(clean));
         pass.freed += clean;
         if !self.batch.pages().is_empty() {
             self.write(shared, &mut pass);
@@ -214,7 +215,7 @@ impl Evictor {
             }
             self.batch.clear();
             let dirty = self.unmap_victims(shared, core, &mut pass);
-            shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+            shared.telemetry.count(core, Counter::EvictedDirty, u64::from(dirty));
             pass.freed += dirty;
         }
         let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
@@ -330,18 +331,17 @@ impl Evictor {
             // Together they share a shootdown. They survive while they wait.
             let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
             let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
-            shared.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
+            shared.telemetry.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
             if inactive.pages > 0 {
                 source.order.eviction_queue.push(span);
             }
             return;
         }
-        if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
+        if goal != Goal::Clean && !shared.paging.frames.unmaps_scattered() {
             return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let worth_writing =
-            goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        let worth_writing = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.has_too_many_dirty();
         // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
         let visit = if dirty > 0 && worth_writing {
             Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
@@ -395,10 +395,10 @@ impl Evictor {
         if !frame.is_full() {
             return self.victims.extend(taken.map(|page| (span, page)));
         }
-        shared.count(core, Counter::RecycledSpans, 1);
-        shared.count(core, Counter::ShootdownsEvict, 1);
-        shared.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
-        shared.note_evicted(SPAN_PAGES as u32);
+        shared.telemetry.count(core, Counter::RecycledSpans, 1);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, 1);
+        shared.telemetry.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
+        shared.eviction.note_evicted(SPAN_PAGES as u32);
         let now = shared.eviction_time();
         taken.for_each(|page| region.finish_evict(page, now));
     }
@@ -434,7 +434,7 @@ impl Evictor {
         }
         let left = source.allowed.saturating_sub(pass.freed as usize);
         let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
-        shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
         pass.freed += unmapped.pages;
@@ -452,9 +452,9 @@ impl Evictor {
     /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
     fn count_evicted(&self, shared: &Shared, core: usize, freed: u32, written: u32) {
         let dirty = freed.min(written);
-        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
-        shared.count(core, Counter::EvictedClean, u64::from(freed - dirty));
-        shared.release(freed, true);
+        shared.telemetry.count(core, Counter::EvictedDirty, u64::from(dirty));
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(freed - dirty));
+        shared.release_evicted(freed);
     }
 
     /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
@@ -513,8 +513,8 @@ impl Evictor {
             self.unmap.push_page(region.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.
-        let shootdowns = unsafe { shared.frames.unmap(&mut self.unmap) };
-        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        let shootdowns = unsafe { shared.paging.frames.unmap(&mut self.unmap) };
+        shared.telemetry.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
         let mut freed = 0;
         for (span, page) in self.victims.drain(..) {
@@ -531,7 +531,7 @@ impl Evictor {
                 freed += 1;
             }
         }
-        shared.release(freed, true);
+        shared.release_evicted(freed);
         freed
     }
 

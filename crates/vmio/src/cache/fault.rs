@@ -7,7 +7,8 @@ use crate::budget::Taken;
 use crate::cache::evictor::Goal;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::views::{InSpan, Place};
 use crate::engine::DeactivatableFrames;
 use crate::error::Error;
@@ -49,7 +50,7 @@ impl FaultError {
         match self {
             FaultError::Unreadable(failure) => region.read_error(page, failure),
             FaultError::Exhausted(why) => {
-                Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages()), why }
+                Error::CacheExhausted { capacity_pages: u64::from(region.shared.memory.capacity_pages()), why }
             }
             FaultError::BeyondEnd => {
                 let start = page * PAGE_BYTES as u64;
@@ -71,7 +72,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     if place.page >= region.pages() || !region.shared.generation.is_current() {
         return Resolution::Declined;
     }
-    let started = region.shared.measures_misses.then(Instant::now);
+    let started = region.shared.telemetry.measures_misses.then(Instant::now);
     let store = match access {
         FaultAccess::Load => false,
         FaultAccess::Store => true,
@@ -88,8 +89,8 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     if let Some(started) = started {
         let ns = started.elapsed().as_nanos() as u64;
         let core = cpu::current();
-        region.shared.count(core, Counter::TimedMisses, 1);
-        region.shared.count(core, Counter::HandlerNs, ns);
+        region.shared.telemetry.count(core, Counter::TimedMisses, 1);
+        region.shared.telemetry.count(core, Counter::HandlerNs, ns);
     }
     if outcome.is_ok() { Resolution::Resolved } else { Resolution::Declined }
 }
@@ -160,7 +161,7 @@ impl Region {
                     }
                 }
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
-                    self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                    self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
                     if self.deactivatable().is_some() && !self.shares_addresses && word.load().is_resident() {
@@ -211,7 +212,7 @@ impl Region {
             self.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
         if before.is_inactive() || self.shares_addresses && newly_mapped {
-            shared.count(cpu::current(), Counter::MinorFaults, 1);
+            shared.telemetry.count(cpu::current(), Counter::MinorFaults, 1);
         }
         if store && !was_dirty {
             self.count_dirty(page);
@@ -225,8 +226,8 @@ impl Region {
         debug_assert!(before.is_settled_resident() && !before.is_poisoned());
         let shared = &*self.shared;
         let core = cpu::current();
-        shared.count(core, Counter::WriteProtectFaults, 1);
-        shared.count(core, Counter::ShootdownsStore, 1);
+        shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
+        shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
         self.keep_pre_image(page, before);
         let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
@@ -246,18 +247,18 @@ impl Shared {
     /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
     /// the same. An error says what holds all pages.
     pub(super) fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
-        match self.budget.take(core, pages) {
+        match self.memory.budget.take(core, pages) {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
-                let free = self.budget.free();
-                if free < self.watermarks().low {
-                    self.wake_worker(free < self.watermarks().low / 2);
+                let free = self.memory.budget.free();
+                if free < self.memory.watermarks().low {
+                    self.workers.wake(free < self.memory.watermarks().low / 2);
                 }
             }
             None => return self.take_pages_hard(core, pages),
         }
         // Short of pages: everybody writes a little, in place of somebody stopping for long.
-        if self.budget.pooled() < self.watermarks().help {
+        if self.memory.budget.pooled() < self.memory.watermarks().help {
             self.help_write(core);
         }
         Ok(())
@@ -266,20 +267,20 @@ impl Shared {
     /// Takes this many pages for a fault, evicting if it must; false if others are faster.
     pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
         for _ in 0..ROUNDS_MAX {
-            let event = self.freed_event();
-            if self.budget.take(core, pages).is_some() {
-                if self.budget.free() < self.watermarks().low {
-                    self.wake_worker(false);
+            let event = self.memory.freed_event();
+            if self.memory.budget.take(core, pages).is_some() {
+                if self.memory.budget.free() < self.memory.watermarks().low {
+                    self.workers.wake(false);
                 }
                 return true;
             }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
                 continue;
             };
-            self.count(core, Counter::DirectReclaims, 1);
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
             evictor.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
-            let _ = self.spare_evictors.push(evictor);
+            let _ = self.eviction.spare_evictors.push(evictor);
         }
         false
     }
@@ -290,46 +291,46 @@ impl Shared {
         let mut idle_rounds = 0_u32;
         let mut since = Instant::now();
         loop {
-            self.wake_worker(true);
-            let event = self.freed_event();
-            if self.budget.take(core, pages).is_some() {
+            self.workers.wake(true);
+            let event = self.memory.freed_event();
+            if self.memory.budget.take(core, pages).is_some() {
                 return Ok(());
             }
             if self.help_write(core) {
                 continue;
             }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
                 continue;
             };
-            self.count(core, Counter::DirectReclaims, 1);
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
             let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
-            let _ = self.spare_evictors.push(evictor);
+            let _ = self.eviction.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 since = Instant::now();
                 continue;
             }
             idle_rounds += 1;
             failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if failed_rounds > FAILED_ROUNDS_MAX && !self.is_shrinking() {
+            if failed_rounds > FAILED_ROUNDS_MAX && !self.memory.is_shrinking() {
                 return Err("its pages cannot be written (sync returns the reason) or unmapped");
             }
-            self.wait_for_free(event);
+            self.memory.wait_for_free(event);
         }
     }
 
     /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
     /// reserve tells who must help.
     pub(super) fn slow_down_for_dirty(&self, core: usize) {
-        if self.dirty_pages() > self.watermarks().dirty_help && self.budget.pooled() >= self.watermarks().high {
+        if self.needs_help_with_dirty() && self.memory.budget.pooled() >= self.memory.watermarks().high {
             self.help_write(core);
         }
     }
 
     /// Writes one run that waits, if there is one.
     fn help_write(&self, core: usize) -> bool {
-        let Some(run) = self.write_queue.pop() else { return false };
-        self.count(core, Counter::HelpedWrites, 1);
+        let Some(run) = self.write_back.queue.pop() else { return false };
+        self.telemetry.count(core, Counter::HelpedWrites, 1);
         run.write(self);
         true
     }

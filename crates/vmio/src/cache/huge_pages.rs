@@ -29,7 +29,7 @@ pub(crate) enum HugePages {
 impl HugePages {
     /// The same in a cache whose misses nobody records: those that huge pages save would be missing in the record.
     pub(super) fn unless_recorded(self, shared: &Shared) -> Self {
-        if shared.miss_ring.is_some() { HugePages::Never } else { self }
+        if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { self }
     }
 }
 
@@ -110,7 +110,7 @@ impl Region {
 
     /// Whether the cache is not too small for huge pages at present: it may have shrunk since the mapping was opened.
     fn has_room_for_spans(&self) -> bool {
-        self.shared.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
+        self.shared.memory.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
     }
 
     /// Whether no advice is against it: a window that is smaller than it could be is one.

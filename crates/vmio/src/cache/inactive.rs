@@ -178,21 +178,21 @@ mod tests {
     #[test]
     fn a_page_whose_note_was_taken_is_counted_when_it_becomes_dirty() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
+        let mut batch = WriteBatch::new(1, &region.shared.write_back.merge_buffers).unwrap();
         assert_eq!(batch.collect(region, 0..2, Select::Available, &region.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
         assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
-        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (0, 0));
+        assert_eq!((region.span(0).dirty(), region.shared.write_back.dirty_pages()), (0, 0));
         assert_eq!(deactivate(region), 2);
         assert_eq!([0, 1].map(|page| region.word(page).load().state()), [State::Clean, State::Dirty]);
-        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
+        assert_eq!((region.span(0).dirty(), region.shared.write_back.dirty_pages()), (1, 1));
     }
 
     /// A thread that shortens a mapping first stores its new length, then waits for the locks of those that write.
     #[test]
     fn pages_that_are_being_cut_off_are_neither_deactivated_nor_written() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(2, &region.shared.merge_buffers).unwrap();
+        let mut batch = WriteBatch::new(2, &region.shared.write_back.merge_buffers).unwrap();
         region.store_len(PAGE_BYTES as u64);
         assert_eq!(deactivate(region), 1);
         assert!(region.word(0).load().is_inactive() && !region.word(1).load().is_inactive());

@@ -91,22 +91,22 @@ impl Region {
         debug_assert_eq!(self.word(place.page).load().state(), State::Loading);
         let shared = &*self.shared;
         let page = place.page;
-        let _timed = Timed::since(Instant::now(), &shared.counters, Latency::Miss);
+        let _timed = Timed::since(Instant::now(), &shared.telemetry.counters, Latency::Miss);
         let core = cpu::current();
-        shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        shared.telemetry.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         self.publish_misses(page..page + 1, store);
         if self.load_huge_page(core, page, wanted) {
             return Ok(());
         }
         let fresh = self.is_fresh(page, before);
-        let timed = shared.measures_misses.then(Instant::now);
+        let timed = shared.telemetry.measures_misses.then(Instant::now);
         let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
         })?;
         if let Some(started) = timed {
-            shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
+            shared.telemetry.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
         }
         let loaded = if fresh {
             self.fill(core, place, store)
@@ -129,7 +129,7 @@ impl Region {
     /// Makes a Loading page visible that is not to be read.
     #[inline(never)]
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
-        self.shared.count(core, Counter::FreshFills, 1);
+        self.shared.telemetry.count(core, Counter::FreshFills, 1);
         let loaded = Loaded { fresh: true, ..Loaded::default() };
         let filled = self.install(core, place, &ZEROS, (loaded, Frequency::OfEach), store);
         filled.map_err(|refused| FaultError::Refused(refused.code))
@@ -141,7 +141,7 @@ impl Region {
         if is_charged {
             // A thread that holds a page does not wait for more.
             let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
-            let taken = fits && self.shared.budget.take(core, neighbours).is_some();
+            let taken = fits && self.shared.memory.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
         }
         let charge = self.charge_of(page);
@@ -187,7 +187,7 @@ impl Region {
             run.pages.end += 1;
             spare -= 1;
         }
-        self.shared.release(spare, false);
+        self.shared.memory.release(spare);
         (run.unit_start, run.unit_end) = (run.pages.start, run.pages.end);
         let reach = wanted.max(advised.or(sequence.map(Sequence::window)).unwrap_or(1));
         if sequence.is_some_and(Sequence::goes_down) {
@@ -222,7 +222,7 @@ impl Region {
     /// Pages to read at a miss, if that is not to be found out.
     fn window_to_read(&self, page: u64) -> Option<u64> {
         // Of pages that came ahead, the touches would be missing in the record.
-        if self.shared.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) }
+        if self.shared.telemetry.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) }
     }
 
     /// Makes a page Loading if it is absent and has to be read.
@@ -242,7 +242,7 @@ impl Region {
             return false;
         }
         let charge = self.charge_of(page);
-        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.budget.take(core, charge).is_some();
+        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.memory.budget.take(core, charge).is_some();
         if taken {
             self.charge(page, charge)
         } else {
@@ -255,8 +255,8 @@ impl Region {
     #[inline(never)]
     fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
-        let mut buffer = shared.page_buffers.acquire(core);
-        let timed = shared.measures_misses.then(Instant::now);
+        let mut buffer = shared.reads.page_buffers.acquire(core);
+        let timed = shared.telemetry.measures_misses.then(Instant::now);
         let page = run.missed;
         let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
         if read.is_err() && run.len() > 1 {
@@ -265,7 +265,7 @@ impl Region {
             read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
         }
         if let Some(started) = timed {
-            shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
+            shared.telemetry.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
         }
         let data = &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES];
         let mut loaded = Loaded::default();
@@ -349,7 +349,7 @@ impl Region {
             }
         }
         if run.len() > 1 {
-            self.shared.count(core, Counter::ReadAheadPages, run.len() - 1);
+            self.shared.telemetry.count(core, Counter::ReadAheadPages, run.len() - 1);
         }
         outcome
     }
@@ -388,7 +388,7 @@ impl Region {
         store: bool,
     ) -> Result<(), Refused> {
         let first = place.page;
-        let timed = self.shared.measures_misses.then(Instant::now);
+        let timed = self.shared.telemetry.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
@@ -402,7 +402,7 @@ impl Region {
         // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours.
         let installed = unsafe { self.frames().install(self.address_at(place), data, !store) };
         if let Some(started) = timed {
-            self.shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
+            self.shared.telemetry.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
         let end = match &installed {
             Ok(()) => pages.end,
@@ -433,8 +433,11 @@ impl Region {
         let offset = page * PAGE_BYTES as u64;
         // A file that grows meanwhile has zeros there.
         let len = self.len();
-        let timed =
-            self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared.counters, Latency::Read));
+        let timed = self
+            .shared
+            .telemetry
+            .times_read(core)
+            .then(|| Timed::since(Instant::now(), &self.shared.telemetry.counters, Latency::Read));
         let read = self.backing.read_at(offset, data);
         drop(timed);
         let bytes = read.map_err(|error| ReadFailure::from(&error))?;
@@ -452,8 +455,8 @@ impl Region {
     ) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         let bytes = bytes.min(data.len());
-        self.shared.count(core, Counter::Reads, 1);
-        self.shared.count(core, Counter::ReadBytes, bytes as u64);
+        self.shared.telemetry.count(core, Counter::Reads, 1);
+        self.shared.telemetry.count(core, Counter::ReadBytes, bytes as u64);
         let expected = len.min(self.len()).saturating_sub(offset).min(data.len() as u64) as usize;
         if bytes < expected {
             // The file has been truncated under us.
@@ -469,7 +472,7 @@ impl Region {
     /// since; the page comes back when it has been given up.
     pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
         let core = cpu::current();
-        let mut buffer = self.shared.page_buffers.acquire(core);
+        let mut buffer = self.shared.reads.page_buffers.acquire(core);
         let data = &mut buffer.bytes()[..PAGE_BYTES];
         let read = self.read(core, page, data).and_then(|()| self.verify(page, data));
         read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
@@ -520,6 +523,6 @@ impl Region {
     pub(super) fn give_up(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
         pages.for_each(|page| self.forget_load(page));
-        self.shared.release(count as u32, false);
+        self.shared.memory.release(count as u32);
     }
 }

@@ -151,7 +151,7 @@ impl Cache {
     /// Returns the engine of the cache; never [`Engine::Auto`], but the one that stands for it here.
     pub fn engine(&self) -> Engine {
         match &self.backend {
-            FaultBackend::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => {
+            FaultBackend::Workers(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
                 Engine::ReaderThread
             }
             FaultBackend::Workers(_) => Engine::Sigbus,
@@ -169,7 +169,7 @@ impl Cache {
             FaultBackend::Reclaimer(core) => core.reclaimer.descriptors().into(),
             FaultBackend::Workers(core) => {
                 let shared = &core.shared;
-                shared.frames.descriptors().into_iter().chain(shared.unmapper.descriptor()).collect()
+                shared.paging.frames.descriptors().into_iter().chain(shared.paging.unmapper.descriptor()).collect()
             }
         }
     }
@@ -177,7 +177,7 @@ impl Cache {
     /// Returns the bytes that the pages of the cache may take.
     pub fn capacity_bytes(&self) -> u64 {
         let pages = match &self.backend {
-            FaultBackend::Workers(core) => core.shared.capacity_pages(),
+            FaultBackend::Workers(core) => core.shared.memory.capacity_pages(),
             FaultBackend::Reclaimer(core) => core.reclaimer.capacity_pages(),
             FaultBackend::Module(core) => core.module.capacity_pages(),
         };
@@ -187,7 +187,7 @@ impl Cache {
     /// What it keeps for itself beside its pages.
     fn overhead(&self) -> Overhead {
         match &self.backend {
-            FaultBackend::Workers(core) => core.shared.overhead,
+            FaultBackend::Workers(core) => core.shared.memory.overhead,
             FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => Overhead::LEAST,
         }
     }
@@ -195,7 +195,7 @@ impl Cache {
     /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
     fn least_capacity_pages(&self) -> u64 {
         match &self.backend {
-            FaultBackend::Workers(core) => core.shared.least_capacity_pages(),
+            FaultBackend::Workers(core) => core.shared.eviction.least_capacity_pages(),
             FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => overhead::PAGES_MIN,
         }
     }
@@ -213,7 +213,7 @@ impl Cache {
 impl CacheCore {
     fn stats(&self) -> Stats {
         let shared = &*self.shared;
-        let limit = shared.budget.limit();
+        let limit = shared.memory.budget.limit();
         let capacity_pages = u64::from(limit.capacity);
         if !shared.generation.is_current() {
             // The counters are the parent's, and not part of the child's memory.
@@ -222,13 +222,13 @@ impl CacheCore {
         let pages = PageCounts {
             capacity: capacity_pages,
             owed: u64::from(limit.owed),
-            free: u64::from(shared.budget.free()),
-            dirty: u64::from(shared.dirty_pages()),
-            pinned: shared.pinned_pages.load(Ordering::Relaxed),
-            tables: shared.table_pages.load(Ordering::Relaxed),
-            by_priority: shared.counters.resident_by_priority(),
+            free: u64::from(shared.memory.budget.free()),
+            dirty: u64::from(shared.write_back.dirty_pages()),
+            pinned: shared.memory.pinned_pages.load(Ordering::Relaxed),
+            tables: shared.memory.table_pages.load(Ordering::Relaxed),
+            by_priority: shared.telemetry.counters.resident_by_priority(),
         };
-        Stats::gather(pages, |counter| shared.counters.total(counter))
+        Stats::gather(pages, |counter| shared.telemetry.counters.total(counter))
     }
 }
 
@@ -256,7 +256,7 @@ impl CacheCore {
             follower: OnceLock::new(),
             shared,
         };
-        for number in 0..core.shared.workers {
+        for number in 0..core.shared.workers.count {
             let worker = worker::spawn(Arc::clone(&core.shared), number)?;
             core.workers.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
         }
@@ -270,7 +270,7 @@ impl Drop for CacheCore {
         if !self.shared.generation.is_current() {
             return; // The threads are the parent's.
         }
-        self.shared.stop();
+        self.shared.workers.stop();
         let workers = self.workers.get_mut().unwrap_or_else(PoisonError::into_inner);
         workers.drain(..).for_each(|worker| worker.end("a worker of the cache"));
     }

@@ -77,7 +77,7 @@ mod tests {
         for (workers, capacity) in [(4, 80 * MIB), (16, 512 * MIB), (200, 512 * MIB)] {
             let cache = Cache::builder().workers(workers).capacity(capacity).build().unwrap();
             let FaultBackend::Workers(core) = cache.backend() else { return };
-            let buffers = core.shared.merge_buffers.addresses().len() as u64;
+            let buffers = core.shared.write_back.merge_buffers.addresses().len() as u64;
             assert!(cache.capacity_bytes() + buffers <= capacity, "{workers} workers: {buffers} of buffers");
             cache.resize(2 * capacity).unwrap();
             assert!(cache.capacity_bytes() + buffers <= 2 * capacity);

@@ -59,7 +59,7 @@ pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavaila
             WhyUnavailable::BehindEnd
         }
         Err(FaultError::Unreadable(_) | FaultError::Poisoned) => WhyUnavailable::NotRead,
-        Err(FaultError::Exhausted(_)) => WhyUnavailable::NotWritten(region.shared.last_write_error()),
+        Err(FaultError::Exhausted(_)) => WhyUnavailable::NotWritten(region.shared.write_back.last_error()),
         Err(FaultError::ReadOnly | FaultError::Refused(_)) => WhyUnavailable::Other,
     };
     Some(Err(Unavailable { mapping: region.base() as usize, offset: place.page * PAGE_BYTES as u64, why }))
@@ -108,15 +108,15 @@ impl Region {
         let mut list = UnmapList::with_capacity(1);
         list.push_page(self.address(page));
         // SAFETY: the page's word says Evicting, by us.
-        let shootdowns = unsafe { shared.frames.unmap(&mut list) };
-        shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+        let shootdowns = unsafe { shared.paging.frames.unmap(&mut list) };
+        shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
         if list.has_failed(self.address(page)) {
             self.word(page).fail_evict(State::Clean);
             return false;
         }
         self.finish_evict(page, shared.eviction_time());
-        shared.count(cpu::current(), Counter::EvictedClean, 1);
-        shared.release(1, true);
+        shared.telemetry.count(cpu::current(), Counter::EvictedClean, 1);
+        shared.release_evicted(1);
         true
     }
 }

@@ -132,7 +132,7 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
             expected: "ReadMostly or Auto: a commit must see every store, and keep it waiting",
         }),
         FrameHint::Auto if poisons => Ok(FrameHint::ReadMostly),
-        FrameHint::Auto => Ok(shared.frame_hint),
+        FrameHint::Auto => Ok(shared.paging.frame_hint),
         hint @ (FrameHint::Mixed | FrameHint::SharedAddresses) if poisons => Err(Error::BadOption {
             option: "frames",
             value: format!("{hint:?}, with a poison pattern for unreadable pages"),
@@ -145,7 +145,7 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
 /// Without it, scans read ahead by small pages, as far as their window goes.
 fn installs_spans(shared: &Shared) -> bool {
     // The kernel moves pages between ranges that are both locked, or neither.
-    let installs = shared.frames.installs_spans() && !shared.locks_memory;
+    let installs = shared.paging.frames.installs_spans() && !shared.paging.locks_memory;
     if !installs {
         tracing::warn!(
             "huge pages cannot be moved into a mapping (that takes Linux 6.8, Engine::Sigbus and memory that is not locked): scans come in small pages"
@@ -156,7 +156,7 @@ fn installs_spans(shared: &Shared) -> bool {
 
 /// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
 fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
-    match shared.engine.deactivatable(len, GRANULE_BYTES) {
+    match shared.paging.engine.deactivatable(len, GRANULE_BYTES) {
         Ok(range_and_frames) => Some(range_and_frames),
         Err(error) => {
             tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
@@ -171,7 +171,7 @@ impl Region {
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
         let access = options.access_to(&*backing)?;
-        let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.new_order())));
+        let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.eviction.new_order())));
         let hint = choose_frames(&shared, &options)?;
         let huge_pages = match hint {
             _ if tenant.as_ref().is_some_and(|tenant| !tenant.has_room_for_huge_pages()) => HugePages::Never,
@@ -199,7 +199,7 @@ impl Region {
             SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
         let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
-        let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
+        let unit = if shared.telemetry.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
@@ -208,14 +208,14 @@ impl Region {
                 Some((range, frames)) => (range, Some(frames)),
                 None => {
                     let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
-                    shared.engine.attach(&range)?;
+                    shared.paging.engine.attach(&range)?;
                     (range, None)
                 }
             };
             // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
             range.prepare_for_frames(
                 access == Access::ReadOnly && huge_pages == HugePages::Never,
-                shared.locks_memory,
+                shared.paging.locks_memory,
             )?;
             let of_spans = || DirtySpans::new(spans as u64);
             let open_spans = journaled.is_some().then(of_spans).transpose()?;
@@ -225,7 +225,11 @@ impl Region {
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
-            first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64, len)),
+            first_published_page: shared
+                .telemetry
+                .miss_ring
+                .as_ref()
+                .map_or(0, |ring| ring.number_pages(pages as u64, len)),
             shares_addresses: hint == FrameHint::SharedAddresses && deactivatable.is_some(),
             shared,
             backing,
@@ -273,7 +277,7 @@ impl Region {
 
     pub(crate) fn store_len(&self, len: u64) {
         let before = self.len.swap(len, Ordering::SeqCst);
-        self.shared.mapped_bytes.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
+        self.shared.telemetry.mapped_bytes.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Pages of the mapping, the last one possibly partial.
@@ -318,7 +322,7 @@ impl Region {
 
     /// Tells whoever records misses of those of some pages.
     pub(crate) fn publish_misses(&self, pages: Range<u64>, store: bool) {
-        if let Some(ring) = &self.shared.miss_ring {
+        if let Some(ring) = &self.shared.telemetry.miss_ring {
             pages.for_each(|page| ring.note(self.first_published_page + page, store));
         }
     }
@@ -396,13 +400,13 @@ impl Region {
     pub(crate) fn frames(&self) -> &dyn Frames {
         match &self.deactivatable {
             Some(frames) => &**frames,
-            None => &*self.shared.frames,
+            None => &*self.shared.paging.frames,
         }
     }
 
     /// Waits until the engine has done with the region's faults, of which it finds no more.
     pub(crate) fn detach(&self) {
-        self.shared.engine.detach(&self.range);
+        self.shared.paging.engine.detach(&self.range);
     }
 
     /// Whether a page may be in memory and not mapped at one of the region's views.
@@ -486,8 +490,8 @@ impl Region {
             self.word(page).finish_write(None);
             return true;
         };
-        self.shared.count(cpu::current(), Counter::WriteErrors, 1);
-        self.shared.note_write_error(&error);
+        self.shared.telemetry.count(cpu::current(), Counter::WriteErrors, 1);
+        self.shared.write_back.note_error(&error);
         let end = {
             // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
             // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)
@@ -554,7 +558,7 @@ impl Region {
 
     /// Notes a page that could not be brought in.
     pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
-        self.shared.count(cpu::current(), Counter::ReadErrors, 1);
+        self.shared.telemetry.count(cpu::current(), Counter::ReadErrors, 1);
         self.read_failures.note(page, failure);
     }
 

@@ -10,20 +10,20 @@ impl Region {
     /// the word of an absent page, and before looking whether the page may come in at all.
     pub(crate) fn add_resident(&self, span: u64) {
         let priority = self.span(span).add_resident();
-        self.shared.counters.add_resident(cpu::current(), priority, 1);
+        self.shared.telemetry.counters.add_resident(cpu::current(), priority, 1);
     }
 
     /// That many fewer pages of a span in memory. Call it after the words say so.
     pub(crate) fn remove_resident(&self, span: u64, pages: u32) {
         let priority = self.span(span).remove_resident(pages);
-        self.shared.counters.add_resident(cpu::current(), priority, -i64::from(pages));
+        self.shared.telemetry.counters.add_resident(cpu::current(), priority, -i64::from(pages));
     }
 
     /// Counts the pages of all spans no more: nobody will touch them.
     pub(crate) fn forget_residents(&self) {
         for span in (0..self.spans()).map(|number| self.span(number)) {
             let pages = i64::from(span.resident());
-            self.shared.counters.add_resident(cpu::current(), span.priority(), -pages);
+            self.shared.telemetry.counters.add_resident(cpu::current(), span.priority(), -pages);
         }
     }
 
@@ -49,8 +49,8 @@ impl Region {
     fn count_moved(&self, Moved { pages, from, to }: Moved) {
         if from != to {
             let core = cpu::current();
-            self.shared.counters.add_resident(core, from, -i64::from(pages));
-            self.shared.counters.add_resident(core, to, i64::from(pages));
+            self.shared.telemetry.counters.add_resident(core, from, -i64::from(pages));
+            self.shared.telemetry.counters.add_resident(core, to, i64::from(pages));
         }
     }
 }

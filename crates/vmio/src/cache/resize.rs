@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
 use crate::cache::fault::FAILED_ROUNDS_MAX;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
@@ -79,22 +80,22 @@ impl Shared {
     /// The inner error says why the capacity could not be met.
     fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
-        let mut evictor =
-            Evictor::new(DIRECT_PAGES, &self.merge_buffers).map_err(Error::system("reserving memory to evict with"))?;
+        let mut evictor = Evictor::new(DIRECT_PAGES, &self.write_back.merge_buffers)
+            .map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
-        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        if u64::from(pages) < self.least_capacity_pages() {
+        let _one_at_a_time = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if u64::from(pages) < self.eviction.least_capacity_pages() {
             return Ok(Err("the floors of its mappings need more: close one of them"));
         }
-        let mut fallback = self.capacity_pages();
-        while self.capacity_pages() > pages {
+        let mut fallback = self.memory.capacity_pages();
+        while self.memory.capacity_pages() > pages {
             // Those that forbid the last step must not cost what the others would evict.
-            if self.has_too_many_pins_for(pages) {
+            if self.memory.has_too_many_pins_for(pages) {
                 self.set_capacity(fallback);
                 return Ok(Err(TOO_MANY_PINS));
             }
-            let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
+            let step = pages.max(self.memory.capacity_pages().saturating_sub(STEP_PAGES));
             self.set_capacity(step);
             if let Err(why) = self.repay_owed(&mut evictor) {
                 self.set_capacity(fallback);
@@ -113,9 +114,9 @@ impl Shared {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);
         loop {
-            let event = self.freed_event();
-            let owed = self.budget.limit().owed;
-            if self.has_too_many_pins_for(self.capacity_pages()) {
+            let event = self.memory.freed_event();
+            let owed = self.memory.budget.limit().owed;
+            if self.memory.has_too_many_pins_for(self.memory.capacity_pages()) {
                 return Err(TOO_MANY_PINS);
             }
             if owed == 0 {
@@ -125,7 +126,7 @@ impl Shared {
                 (least, since) = (owed, Instant::now());
                 (idle_rounds, failed_rounds) = (0, 0);
             }
-            if let Some(run) = self.write_queue.pop() {
+            if let Some(run) = self.write_back.queue.pop() {
                 run.write(self);
                 continue;
             }
@@ -142,7 +143,7 @@ impl Shared {
             if since.elapsed() > PATIENCE {
                 return Err("the pages that are left are pinned, or their writes do not end");
             }
-            self.wait_for_free(event);
+            self.memory.wait_for_free(event);
         }
     }
 }

@@ -62,11 +62,11 @@ impl Region {
     /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
     /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
     pub(crate) fn finish_sync(&self, begun: BegunSync, _lock: SyncGuard<'_>) -> Result<()> {
-        let _timed = Timed::since(begun.started, &self.shared.counters, Latency::Sync);
-        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let _timed = Timed::since(begun.started, &self.shared.telemetry.counters, Latency::Sync);
+        let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_selected(&mut batch, begun.pages, begun.select);
         batch.clear();
-        self.shared.return_sync_batch(batch);
+        self.shared.write_back.return_sync_batch(batch);
         written.map_err(Error::system("write-protecting dirty pages"))?;
         self.flush_device()?;
         let failure = {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::cache::shared::memory::KEPT_SHARE;
 use crate::cache::views::Place;
 use crate::page::views::VIEWS_MAX;
 use crate::page::word::{PageWord, Snapshot};
@@ -25,10 +26,6 @@ const _: () = assert!(BLOCK_SPANS == 2);
 const STEP_SPANS: usize = 64;
 /// A block's page tables at each view, and its words.
 const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
-/// While the tables take less than this share of the cache, a span that has just lost its last page keeps them for a
-/// round: most likely a page comes back before.
-const KEPT_SHARE: u32 = 16;
-
 impl Region {
     /// Pages of the budget that bringing a page in is charged with. The caller is counted in the page's span: only a neighbour that
     /// comes in at the same time can change this.
@@ -49,7 +46,7 @@ impl Region {
             // An evictor that finds it empty ends the charge, whatever becomes of the page.
             self.queue_span(number);
         } else {
-            self.shared.release(TABLE_PAGES, false);
+            self.shared.memory.release(TABLE_PAGES);
         }
         debug_assert!(self.span(number).is_charged(), "the caller is counted in the span");
     }
@@ -60,14 +57,14 @@ impl Region {
             tenant.add(pages);
         }
         self.table_pages.fetch_add(pages, Ordering::Relaxed);
-        self.shared.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+        self.shared.memory.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
     }
 
     /// The opposite of [`Self::count_tables`].
     pub(super) fn discount_tables(&self, pages: u32) {
         let before = self.table_pages.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "{pages} of {before} pages of tables");
-        let before = self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        let before = self.shared.memory.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
         debug_assert!(before >= u64::from(pages), "{pages} of {before} pages of tables of all");
         if let Some(tenant) = &self.tenant {
             tenant.remove(pages);
@@ -78,7 +75,8 @@ impl Region {
     /// theirs.
     pub(crate) fn is_sparse(&self) -> bool {
         let tables = self.table_pages.load(Ordering::Relaxed);
-        self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
+        self.shared.memory.is_sparse()
+            || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
     }
 
     /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
@@ -178,13 +176,6 @@ impl Region {
     }
 }
 
-impl Shared {
-    /// Whether the tables take so much of the cache that empty spans do not keep theirs.
-    fn is_sparse(&self) -> bool {
-        self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages() / KEPT_SHARE)
-    }
-}
-
 /// The holder of a span, who puts it back into the policy's queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
@@ -253,7 +244,7 @@ impl EmptySpans {
         let list = &mut self.list;
         let freed = self.spans.chunks_mut(STEP_SPANS).map(|step| give_back_step(shared, step, list)).sum();
         self.spans.clear();
-        shared.release(freed, false);
+        shared.memory.release(freed);
         freed
     }
 }
@@ -275,8 +266,8 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
     }
     // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. A thread that
     // reads one gets what it was, or that of an untouched page.
-    let shootdowns = unsafe { shared.unmapper.unmap(list) };
-    shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+    let shootdowns = unsafe { shared.paging.unmapper.unmap(list) };
+    shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
     for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
         match empty.block {
             Block::Open => empty.region().0.order().policy.put_back(empty.span),

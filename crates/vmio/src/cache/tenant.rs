@@ -10,7 +10,8 @@ use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
 use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction};
 use crate::error::{Error, Result};
 use crate::options::MappingOptions;
 use crate::page::SPAN_PAGES;
@@ -168,7 +169,7 @@ fn spare_pages(word: u64, floor: u32) -> u32 {
 impl Region {
     /// What its spans stand in for evictors.
     pub(crate) fn order(&self) -> &EvictionOrder {
-        self.tenant.as_ref().map_or(&self.shared.order, |tenant| &tenant.order)
+        self.tenant.as_ref().map_or(&self.shared.eviction.order, |tenant| &tenant.order)
     }
 
     /// The tenant, if this many more pages would take it over its ceiling.
@@ -194,7 +195,7 @@ impl Shared {
         let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
         let mut since = Instant::now();
         while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
-            let event = self.freed_event();
+            let event = self.memory.freed_event();
             let over = tenant.over(more);
             if over == 0 {
                 return;
@@ -203,25 +204,25 @@ impl Shared {
                 (least, idle_rounds, failed_rounds) = (over, 0, 0);
                 since = Instant::now();
             }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
                 continue;
             };
-            self.count(core, Counter::DirectReclaims, 1);
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
             let pass = evictor.pass_of(
                 self,
                 tenant,
                 over as usize + tenant.batch_pages(),
                 Goal::after(idle_rounds, failed_rounds, since),
             );
-            let _ = self.spare_evictors.push(evictor);
+            let _ = self.eviction.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 continue;
             }
             idle_rounds += 1;
             failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
             if idle_rounds > VISITS_MAX {
-                self.wait_for_free(event);
+                self.memory.wait_for_free(event);
             }
         }
     }
@@ -231,19 +232,19 @@ impl Shared {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
         // Only who holds it adds to the list, so that the list below is long enough.
-        let _same_capacity = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _same_capacity = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if floor > 0 {
-            let others = self.floor_pages();
-            let limit = floors_max(self.capacity_pages());
+            let others = self.eviction.floor_pages();
+            let limit = floors_max(self.memory.capacity_pages());
             if floor + others > limit {
                 let [floor_bytes, others_bytes, limit_bytes] =
                     [floor, others, limit].map(|pages| pages * PAGE_BYTES as u64);
                 return Err(Error::FloorsTooHigh { floor_bytes, others_bytes, limit_bytes });
             }
         }
-        let count = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner).len();
+        let count = self.eviction.gate.read().unwrap_or_else(PoisonError::into_inner).len();
         let (mut longer, tenant) = (Vec::with_capacity(count + 1), Arc::clone(tenant));
-        let mut tenants = self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.eviction.gate.write().unwrap_or_else(PoisonError::into_inner);
         // A thread that misses a page may wait for the gate, and hold what allocating would wait for.
         longer.append(&mut tenants);
         longer.push(tenant);
@@ -252,16 +253,18 @@ impl Shared {
         drop(longer);
         Ok(())
     }
+}
 
+impl Eviction {
     /// Keeps a tenant's floor no more. Its order is empty, or about to be.
     pub(crate) fn dismiss(&self, tenant: &Arc<Tenant>) {
         let _signals = SignalsBlocked::new();
-        self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
+        self.gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
     }
 
     /// The sum of the floors of all open mappings.
     pub(super) fn floor_pages(&self) -> u64 {
-        let tenants = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         tenants.iter().map(|tenant| u64::from(tenant.bounds.floor)).sum()
     }
 

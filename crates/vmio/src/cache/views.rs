@@ -81,7 +81,7 @@ impl<'a> InSpan<'a> {
 
 impl Drop for InSpan<'_> {
     fn drop(&mut self) {
-        self.region.shared.release(self.pages, false);
+        self.region.shared.memory.release(self.pages);
         self.region.remove_resident(self.span, 1);
     }
 }
@@ -180,7 +180,7 @@ impl Region {
             free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
         let build = || -> io::Result<_> {
             let mut range = frames.share(self.reserved() as usize, GRANULE_BYTES)?;
-            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.locks_memory)?;
+            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.paging.locks_memory)?;
             Ok(range)
         };
         let range = build().map_err(Error::system("reserving address space for a view"))?;
@@ -203,14 +203,14 @@ impl Region {
         let _signals = SignalsBlocked::new();
         let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
         REGIONS.remove(range.addresses(), self);
-        self.shared.engine.detach(&range);
+        self.shared.paging.engine.detach(&range);
         let mut stored = StoredPages::new();
         let spans = 0..self.reserved().div_ceil(SPAN_BYTES as u64);
         let left = spans.filter(|number| self.leave_view(*number, view, &mut stored)).count() as u32;
         drop(range);
         self.views.bases[view].store(0, Ordering::Release);
         self.discount_tables(left);
-        self.shared.release(left, false);
+        self.shared.memory.release(left);
     }
 
     /// Notes in the words of a span what was stored to it at a view, and takes the view from the span's; false if it was

@@ -242,7 +242,7 @@ impl WriteBatch {
         let added = &self.pages[start..];
         let cleaned = added.iter().filter(|added| !added.pinned).count();
         region.span(span).remove_dirty(cleaned as u32);
-        region.shared.remove_dirty(cleaned);
+        region.shared.write_back.remove_dirty(cleaned);
         Ok(added.len())
     }
 
@@ -257,8 +257,8 @@ impl WriteBatch {
             if page > last || region.word(page).load().is_pinned_for_writing() {
                 if page > from {
                     let len = (page - from) as usize * PAGE_BYTES;
-                    region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-                    region.shared.frames.protect(region.address(from), len)?;
+                    region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+                    region.shared.paging.frames.protect(region.address(from), len)?;
                 }
                 from = page + 1;
             }
@@ -299,7 +299,7 @@ impl WriteBatch {
         let len = (pages.end - pages.start) as usize * PAGE_BYTES;
         self.stored.clear();
         for view in region.views_of(span_of(pages.start)).iter() {
-            region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
             let address = region.address_at(Place { view, page: pages.start });
             frames.stored_and_protect(address, len, &mut self.stored)?;
         }
@@ -376,17 +376,17 @@ impl WriteBatch {
             for part in run.chunks(RUN_PAGES_MAX) {
                 let run = WriteRun { pages: part, data: self.buffer.slot(slot), progress: &raw const *self.progress };
                 slot += part.len();
-                if let Err(run) = shared.write_queue.push(run) {
+                if let Err(run) = shared.write_back.queue.push(run) {
                     run.write(shared);
                 }
             }
         }
-        if count > 1 && shared.writes_are_slow() {
-            (1..count.min(shared.workers as usize)).for_each(|_| shared.wake_worker(true));
+        if count > 1 && shared.workers.writes_are_slow() {
+            (1..count.min(shared.workers.count as usize)).for_each(|_| shared.workers.wake(true));
         }
         let unfinished = &self.progress.unfinished;
         while unfinished.load(Ordering::SeqCst) > 0 {
-            match shared.write_queue.pop() {
+            match shared.write_back.queue.pop() {
                 Some(run) => run.write(shared),
                 None => {
                     let left = unfinished.load(Ordering::SeqCst);
@@ -467,7 +467,7 @@ fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: b
             Ok(before) => {
                 if before.state() == State::Dirty {
                     region.span(span_of(page)).remove_dirty(1);
-                    region.shared.remove_dirty(1);
+                    region.shared.write_back.remove_dirty(1);
                 }
                 return Some(false);
             }
@@ -518,8 +518,8 @@ impl WriteRun {
         }
         probes::write_end(mapping, offset, data.len());
         shared.note_write(started.elapsed().as_nanos() as u64);
-        shared.count(core, Counter::Writes, 1);
-        shared.count(core, Counter::WrittenBytes, data.len() as u64);
+        shared.telemetry.count(core, Counter::Writes, 1);
+        shared.telemetry.count(core, Counter::WrittenBytes, data.len() as u64);
         // The last access to what the batch owns: at zero it may be reused.
         if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
             futex::wake_all(&progress.unfinished);
@@ -560,7 +560,7 @@ mod tests {
             )
         };
         assert_eq!(other, map.as_mut_ptr().cast());
-        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
+        let mut batch = WriteBatch::new(1, &region.shared.write_back.merge_buffers).unwrap();
         assert!(batch.collect(region, 0..1, Select::Available, &region.span(0).lock()).is_err());
         assert!(batch.pages().is_empty() && region.word(0).load().needs_write());
         assert!(batch.tickets.is_empty(), "it has a ticket for no page");

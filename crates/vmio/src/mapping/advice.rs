@@ -165,7 +165,8 @@ impl CachedFile {
     fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let shared = &region.shared;
-        let has_room = || shared.budget.free() > shared.watermarks().low && region.at_ceiling(1).is_none();
+        let has_room =
+            || shared.memory.budget.free() > shared.memory.watermarks().low && region.at_ceiling(1).is_none();
         let read = region.ensure_while(pages, has_room);
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
@@ -174,7 +175,8 @@ impl CachedFile {
     /// would land over what somebody writes past the mapping; nor does one follow, or it is an error. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
-        let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let mut batch =
+            region.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let failures_before = region.failures().writes;
         let mut rounds = 0;
         // What was read before the call would be mapped after it, and what others write stays in memory meanwhile.
@@ -192,7 +194,7 @@ impl CachedFile {
             }
         };
         batch.clear();
-        region.shared.return_sync_batch(batch);
+        region.shared.write_back.return_sync_batch(batch);
         let Evicted { failed, kept } = evicted.map_err(Error::system("write-protecting dirty pages"))?;
         // Or somebody else was always faster in trying to write them.
         if failed > 0 || is_left && region.failures().writes > failures_before {
@@ -273,13 +275,13 @@ impl CachedFile {
             let collected = {
                 let held = span.lock();
                 let inactive = region.deactivate(frames, part.clone(), Visit::LAST, &mut stored, &held);
-                shared.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
+                shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
                 batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
             failed += batch.written(shared);
             let dropped = region.drop_inactive(part, u32::MAX, Visit::LAST, &mut list);
-            shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
-            shared.release(dropped, true);
+            shared.telemetry.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
+            shared.release_evicted(dropped);
             collected?;
         }
         Ok(Evicted { failed, kept: 0 })
@@ -351,7 +353,7 @@ impl CachedFile {
                 Claim::Busy
             } else if word.begin_discard() {
                 region.span(span_of(page)).remove_dirty(1);
-                region.shared.remove_dirty(1);
+                region.shared.write_back.remove_dirty(1);
                 Claim::Taken(State::Dirty)
             } else if word.begin_evict(Visit::LAST) {
                 Claim::Taken(State::Clean)
@@ -424,7 +426,7 @@ impl CachedFile {
         let shootdowns = unsafe { region.frames().unmap(list) };
         gaps.into_iter().for_each(|gap| region.release_gap(gap));
         let core = cpu::current();
-        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
         let (mut freed, mut kept) = (0, 0);
         for (page, before) in victims.drain(..) {
@@ -445,8 +447,8 @@ impl CachedFile {
             region.word(page).fail_deactivate(Some(epoch));
             region.count_dirty(page);
         }
-        shared.count(core, Counter::EvictedClean, u64::from(freed));
-        shared.release(freed, true);
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(freed));
+        shared.release_evicted(freed);
         kept
     }
 }
@@ -561,7 +563,7 @@ mod tests {
     fn a_page_goes_that_is_read_all_the_time() {
         let map = two_pages(FrameHint::ReadMostly);
         let shared = &REGIONS.find(map.as_ptr() as usize).unwrap().shared;
-        let evicted = || shared.counters.total(Counter::EvictedClean);
+        let evicted = || shared.telemetry.counters.total(Counter::EvictedClean);
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..2 {

@@ -151,7 +151,7 @@ impl MappedFile for CachedFile {
     }
 
     fn guesses_max(&self) -> u64 {
-        u64::from(self.region().shared.capacity_pages()) / GUESSED_SHARE
+        u64::from(self.region().shared.memory.capacity_pages()) / GUESSED_SHARE
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {

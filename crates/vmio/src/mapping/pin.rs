@@ -76,8 +76,8 @@ impl CachedFile {
         let region = self.region();
         let shared = &region.shared;
         let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
-        let limit = shared.pinned_pages_max();
-        let taken = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let limit = shared.memory.pinned_pages_max();
+        let taken = shared.memory.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= limit)
         });
         if taken.is_err() {
@@ -86,13 +86,13 @@ impl CachedFile {
         if let Some(tenant) = region.tenant.as_deref()
             && !tenant.charge_pins(pages)
         {
-            shared.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+            shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
             return refused(tenant.pinned_pages_max());
         }
         let charge = PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 };
         // A thread that shrinks the cache looks for pins after it has set the capacity.
-        match shared.has_too_many_pins_for(shared.capacity_pages()) {
-            true => refused(shared.pinned_pages_max()),
+        match shared.memory.has_too_many_pins_for(shared.memory.capacity_pages()) {
+            true => refused(shared.memory.pinned_pages_max()),
             false => Ok(charge),
         }
     }
@@ -222,7 +222,7 @@ fn map_pinned(region: &Region, pinned: &Range<u64>, view: usize, access: Access)
 }
 
 fn too_many(region: &Region) -> Error {
-    Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.pinned_pages_max() }
+    Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.memory.pinned_pages_max() }
 }
 
 /// A charge against the pages that pins may hold; keeps the mapping open.
@@ -235,7 +235,7 @@ impl Drop for PinCharge {
     fn drop(&mut self) {
         let shared = &self.opened.region.shared;
         if shared.generation.is_current() {
-            shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
+            shared.memory.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
             if let Some(tenant) = &self.opened.region.tenant {
                 tenant.uncharge_pins(self.pages.into());
             }

@@ -72,7 +72,8 @@ impl CachedFile {
         if !pages.is_empty() {
             let bytes = (pages.end - pages.start) as usize * PAGE_BYTES;
             // SAFETY: the pages lie behind the end, so none is in memory, or comes there before the next line.
-            region.for_each_address(pages.start, |address| unsafe { region.shared.engine.accept(address, bytes) });
+            region
+                .for_each_address(pages.start, |address| unsafe { region.shared.paging.engine.accept(address, bytes) });
         }
         region.store_len(len);
         Ok(())

@@ -94,21 +94,21 @@ impl Region {
     /// to those that know.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
-        if urgency == Urgency::Guessed && shared.budget.free() <= shared.watermarks().low / 2 {
-            shared.wake_worker(false);
+        if urgency == Urgency::Guessed && shared.memory.budget.free() <= shared.memory.watermarks().low / 2 {
+            shared.workers.wake(false);
             return false;
         }
         let charge = self.charge_of(page);
         if urgency != Urgency::Overdue && self.at_ceiling(charge - 1).is_some() {
             return false;
         }
-        match shared.budget.take(core, charge) {
+        match shared.memory.budget.take(core, charge) {
             None => return false,
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
-                let free = shared.budget.free();
-                if free < shared.watermarks().low {
-                    shared.wake_worker(free < shared.watermarks().low / 2);
+                let free = shared.memory.budget.free();
+                if free < shared.memory.watermarks().low {
+                    shared.workers.wake(free < shared.memory.watermarks().low / 2);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Region {
     /// Installs pages that were read, but for those that do not verify.
     fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
         let pages = data.len() / PAGE_BYTES;
-        self.shared.count(cpu::current(), Counter::FetchedPages, pages as u64);
+        self.shared.telemetry.count(cpu::current(), Counter::FetchedPages, pages as u64);
         let mut failed = None;
         let mut next = 0;
         for at in 0..=pages {

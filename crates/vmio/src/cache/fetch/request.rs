@@ -59,7 +59,7 @@ impl Drop for FetchedRegion {
         // The thread that fetches has a reference of its own, so this is never the last one.
         let shared = Arc::clone(&self.shared);
         self.requests.count.fetch_sub(1, Ordering::SeqCst);
-        let ended = &shared.ended_requests;
+        let ended = &shared.reads.ended_requests;
         ended.event.fetch_add(1, Ordering::SeqCst);
         if ended.waiters.load(Ordering::SeqCst) > 0 {
             futex::wake_all(&ended.event);
@@ -71,7 +71,7 @@ impl Region {
     /// Returns when nobody fetches pages of the region any more. There is no handle left by which somebody could begin.
     pub(crate) fn end_fetches(&self) {
         self.requests.ends.store(true, Ordering::SeqCst);
-        let ended = &self.shared.ended_requests;
+        let ended = &self.shared.reads.ended_requests;
         ended.waiters.fetch_add(1, Ordering::SeqCst);
         loop {
             let event = ended.event.load(Ordering::SeqCst);
