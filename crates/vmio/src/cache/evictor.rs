@@ -208,9 +208,9 @@ impl Evictor {
                     continue;
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
-                let alone = region.unit == Unit::Kib4 || goal.is_hard();
-                if region.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
-                    self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
+                let alone = region.table.unit == Unit::Kib4 || goal.is_hard();
+                if region.table.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
+                    self.victims.push((SpanRef::new(region.table.span(span_of(written.page))), written.page));
                 }
             }
             self.batch.clear();
@@ -324,7 +324,7 @@ impl Evictor {
         let Some(locked) = locked else { return };
         // SAFETY: the span comes from the queue and the eviction gate is held.
         let (region, number) = unsafe { Region::of_span(span) };
-        let pages = region.pages_of_span(number);
+        let pages = region.table.pages_of_span(number);
         if goal != Goal::Clean
             && let Some(frames) = region.deactivatable()
         {
@@ -352,18 +352,18 @@ impl Evictor {
             let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
             for page in source.victim_order(pages.clone()) {
-                let unit = region.unit.around(page);
+                let unit = region.table.unit.around(page);
                 if unit.start != page {
                     continue;
                 }
-                if self.victims.len() + region.unit.pages() as usize > most {
+                if self.victims.len() + region.table.unit.pages() as usize > most {
                     leaves_new = true;
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
-                if goal.is_hard() || region.can_go_together(unit.clone(), worth_writing) {
+                if goal.is_hard() || region.table.can_go_together(unit.clone(), worth_writing) {
                     let goes = |page: &u64| {
-                        let word = region.word(*page);
+                        let word = region.table.word(*page);
                         let goes = word.begin_evict(visit);
                         leaves_new |= !goes && word.load().is_new();
                         goes
@@ -417,7 +417,7 @@ impl Evictor {
         // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
-        let mut pages = region.pages_of_span(number);
+        let mut pages = region.table.pages_of_span(number);
         let mut written = 0;
         if span.get().dirty() > 0 {
             // A failure to protect leaves the pages dirty; the others go all the same.
@@ -464,11 +464,11 @@ impl Evictor {
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
         // Where somebody else is at work, the clean pages will do.
-        let pages = region.pages_of_span(number);
+        let pages = region.table.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
             let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
         }
-        pages.filter(|page| region.word(*page).load().is_inactive()).count()
+        pages.filter(|page| region.table.word(*page).load().is_inactive()).count()
     }
 
     /// Drops what waited long enough, now that it is written.
@@ -486,10 +486,10 @@ impl Evictor {
             // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, number) = unsafe { Region::of_span(span) };
-            let pages = region.pages_of_span(number);
+            let pages = region.table.pages_of_span(number);
             let left = wanted.saturating_sub(dropped);
             dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
-            if pages.into_iter().any(|page| region.word(page).load().is_inactive()) {
+            if pages.into_iter().any(|page| region.table.word(page).load().is_inactive()) {
                 source.order.eviction_queue.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);
@@ -509,8 +509,8 @@ impl Evictor {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, _) = unsafe { Region::of_span(*span) };
-            debug_assert_eq!(region.word(*page).load().state(), State::Evicting);
-            self.unmap.push_page(region.address(*page));
+            debug_assert_eq!(region.table.word(*page).load().state(), State::Evicting);
+            self.unmap.push_page(region.table.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.
         let shootdowns = unsafe { shared.paging.frames.unmap(&mut self.unmap) };
@@ -521,8 +521,8 @@ impl Evictor {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, _) = unsafe { Region::of_span(span) };
-            if self.unmap.has_failed(region.address(page)) {
-                region.word(page).fail_evict(State::Clean);
+            if self.unmap.has_failed(region.table.address(page)) {
+                region.table.word(page).fail_evict(State::Clean);
                 // The visit took it for gone.
                 span.get().set_has_new_pages();
                 pass.failed += 1;
@@ -546,7 +546,7 @@ impl Evictor {
                 self.empty.push(span, Held::ByUs);
                 continue;
             }
-            if may_have_new && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
+            if may_have_new && region.table.pages_of_span(number).any(|page| region.table.word(page).load().is_new()) {
                 span.get().set_has_new_pages();
             }
             source.order.policy.put_back(span);

@@ -7,9 +7,9 @@ use crate::budget::Taken;
 use crate::cache::evictor::Goal;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
+use crate::cache::region::views::{InSpan, Place};
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::DIRECT_PAGES;
-use crate::cache::views::{InSpan, Place};
 use crate::engine::DeactivatableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
@@ -54,7 +54,7 @@ impl FaultError {
             }
             FaultError::BeyondEnd => {
                 let start = page * PAGE_BYTES as u64;
-                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.len() }
+                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.table.len() }
             }
             FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
             FaultError::Poisoned => region.read_error(page, region.why_poisoned(page)),
@@ -68,8 +68,8 @@ impl FaultError {
 /// The process's fault handler: finds the region and resolves the fault in the faulting thread.
 pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(region) = REGIONS.find(address) else { return Resolution::Declined };
-    let Some(place) = region.place_of(address) else { return Resolution::Declined };
-    if place.page >= region.pages() || !region.shared.generation.is_current() {
+    let Some(place) = region.views.place_of(address) else { return Resolution::Declined };
+    if place.page >= region.table.pages() || !region.shared.generation.is_current() {
         return Resolution::Declined;
     }
     let started = region.shared.telemetry.measures_misses.then(Instant::now);
@@ -80,7 +80,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
         // since, and where a store could not be allowed anyway, the instruction tells by faulting again. Where the kernel
         // notes stores, none of them needs to be told from a load.
         FaultAccess::Unknown => {
-            let word = region.word(place.page).load();
+            let word = region.table.word(place.page).load();
             let may_be_store = word.is_settled_resident() && !word.is_poisoned();
             may_be_store && region.access == Access::ReadWrite && region.deactivatable().is_none()
         }
@@ -110,9 +110,9 @@ impl Region {
             return Err(FaultError::ReadOnly);
         }
         let _verifier_may_panic = AbortOnUnwind::new();
-        let mut inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
-        let word = self.word(page);
-        let mut peeked = Some(self.peek(page));
+        let mut inside = if self.views.shares_addresses { Some(self.enter(place)?) } else { None };
+        let word = self.table.word(page);
+        let mut peeked = Some(self.table.peek(page));
         loop {
             let seen = peeked.take().unwrap_or_else(|| word.load());
             match seen.state() {
@@ -125,14 +125,14 @@ impl Region {
                     }
                     if let Ok(before) = self.begin_load(page) {
                         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
-                        if page >= self.pages() {
+                        if page >= self.table.pages() {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
                         let is_charged = inside.as_mut().map(InSpan::take_page).is_some();
-                        probes::miss_begin(self.address_at(place), store);
+                        probes::miss_begin(self.views.address_at(place), store);
                         let loaded = self.load(place, wanted, before, store, is_charged);
-                        probes::miss_end(self.address_at(place), loaded.is_ok());
+                        probes::miss_end(self.views.address_at(place), loaded.is_ok());
                         return loaded;
                     }
                 }
@@ -164,7 +164,7 @@ impl Region {
                     self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
-                    if self.deactivatable().is_some() && !self.shares_addresses && word.load().is_resident() {
+                    if self.deactivatable().is_some() && !self.views.shares_addresses && word.load().is_resident() {
                         // The other thread has most likely mapped it: the instruction, or the caller, tries again.
                         return Ok(());
                     }
@@ -182,19 +182,19 @@ impl Region {
         before: Snapshot,
         store: bool,
     ) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(place.page).load().state(), State::Upgrading);
+        debug_assert_eq!(self.table.word(place.page).load().state(), State::Upgrading);
         debug_assert!(before.is_settled_resident());
         let shared = &*self.shared;
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
         // To protect it is to forget what the kernel has noted of it here. Of inactive pages, the words know all.
-        let forgets_nothing = || before.is_inactive() || self.shares_addresses && !self.was_stored_at(place);
+        let forgets_nothing = || before.is_inactive() || self.views.shares_addresses && !self.was_stored_at(place);
         let protect = !store && !before.needs_write() && forgets_nothing();
-        let newly_mapped = match frames.reactivate(self.address_at(place), protect) {
+        let newly_mapped = match frames.reactivate(self.views.address_at(place), protect) {
             Ok(newly_mapped) => newly_mapped,
             Err(error) => {
-                self.word(page).fail_reactivate(before);
+                self.table.word(page).fail_reactivate(before);
                 return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
             }
         };
@@ -204,14 +204,14 @@ impl Region {
             (false, false) => None,
         };
         if !before.is_inactive() {
-            self.word(page).finish_reactivate(dirty_in, None);
+            self.table.word(page).finish_reactivate(dirty_in, None);
         } else {
             let order = self.order();
             let frequency = order.policy.frequency_of_reactivated(before.frequency());
             order.move_reactivated(cpu::current(), before.frequency(), frequency);
-            self.word(page).finish_reactivate(dirty_in, Some(frequency));
+            self.table.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
-        if before.is_inactive() || self.shares_addresses && newly_mapped {
+        if before.is_inactive() || self.views.shares_addresses && newly_mapped {
             shared.telemetry.count(cpu::current(), Counter::MinorFaults, 1);
         }
         if store && !was_dirty {
@@ -222,7 +222,7 @@ impl Region {
 
     /// A store to a resident page that is protected: because it is clean, or because its span was protected.
     fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(page).load().state(), State::Upgrading);
+        debug_assert_eq!(self.table.word(page).load().state(), State::Upgrading);
         debug_assert!(before.is_settled_resident() && !before.is_poisoned());
         let shared = &*self.shared;
         let core = cpu::current();
@@ -230,13 +230,13 @@ impl Region {
         shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
         self.keep_pre_image(page, before);
-        let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
+        let unprotected = self.frames().unprotect(self.table.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
             // It still holds what an earlier epoch stored.
-            self.word(page).finish_upgrade(before.epoch());
+            self.table.word(page).finish_upgrade(before.epoch());
         } else {
-            self.word(page).finish_upgrade(epoch);
+            self.table.word(page).finish_upgrade(epoch);
             self.count_dirty(page);
         }
         unprotected.map_err(|error| FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)))

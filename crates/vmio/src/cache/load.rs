@@ -11,7 +11,7 @@ use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::cache::views::Place;
+use crate::cache::region::views::Place;
 use crate::options::OnReadError;
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
@@ -88,7 +88,7 @@ impl Region {
         store: bool,
         is_charged: bool,
     ) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(place.page).load().state(), State::Loading);
+        debug_assert_eq!(self.table.word(place.page).load().state(), State::Loading);
         let shared = &*self.shared;
         let page = place.page;
         let _timed = Timed::since(Instant::now(), &shared.telemetry.counters, Latency::Miss);
@@ -100,7 +100,8 @@ impl Region {
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.telemetry.measures_misses.then(Instant::now);
-        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_charged);
+        let spare =
+            self.take_for_unit(core, page, if fresh { 0 } else { self.table.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
@@ -158,7 +159,7 @@ impl Region {
 
     /// Whether a page that comes in is not to be read, since the device holds garbage there.
     pub(super) fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
-        before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
+        before.is_fresh() || (before.is_untouched() && self.table.untouched_is_fresh(span_of(page)))
     }
 
     /// How often a page has come back soon of which this was known.
@@ -177,8 +178,8 @@ impl Region {
         // A caller that wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
         // to guess.
         let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
-        let sequence = guesses.then(|| self.sequence_at(page));
-        let unit = self.unit.around(page);
+        let sequence = guesses.then(|| self.table.sequence_at(page));
+        let unit = self.table.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
             run.pages.start -= 1;
             spare -= 1;
@@ -194,7 +195,7 @@ impl Region {
             if run.pages.start == unit.start {
                 let room = run.pages.end.saturating_sub(WINDOW_PAGES_MAX as u64);
                 let mut window = (page + 1).saturating_sub(reach).max(room);
-                if self.shares_addresses {
+                if self.views.shares_addresses {
                     window = window.max(span_of(page) * SPAN_PAGES as u64);
                 }
                 while run.pages.start > window && self.claim_ahead(core, run.pages.start - 1) {
@@ -202,8 +203,8 @@ impl Region {
                 }
             }
         } else if run.pages.end == unit.end {
-            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.pages());
-            if self.shares_addresses {
+            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.table.pages());
+            if self.views.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
                 window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
             }
@@ -214,7 +215,7 @@ impl Region {
         run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
         self.publish_misses(page + 1..run.ahead.min(page + wanted), store);
         if let Some(sequence) = sequence {
-            self.keep_sequence(sequence, &run.pages);
+            self.table.keep_sequence(sequence, &run.pages);
         }
         run
     }
@@ -229,7 +230,7 @@ impl Region {
     fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
-        let wanted = !self.is_fresh(page, before) && page < self.pages();
+        let wanted = !self.is_fresh(page, before) && page < self.table.pages();
         if !wanted {
             self.forget_load(page);
         }
@@ -368,7 +369,7 @@ impl Region {
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
         let Ok(bytes) = u64::try_from(arrived) else { return false };
         // If the file has grown since, whoever asks for the page reads it again.
-        let read = self.accept_read(core, (page, self.len()), data, bytes.min(left) as usize);
+        let read = self.accept_read(core, (page, self.table.len()), data, bytes.min(left) as usize);
         if read.and_then(|()| self.verify(page, data)).is_err() {
             return false;
         }
@@ -400,7 +401,7 @@ impl Region {
             self.announce_dirty(pages.end - 1)
         });
         // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours.
-        let installed = unsafe { self.frames().install(self.address_at(place), data, !store) };
+        let installed = unsafe { self.frames().install(self.views.address_at(place), data, !store) };
         if let Some(started) = timed {
             self.shared.telemetry.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
@@ -410,13 +411,13 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            if let Some(pre_images) = self.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
+            if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
                 pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,
                 // The word of a Loading page still tells what was known of it.
-                Frequency::OfEach => self.frequency(self.word(page).load()),
+                Frequency::OfEach => self.frequency(self.table.word(page).load()),
             };
             self.finish_load(core, page, Loaded { frequency, ..loaded });
             if store {
@@ -432,7 +433,7 @@ impl Region {
     pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         // A file that grows meanwhile has zeros there.
-        let len = self.len();
+        let len = self.table.len();
         let timed = self
             .shared
             .telemetry
@@ -457,7 +458,7 @@ impl Region {
         let bytes = bytes.min(data.len());
         self.shared.telemetry.count(core, Counter::Reads, 1);
         self.shared.telemetry.count(core, Counter::ReadBytes, bytes as u64);
-        let expected = len.min(self.len()).saturating_sub(offset).min(data.len() as u64) as usize;
+        let expected = len.min(self.table.len()).saturating_sub(offset).min(data.len() as u64) as usize;
         if bytes < expected {
             // The file has been truncated under us.
             return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
@@ -492,16 +493,16 @@ impl Region {
             Reuse::Unknown => loaded.frequency,
             reuse => order.policy.frequency_by_advice(reuse),
         };
-        self.word(page).finish_load(Loaded { frequency, ..loaded });
+        self.table.word(page).finish_load(Loaded { frequency, ..loaded });
         if order.note_queue(core, frequency, 1) == Queue::Small {
-            self.span(span).set_has_new_pages();
+            self.table.span(span).set_has_new_pages();
         }
     }
 
     /// Makes an absent page Loading, counted in its span. Returns what was known of it.
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
         self.add_resident(span_of(page));
-        let begun = self.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
+        let begun = self.table.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
         if begun.is_ok()
             && let Some(tenant) = &self.tenant
         {
@@ -512,7 +513,7 @@ impl Region {
 
     /// A Loading page that did not come to be: absent again.
     pub(crate) fn forget_load(&self, page: u64) {
-        self.word(page).fail_load();
+        self.table.word(page).fail_load();
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
         }

@@ -1,6 +1,5 @@
 //! The DRAM cache: one budget for any number of mappings.
 
-mod advised;
 pub(crate) mod automatic;
 mod builder;
 mod commit;
@@ -29,7 +28,6 @@ mod sync;
 pub(crate) mod tables;
 pub(crate) mod tenant;
 mod victim_selection;
-pub(crate) mod views;
 mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;

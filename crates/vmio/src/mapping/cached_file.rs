@@ -68,11 +68,11 @@ impl CachedFile {
 
 impl MappedFile for CachedFile {
     fn base(&self) -> *mut u8 {
-        self.region().base()
+        self.region().table.base()
     }
 
     fn len(&self) -> u64 {
-        self.region().len()
+        self.region().table.len()
     }
 
     fn access(&self) -> Access {
@@ -135,8 +135,8 @@ impl MappedFile for CachedFile {
         let whole_units = |pages: Range<u64>| match pages.is_empty() {
             true => pages,
             false => {
-                let end = region.unit.around(pages.end - 1).end;
-                region.unit.around(pages.start).start..end.min(region.pages()).max(pages.end)
+                let end = region.table.unit.around(pages.end - 1).end;
+                region.table.unit.around(pages.start).start..end.min(region.table.pages()).max(pages.end)
             }
         };
         let ranges = ranges.into_iter().map(whole_units).collect();
@@ -155,7 +155,7 @@ impl MappedFile for CachedFile {
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
-        pages.filter(|page| self.region().has_page(*page)).for_each(each);
+        pages.filter(|page| self.region().table.has_page(*page)).for_each(each);
     }
 
     fn usage(&self) -> Usage {
@@ -163,7 +163,7 @@ impl MappedFile for CachedFile {
         let table_pages = region.table_pages.load(Ordering::Relaxed).into();
         let resident_pages = match &region.tenant {
             Some(tenant) => u64::from(tenant.pages()).saturating_sub(table_pages),
-            None => (0..region.spans()).map(|span| u64::from(region.span(span).resident())).sum(),
+            None => (0..region.table.spans()).map(|span| u64::from(region.table.span(span).resident())).sum(),
         };
         Usage { resident_pages, table_pages }
     }

@@ -39,7 +39,7 @@ impl CachedRegion {
             shared.add_tenant(tenant)?;
         }
         REGIONS
-            .insert(region.range().addresses(), &region)
+            .insert(region.table.range().addresses(), &region)
             .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.eviction.dismiss(tenant)))
             .map_err(Error::system("reserving the table of mappings"))?;
         if let Some(backing) = &region.journaled {
@@ -55,7 +55,7 @@ impl CachedRegion {
             .backing
             .prefer_buffers(&[shared.reads.page_buffers.preferred(), shared.write_back.merge_buffers.addresses()]);
         shared.telemetry.mappings.fetch_add(1, Ordering::Relaxed);
-        shared.telemetry.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
+        shared.telemetry.mapped_bytes.fetch_add(region.table.len(), Ordering::Relaxed);
         Ok(CachedRegion { pinned: PinnedRanges::none(shared.generation), region, cache: Arc::clone(cache) })
     }
 }
@@ -108,12 +108,12 @@ impl OpenRegion for CachedRegion {
                 backing.withdraw();
                 Ok(())
             }
-            None if region.access == Access::ReadWrite => region.sync_pages(Some(0..region.pages())),
+            None if region.access == Access::ReadWrite => region.sync_pages(Some(0..region.table.pages())),
             None => Ok(()),
         };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
-        REGIONS.remove(region.range().addresses(), region);
+        REGIONS.remove(region.table.range().addresses(), region);
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(&[]);
@@ -125,8 +125,8 @@ impl OpenRegion for CachedRegion {
             tenants.retain(|tenant| region.tenant.as_ref().is_none_or(|ours| !Arc::ptr_eq(ours, tenant)));
             region.shared.reads.streams.forget(region);
         }
-        let (resident, dirty) = (0..region.spans())
-            .map(|span| region.span(span))
+        let (resident, dirty) = (0..region.table.spans())
+            .map(|span| region.table.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.write_back.remove_dirty(dirty as usize);
         region.leave_order();
@@ -135,7 +135,7 @@ impl OpenRegion for CachedRegion {
         region.shared.memory.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
         region.shared.memory.release(resident + table_pages);
         region.shared.telemetry.mappings.fetch_sub(1, Ordering::Relaxed);
-        region.shared.telemetry.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
+        region.shared.telemetry.mapped_bytes.fetch_sub(region.table.len(), Ordering::Relaxed);
         synced.map_err(Error::at_the_end)
     }
 

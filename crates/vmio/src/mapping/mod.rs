@@ -166,7 +166,7 @@ impl Mapping {
     #[inline]
     pub fn len(&self) -> u64 {
         match &self.handle {
-            Handle::Cached(file) => file.region().len(),
+            Handle::Cached(file) => file.region().table.len(),
             Handle::Managed(file) => file.len(),
             Handle::Kernel(file) => file.len(),
             Handle::Direct(file) => file.len(),
@@ -203,7 +203,7 @@ impl Mapping {
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.handle {
-            Handle::Cached(file) => file.region().base().cast_const(),
+            Handle::Cached(file) => file.region().table.base().cast_const(),
             Handle::Managed(file) => file.base().cast_const(),
             Handle::Kernel(file) => file.base().cast_const(),
             Handle::Direct(file) => file.base().cast_const(),

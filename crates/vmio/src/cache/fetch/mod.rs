@@ -54,7 +54,7 @@ impl Fetchers {
         urgency: Urgency,
     ) -> Result<Arc<Outcome>> {
         drop(self.take_spent());
-        let takes_rings = region.backing.direct_reads().is_some() && !region.shares_addresses;
+        let takes_rings = region.backing.direct_reads().is_some() && !region.views.shares_addresses;
         let rings = if takes_rings { self.rings(shared) } else { &[] };
         if !rings.is_empty() {
             let outcome = Arc::new(Outcome::of_parts(1));
