@@ -4,6 +4,7 @@ pub(crate) mod automatic;
 mod builder;
 mod commit;
 mod copy_slots;
+mod direct_reclaim;
 mod ensure;
 pub(crate) mod evictor;
 pub(crate) mod fault;

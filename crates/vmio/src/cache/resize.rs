@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
-use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::{Cache, FaultBackend};

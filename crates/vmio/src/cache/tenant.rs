@@ -3,10 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
-use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
-use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
 use crate::cache::region::Region;
@@ -18,12 +15,9 @@ use crate::page::SPAN_PAGES;
 use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
-use crate::telemetry::counters::Counter;
 
 /// A mapping at its ceiling gives up one page in this many of it at a time, so that a TLB shootdown is not for one page.
 const BATCH_SHARE: u32 = 16;
-/// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
-const VISITS_MAX: u32 = 8;
 const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
@@ -99,7 +93,7 @@ impl Tenant {
 
     /// How many pages would be too many if it got this many more.
     #[inline]
-    fn over(&self, more: u32) -> u32 {
+    pub(super) fn over(&self, more: u32) -> u32 {
         self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
     }
 
@@ -177,56 +171,9 @@ impl Region {
     pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
         self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
     }
-
-    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
-    #[inline]
-    pub(super) fn make_room(&self, core: usize, more: u32) {
-        if let Some(tenant) = self.at_ceiling(more) {
-            self.shared.evict_from(core, tenant, more);
-        }
-    }
 }
 
 impl Shared {
-    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
-    #[cold]
-    #[inline(never)]
-    fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
-        let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
-        let mut since = Instant::now();
-        while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
-            let event = self.memory.freed_event();
-            let over = tenant.over(more);
-            if over == 0 {
-                return;
-            }
-            if over < least {
-                (least, idle_rounds, failed_rounds) = (over, 0, 0);
-                since = Instant::now();
-            }
-            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
-                self.memory.wait_for_free(event);
-                continue;
-            };
-            self.telemetry.count(core, Counter::DirectReclaims, 1);
-            let pass = evictor.pass_of(
-                self,
-                tenant,
-                over as usize + tenant.batch_pages(),
-                Goal::after(idle_rounds, failed_rounds, since),
-            );
-            let _ = self.eviction.spare_evictors.push(evictor);
-            if pass.freed > 0 {
-                continue;
-            }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if idle_rounds > VISITS_MAX {
-                self.memory.wait_for_free(event);
-            }
-        }
-    }
-
     /// Adds a tenant, whose floor is kept from now on, if the floors of all leave what a cache needs.
     pub(crate) fn add_tenant(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
-use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
+use crate::cache::fault::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
