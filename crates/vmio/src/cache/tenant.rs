@@ -216,7 +216,7 @@ impl Eviction {
     }
 
     /// The least capacity that leaves what a cache needs beside the floors.
-    pub(super) fn least_capacity_pages(&self) -> u64 {
+    pub(crate) fn least_capacity_pages(&self) -> u64 {
         least_capacity(self.floor_pages())
     }
 }

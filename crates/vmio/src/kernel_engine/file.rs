@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backing::{Access, Backing};
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
@@ -18,7 +17,7 @@ use crate::kernel_engine::view::KernelView;
 use crate::mapped_file::file_end;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
-use crate::mapped_file::{Advice, SyncHandle, Usage};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
 use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
@@ -35,14 +34,10 @@ pub(crate) struct KernelFile {
 
 impl KernelFile {
     /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
-    pub(crate) fn open(
-        cache: &Cache,
-        core: &Arc<KernelCore>,
-        backing: Box<dyn Backing>,
-        options: MappingOptions,
-    ) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<KernelCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.module.generation());
         let start = |backing, options| OpenKernel::start(core, backing, options);
-        Ok(KernelFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(KernelFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     /// Syncs and, if this is the last handle, unmaps.

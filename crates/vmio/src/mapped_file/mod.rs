@@ -1,6 +1,7 @@
 //! What an engine does for a [`crate::Mapping`]: the seam between what the user holds and who serves it.
 
 mod advice;
+mod cache_identity;
 pub(crate) mod file_end;
 pub(crate) mod open_files;
 pub(crate) mod opened;
@@ -12,11 +13,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use advice::Advice;
+pub(crate) use cache_identity::CacheIdentity;
 pub use sync_handle::SyncHandle;
 pub use usage::Usage;
 
 use crate::backing::Access;
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
@@ -95,7 +96,7 @@ pub(crate) trait ViewAddresses: Send + Sync {
 /// What the handles to one file share; see [`crate::mapped_file::open_files`].
 pub(crate) trait OpenedFile: Any + Send + Sync {
     /// Whether it was opened through that cache.
-    fn belongs_to(&self, cache: &Cache) -> bool;
+    fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
     /// Whether it goes with what is asked for: commits to that journal.

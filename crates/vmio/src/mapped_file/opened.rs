@@ -4,11 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
-use crate::mapped_file::OpenedFile;
 use crate::mapped_file::open_files::Entry;
+use crate::mapped_file::{CacheIdentity, OpenedFile};
 use crate::sys::fork::Generation;
 
 /// What an engine keeps of a file that is mapped.
@@ -22,7 +21,7 @@ pub(crate) trait OpenRegion: Send + Sync + 'static {
     /// The process that opened it.
     fn generation(&self) -> Generation;
     /// Whether it was opened through that cache.
-    fn belongs_to(&self, cache: &Cache) -> bool;
+    fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// The file as its journal knows it, if changes reach it by commits only.
     fn journaled(&self) -> Option<&JournaledBacking> {
         None
@@ -91,7 +90,7 @@ impl<R: OpenRegion> Deref for Opened<R> {
 }
 
 impl<R: OpenRegion> OpenedFile for Opened<R> {
-    fn belongs_to(&self, cache: &Cache) -> bool {
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
         self.region.belongs_to(cache)
     }
 

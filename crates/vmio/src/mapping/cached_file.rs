@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::{Access, Backing};
+use crate::cache::CacheCore;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::cache::region::Region;
-use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::Opened;
-use crate::mapped_file::{Advice, SyncHandle, Usage};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
 use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
 use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::view::CachedView;
@@ -26,14 +26,10 @@ pub(crate) struct CachedFile {
 }
 
 impl CachedFile {
-    pub(crate) fn open(
-        cache: &Cache,
-        core: &Arc<CacheCore>,
-        backing: Box<dyn Backing>,
-        options: MappingOptions,
-    ) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<CacheCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.shared.generation);
         let start = |backing, options| CachedRegion::start(core, backing, options);
-        Ok(CachedFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(CachedFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     #[inline]

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::backing::{Access, Backing, FileUser};
+use crate::cache::CacheCore;
 use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
-use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
+use crate::mapped_file::CacheIdentity;
 use crate::mapped_file::opened::OpenRegion;
 use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::MappingOptions;
@@ -86,8 +87,8 @@ impl OpenRegion for CachedRegion {
         self.region.shared.generation
     }
 
-    fn belongs_to(&self, cache: &Cache) -> bool {
-        cache.is_of_core(&self.cache)
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
+        cache.is_of(&self.cache)
     }
 
     fn journaled(&self) -> Option<&JournaledBacking> {

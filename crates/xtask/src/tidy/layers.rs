@@ -17,10 +17,7 @@ const LIBRARY: &str = "crates/vmio";
 const MODULES: &str = "crates/vmio/src/";
 
 /// Modules of the library that know another below them all the same, and for what. What is on this list no longer is a breach, too.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("cache", "managed", "a cache holds its fault backend, of whichever engine"),
-    ("cache", "kernel_engine", "the same"),
-];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// The parts: in which line of the map each stands.
 struct Map {
