@@ -18,7 +18,9 @@ use crate::mapped_file::file_end;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
-use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
+use crate::mapped_file::{
+    GUESSED_SHARE, HeldPages, MappedFile, OpenedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
+};
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
@@ -167,16 +169,8 @@ impl MappedFile for KernelFile {
         self.region().len()
     }
 
-    fn access(&self) -> Access {
-        self.region().access
-    }
-
-    fn describe(&self) -> String {
-        self.region().backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

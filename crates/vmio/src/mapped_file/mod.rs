@@ -36,10 +36,16 @@ pub(crate) trait MappedFile: Send + Sync {
     fn base(&self) -> *mut u8;
     /// Length in bytes.
     fn len(&self) -> u64;
+    /// What all handles to the file share.
+    fn opened(&self) -> &dyn OpenedFile;
     /// Whether stores are allowed.
-    fn access(&self) -> Access;
+    fn access(&self) -> Access {
+        self.opened().access()
+    }
     /// What it is, for messages.
-    fn describe(&self) -> String;
+    fn describe(&self) -> String {
+        self.opened().describe()
+    }
     /// Refuses what only a mapping for stores may do.
     fn check_writable(&self) -> Result<()> {
         match self.access() {
@@ -48,7 +54,9 @@ pub(crate) trait MappedFile: Send + Sync {
         }
     }
     /// Refuses to go on in a forked child.
-    fn check_not_forked(&self) -> Result<()>;
+    fn check_not_forked(&self) -> Result<()> {
+        self.opened().check_not_forked()
+    }
     /// See [`crate::Mapping::read_at`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     /// See [`crate::Mapping::write_at`].
@@ -99,6 +107,10 @@ pub(crate) trait OpenedFile: Any + Send + Sync {
     fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+    /// Refuses to go on in a forked child.
+    fn check_not_forked(&self) -> Result<()>;
     /// Whether it goes with what is asked for: commits to that journal.
     fn commits_to(&self, journal: Option<&Journal>) -> bool;
 }

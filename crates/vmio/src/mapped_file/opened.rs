@@ -48,11 +48,6 @@ impl<R: OpenRegion> Opened<R> {
         Opened { region, closed: false, _entry: entry }
     }
 
-    /// Refuses to go on in a forked child.
-    pub(crate) fn check_not_forked(&self) -> Result<()> {
-        if self.region.generation().is_current() { Ok(()) } else { Err(Error::Forked) }
-    }
-
     /// Gives a handle up: syncs and, if it is the last one, unmaps.
     pub(crate) fn close(self: Arc<Self>) -> Result<()> {
         self.check_not_forked()?;
@@ -96,6 +91,14 @@ impl<R: OpenRegion> OpenedFile for Opened<R> {
 
     fn access(&self) -> Access {
         self.region.access()
+    }
+
+    fn describe(&self) -> String {
+        self.region.backing().describe()
+    }
+
+    fn check_not_forked(&self) -> Result<()> {
+        if self.region.generation().is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
     fn commits_to(&self, journal: Option<&Journal>) -> bool {

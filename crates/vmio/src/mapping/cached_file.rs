@@ -13,7 +13,7 @@ use crate::journal::JournaledBacking;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::Opened;
 use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
-use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
+use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, OpenedFile, ViewAddresses, touched_pages};
 use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::view::CachedView;
 use crate::options::MappingOptions;
@@ -71,16 +71,8 @@ impl MappedFile for CachedFile {
         self.region().table.len()
     }
 
-    fn access(&self) -> Access {
-        self.region().access
-    }
-
-    fn describe(&self) -> String {
-        self.region().backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
