@@ -97,7 +97,7 @@ impl Region {
         }
         let (number, place) = (span_of(page), page % SPAN_PAGES as u64);
         let present = self.table.span(number).resident();
-        let scan = match self.window(number) {
+        let scan = match self.advised.window(self.table.span(number)) {
             Some(_) if self.may_be_scanned(number) => Some(Sequence::LONGEST),
             None if wanted == 1 => {
                 Some(self.table.sequence_at(page)).filter(|sequence| sequence.is_long() && !sequence.goes_down())
@@ -115,6 +115,6 @@ impl Region {
 
     /// Whether no advice is against it: a window that is smaller than it could be is one.
     fn may_be_scanned(&self, number: u64) -> bool {
-        self.window(number).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
+        self.advised.window(self.table.span(number)).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
     }
 }

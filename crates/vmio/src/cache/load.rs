@@ -223,7 +223,11 @@ impl Region {
     /// Pages to read at a miss, if that is not to be found out.
     fn window_to_read(&self, page: u64) -> Option<u64> {
         // Of pages that came ahead, the touches would be missing in the record.
-        if self.shared.telemetry.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) }
+        if self.shared.telemetry.miss_ring.is_some() {
+            Some(1)
+        } else {
+            self.advised.window(self.table.span(span_of(page)))
+        }
     }
 
     /// Makes a page Loading if it is absent and has to be read.
@@ -323,7 +327,7 @@ impl Region {
         let Run { pages, missed, unit_start, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = (Loaded::default(), Frequency::Same(frequency));
-        let advised = self.window(span_of(page));
+        let advised = self.advised.window(self.table.span(span_of(page)));
         let streams = store && advised.is_some_and(|pages| pages > 1);
         // What was guessed is clean until it is stored to, which the kernel notes.
         let dirties_ahead = store && advised.is_some();
@@ -489,7 +493,7 @@ impl Region {
     /// Ends the loading of a page, which is in memory from now on.
     pub(super) fn finish_load(&self, core: usize, page: u64, loaded: Loaded) {
         let (span, order) = (span_of(page), self.order());
-        let frequency = match self.reuse(span) {
+        let frequency = match self.advised.reuse(self.table.span(span)) {
             Reuse::Unknown => loaded.frequency,
             reuse => order.policy.frequency_by_advice(reuse),
         };

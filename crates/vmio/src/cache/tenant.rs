@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError};
 
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
-use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction};
 use crate::error::{Error, Result};
@@ -158,19 +157,6 @@ impl Tenant {
 fn spare_pages(word: u64, floor: u32) -> u32 {
     let (held, leaving) = ((word >> 32) as u32, word as u32);
     held.saturating_sub(floor).saturating_sub(leaving)
-}
-
-impl Region {
-    /// What its spans stand in for evictors.
-    pub(crate) fn order(&self) -> &EvictionOrder {
-        self.tenant.as_ref().map_or(&self.shared.eviction.order, |tenant| &tenant.order)
-    }
-
-    /// The tenant, if this many more pages would take it over its ceiling.
-    #[inline]
-    pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
-        self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
-    }
 }
 
 impl Shared {

@@ -412,26 +412,6 @@ impl WriteBatch {
     }
 }
 
-impl Region {
-    /// Makes the copy of a page what the device is to get.
-    pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
-        self.clear_behind_end(page, copy);
-        if let Some(verifier) = &self.verifier {
-            let _verifier_may_panic = AbortOnUnwind::new();
-            verifier.seal(page * PAGE_BYTES as u64, copy);
-        }
-    }
-
-    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
-    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
-    pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
-        let offset = page * PAGE_BYTES as u64;
-        if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
-            tail.fill(0);
-        }
-    }
-}
-
 /// Makes a selected page ours to copy; true if it is a pinned one, which stays as it is. A page that somebody else has
 /// in flight is left out, wanted or not.
 fn begin_write(region: &Region, page: u64, select: Select, destination: Destination) -> Option<bool> {

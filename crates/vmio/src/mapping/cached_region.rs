@@ -102,7 +102,7 @@ impl OpenRegion for CachedRegion {
     fn shut_down(&self) -> Result<()> {
         let region = &*self.region;
         // Those that nobody waits for any more: whoever waits holds a handle.
-        region.end_fetches();
+        region.requests.end(&region.shared.reads.ended_requests);
         // All that is dirty, of whatever epoch: there is no sync after this one.
         let synced = match &region.journaled {
             Some(backing) => {

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::cache::region::Region;
 use crate::page::reuse::Reuse;
+use crate::page::span::Span;
 
 /// Advice for the spans that have none of their own.
 pub(crate) struct Advised {
@@ -36,18 +36,15 @@ impl Advised {
     pub(crate) fn set_reuse(&self, reuse: Reuse) {
         self.reuse.store(reuse.bits(), Ordering::Relaxed);
     }
-}
 
-impl Region {
     /// Pages to read at a miss in a span, if that was advised.
-    pub(crate) fn window(&self, span: u64) -> Option<u64> {
-        let window = self.table.span(span).window().unwrap_or_else(|| self.advised.window.load(Ordering::Relaxed));
+    pub(crate) fn window(&self, span: &Span) -> Option<u64> {
+        let window = span.window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
         (window > 0).then(|| u64::from(window).min(WINDOW_PAGES_MAX as u64))
     }
 
     /// How often the pages of a span are wanted.
-    pub(crate) fn reuse(&self, span: u64) -> Reuse {
-        let of_all = || Reuse::from_bits(self.advised.reuse.load(Ordering::Relaxed));
-        self.table.span(span).reuse().unwrap_or_else(of_all)
+    pub(crate) fn reuse(&self, span: &Span) -> Reuse {
+        span.reuse().unwrap_or_else(|| Reuse::from_bits(self.reuse.load(Ordering::Relaxed)))
     }
 }

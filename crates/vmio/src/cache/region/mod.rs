@@ -34,7 +34,8 @@ use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::unit::Unit;
 use crate::page::word::WriteEnd;
 use crate::page::{SPAN_BYTES, span_of};
-use crate::policy::SpanRef;
+use crate::policy::{EvictionOrder, SpanRef};
+use crate::sys::abort::AbortOnUnwind;
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -287,7 +288,36 @@ impl Region {
         false
     }
 
-    // ---- giving up
+    /// Makes the copy of a page what the device is to get.
+    pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
+        self.clear_behind_end(page, copy);
+        if let Some(verifier) = &self.verifier {
+            let _verifier_may_panic = AbortOnUnwind::new();
+            verifier.seal(page * PAGE_BYTES as u64, copy);
+        }
+    }
+
+    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
+    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
+    pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
+        let offset = page * PAGE_BYTES as u64;
+        if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
+            tail.fill(0);
+        }
+    }
+
+    // ---- eviction
+
+    /// What its spans stand in for evictors.
+    pub(crate) fn order(&self) -> &EvictionOrder {
+        self.tenant.as_ref().map_or(&self.shared.eviction.order, |tenant| &tenant.order)
+    }
+
+    /// The tenant, if this many more pages would take it over its ceiling.
+    #[inline]
+    pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
+        self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
+    }
 
     /// A page's frame is gone; it was evicted at that time.
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
