@@ -94,6 +94,8 @@ mod mapped_file;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
+mod open;
+#[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
 mod policy;
@@ -111,8 +113,6 @@ pub use backing::Access;
 #[cfg(not(loom))]
 pub use cache::refusal::{Unavailable, WhyUnavailable, fault_again};
 #[cfg(not(loom))]
-pub use cache::{Cache, CacheBuilder, LockMemory};
-#[cfg(not(loom))]
 pub use elastic::AvailableMemory;
 #[cfg(not(loom))]
 pub use error::{Error, Result, UnsupportedBy};
@@ -120,6 +120,8 @@ pub use error::{Error, Result, UnsupportedBy};
 pub use mapped_file::{Advice, SyncHandle, Usage};
 #[cfg(not(loom))]
 pub use mapping::{Fetch, Mapping, Pin, Residency, View};
+#[cfg(not(loom))]
+pub use open::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
 pub use options::{Engine, FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]

@@ -50,7 +50,7 @@ impl Drop for Opens<'_> {
 impl Region {
     /// The right to make pages writable; none while a commit draws its line.
     pub(super) fn leave_to_store(&self, pages: Range<u64>) -> Option<LeaveToStore<'_>> {
-        let (Some(backing), Some(spans)) = (&self.journaled, &self.open_spans) else {
+        let (Some(backing), Some(spans)) = (&self.journaled, &self.dirty.open_spans) else {
             return Some(LeaveToStore { epoch: None, _opens: None });
         };
         let _passing = backing.store_gate().try_enter(cpu::current())?;
@@ -61,9 +61,9 @@ impl Region {
     /// The same for a page that is in memory. Nothing if it had to wait, for the line or for the copy of a frozen page, or has
     /// made that copy and opened the page: look again.
     pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
-        let word = self.word(page);
+        let word = self.table.word(page);
         let Some(leave) = self.leave_to_store(page..page + 1) else {
-            self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+            self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
             self.journaled.iter().for_each(|backing| backing.store_gate().wait());
             return None;
         };
@@ -74,7 +74,7 @@ impl Region {
                 if is_saved {
                     return None;
                 }
-                self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
                 word.wait_while(|seen| seen.is_frozen(epoch));
                 None
             }
@@ -84,8 +84,9 @@ impl Region {
 
     /// Copies a frozen page for the commit and opens it, if there is room for the copy. The caller has leave to store.
     fn save_frozen(&self, page: u64, present: bool) -> bool {
-        let word = self.word(page);
-        let Some((saved, mut copy)) = self.saved.as_ref().and_then(|saved| Some((saved, saved.slots.take()?))) else {
+        let word = self.table.word(page);
+        let Some((saved, mut copy)) = self.dirty.saved.as_ref().and_then(|saved| Some((saved, saved.slots.take()?)))
+        else {
             return false;
         };
         if word.begin_save(present).is_err() {
@@ -93,25 +94,25 @@ impl Region {
             return false;
         }
         let core = cpu::current();
-        self.shared.count(core, Counter::WriteProtectFaults, 1);
-        self.shared.count(core, Counter::ShootdownsStore, 1);
+        self.shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
+        self.shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         saved.slots.copy_page(self, page, &mut copy);
         // The file may have grown by the time the copy is written: what lies behind the end now is no part of it.
         self.clear_behind_end(page, saved.slots.bytes(&mut copy));
         // The page gets no new pre-image: what the copy holds is not yet in the journal, and may never be.
-        let pre_image = self.pre_images.as_ref().and_then(|pre_images| pre_images.take(page));
+        let pre_image = self.dirty.pre_images.as_ref().and_then(|pre_images| pre_images.take(page));
         // Queued before the word is released: a thread that finds no frozen page left finds all copies.
         saved.push(SavedPage { page, copy, pre_image });
         self.announce_dirty(page);
         // A failure leaves it protected: the next store traps again, and is told.
-        let _ = self.frames().unprotect(self.address(page), PAGE_BYTES);
+        let _ = self.frames().unprotect(self.table.address(page), PAGE_BYTES);
         word.finish_save(present);
         true
     }
 
     /// Writes the copies that stores have made so far.
     fn write_saved(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
-        let Some(saved) = &self.saved else { return Ok(()) };
+        let Some(saved) = &self.dirty.saved else { return Ok(()) };
         let destination = Destination::Commit(deltas.commit());
         loop {
             deltas.make_room()?;
@@ -139,13 +140,14 @@ impl Region {
         pre_image: Option<Slot>,
         after: &[u8],
     ) -> Option<usize> {
-        let (Some(backing), Some(pre_images), Some(mut pre_image)) = (&self.journaled, &self.pre_images, pre_image)
+        let (Some(backing), Some(pre_images), Some(mut pre_image)) =
+            (&self.journaled, &self.dirty.pre_images, pre_image)
         else {
             return None;
         };
         let added = deltas.add(backing.joined(), page, pre_images.bytes(&mut pre_image), after);
         pre_images.give_back(pre_image);
-        self.shared.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
+        self.shared.telemetry.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
         added
     }
 
@@ -153,7 +155,7 @@ impl Region {
     /// is not known to be in the journal or in the file.
     pub(super) fn keep_pre_image(&self, page: u64, before: Snapshot) {
         let is_known = before.state() == State::Clean && !before.in_flight() && !before.is_fresh();
-        if let Some(pre_images) = self.pre_images.as_ref().filter(|_| is_known) {
+        if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| is_known) {
             pre_images.keep_page(self, page);
         }
     }
@@ -187,29 +189,29 @@ impl Region {
     /// Protects the dirty pages of a span, with one shootdown for those that are not far from each other. Evictors that had its
     /// lock before have let theirs go.
     fn freeze_span(&self, number: u64) -> io::Result<()> {
-        let _held = self.span(number).lock();
-        let is_dirty = |page: &u64| self.word(*page).load().state() == State::Dirty;
-        let mut dirty = self.pages_of_span(number).filter(is_dirty).peekable();
+        let _held = self.table.span(number).lock();
+        let is_dirty = |page: &u64| self.table.word(*page).load().state() == State::Dirty;
+        let mut dirty = self.table.pages_of_span(number).filter(is_dirty).peekable();
         while let Some(first) = dirty.next() {
             let mut last = first;
             while let Some(next) = dirty.next_if(|next| next - last <= GAP_PAGES) {
                 last = next;
             }
-            self.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-            self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)?;
+            self.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            self.frames().protect(self.table.address(first), (last + 1 - first) as usize * PAGE_BYTES)?;
         }
         Ok(())
     }
 
     fn write_frozen(&self, batch: &mut WriteBatch, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let mut from = 0;
-        while let Some(number) = self.dirty_spans.next_from(from) {
+        while let Some(number) = self.dirty.spans.next_from(from) {
             from = number + 1;
             // Only a commit clears the mark, before it looks: a page that becomes dirty later sets it again.
-            self.dirty_spans.remove(number);
+            self.dirty.spans.remove(number);
             let written = self.write_frozen_span(batch, number, deltas);
-            if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
-                self.dirty_spans.insert(number);
+            if written.is_err() || self.table.pages_of_span(number).any(|page| self.needs_another_look(page)) {
+                self.dirty.spans.insert(number);
             }
             written?;
             self.write_saved(deltas)?;
@@ -221,36 +223,36 @@ impl Region {
     fn write_frozen_span(&self, batch: &mut WriteBatch, number: u64, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let select = Select::Frozen(deltas.commit());
         loop {
-            let pages = self.pages_of_span(number);
+            let pages = self.table.pages_of_span(number);
             self.write_frozen_deltas(pages.clone(), deltas)?;
             for start in pages.clone().step_by(PART_PAGES) {
                 if batch.room() < PART_PAGES {
                     self.write_batch(batch)?;
                 }
                 let part = start..pages.end.min(start + PART_PAGES as u64);
-                let collected = batch.collect(self, part, select, &self.span(number).lock());
+                let collected = batch.collect(self, part, select, &self.table.span(number).lock());
                 collected.map_err(Error::system("write-protecting dirty pages"))?;
             }
             // What was stored to again while an older image was on its way can be taken when that has landed.
-            let mut left = pages.filter(|page| select.wants(self.word(*page).load())).peekable();
+            let mut left = pages.filter(|page| select.wants(self.table.word(*page).load())).peekable();
             if left.peek().is_none() {
                 return Ok(());
             }
             self.write_batch(batch)?;
-            left.for_each(|page| self.word(page).wait_while(|seen| select.wants(seen) && seen.in_flight()));
+            left.for_each(|page| self.table.word(page).wait_while(|seen| select.wants(seen) && seen.in_flight()));
         }
     }
 
     /// Adds deltas for the frozen pages that have a pre-image.
     fn write_frozen_deltas(&self, pages: Range<u64>, deltas: &mut CommitDeltas<'_>) -> Result<()> {
-        let Some(pre_images) = &self.pre_images else { return Ok(()) };
+        let Some(pre_images) = &self.dirty.pre_images else { return Ok(()) };
         let destination = Destination::Commit(deltas.commit());
         // What lies behind the end is no part of the file.
         let whole = self.backing.len() / PAGE_BYTES as u64;
         for page in pages.filter(|page| pre_images.has(*page) && *page < whole) {
             // Nobody waits for that with a page of ours.
             deltas.make_room()?;
-            let word = self.word(page);
+            let word = self.table.word(page);
             let Ok(before) = word.begin_protect(destination.epoch()) else { continue };
             // What is frozen is protected.
             let added = self.add_delta(deltas, page, pre_images.take(page), copy_slots::bytes_of(self, page));
@@ -261,8 +263,8 @@ impl Region {
                 continue;
             };
             word.finish_protect();
-            self.span(span_of(page)).remove_dirty(1);
-            self.shared.remove_dirty(1);
+            self.table.span(span_of(page)).remove_dirty(1);
+            self.shared.write_back.remove_dirty(1);
             if bytes == 0 {
                 word.finish_write(None);
             }
@@ -281,7 +283,7 @@ impl Region {
     }
 
     fn why_not_written(&self) -> Error {
-        let source = self.failures().first_write.take().map(|(_, source)| source);
+        let source = self.dirty.failures().first_write.take().map(|(_, source)| source);
         let source = source.unwrap_or_else(|| io::ErrorKind::StorageFull.into());
         match &self.journaled {
             Some(backing) => backing.commit_error(source),
@@ -292,7 +294,7 @@ impl Region {
 
 impl Participant for Region {
     fn protect(&self) -> Result<()> {
-        let Some(open) = &self.open_spans else { return Ok(()) };
+        let Some(open) = &self.dirty.open_spans else { return Ok(()) };
         let mut from = 0;
         while let Some(number) = open.next_from(from) {
             from = number + 1;
@@ -307,12 +309,12 @@ impl Participant for Region {
     }
 
     fn write(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
-        self.failures().first_write = None;
-        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        self.dirty.failures().first_write = None;
+        let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_frozen(&mut batch, deltas);
         // After an error what is in it is in flight still.
         let rest = self.write_batch(&mut batch);
-        self.shared.return_sync_batch(batch);
+        self.shared.write_back.return_sync_batch(batch);
         written.and(rest)
     }
 
@@ -322,10 +324,10 @@ impl Participant for Region {
 
     fn copy_clean(&self, page: u64, target: &mut [u8], is_newest: &dyn Fn() -> bool) -> bool {
         // What a verifier has sealed is not what is in memory.
-        if self.verifier.is_some() || page >= self.pages() {
+        if self.verifier.is_some() || page >= self.table.pages() {
             return false;
         }
-        let word = self.word(page);
+        let word = self.table.word(page);
         let is_clean = || {
             let seen = word.load();
             seen.state() == State::Clean && !seen.in_flight() && !seen.is_poisoned() && !seen.is_fresh()
@@ -344,21 +346,21 @@ impl Participant for Region {
         let present = self.epoch();
         let give_up = || {
             // Their pages are newer, and stay dirty.
-            let Some(saved) = &self.saved else { return };
+            let Some(saved) = &self.dirty.saved else { return };
             while let Some(SavedPage { page, copy, pre_image }) = saved.next() {
                 saved.slots.give_back(copy);
-                if let (Some(pre_images), Some(pre_image)) = (&self.pre_images, pre_image) {
+                if let (Some(pre_images), Some(pre_image)) = (&self.dirty.pre_images, pre_image) {
                     pre_images.give_back(pre_image);
                 }
-                self.word(page).finish_write(None);
+                self.table.word(page).finish_write(None);
             }
         };
         give_up();
         let mut from = 0;
-        while let Some(number) = self.dirty_spans.next_from(from) {
+        while let Some(number) = self.dirty.spans.next_from(from) {
             from = number + 1;
-            self.pages_of_span(number).for_each(|page| {
-                let word = self.word(page);
+            self.table.pages_of_span(number).for_each(|page| {
+                let word = self.table.word(page);
                 let is_saved_now = |seen: Snapshot| seen.state() == State::Upgrading;
                 loop {
                     // A store may be copying it, and it has handed that over when it lets the page go.

@@ -73,12 +73,12 @@ impl CopySlots {
 /// The bytes of a page of ours (its word is busy), which is in memory and protected.
 pub(crate) fn bytes_of(region: &Region, page: u64) -> &[u8] {
     // SAFETY: the page is ours alone, by its word: it stays resident, is readable, and nobody stores to it.
-    unsafe { std::slice::from_raw_parts(region.address(page) as *const u8, PAGE_BYTES) }
+    unsafe { std::slice::from_raw_parts(region.table.address(page) as *const u8, PAGE_BYTES) }
 }
 
 /// Copies a page that we have pinned. If somebody stores to it meanwhile, the copy is torn.
 pub(crate) fn copy_pinned(region: &Region, page: u64, target: &mut [u8]) {
     assert_eq!(target.len(), PAGE_BYTES);
     // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.
-    unsafe { ptr::copy_nonoverlapping(region.address(page) as *const u8, target.as_mut_ptr(), PAGE_BYTES) }
+    unsafe { ptr::copy_nonoverlapping(region.table.address(page) as *const u8, target.as_mut_ptr(), PAGE_BYTES) }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::region::Region;
-use crate::cache::shared::{Gate, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::Gate;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
@@ -150,7 +151,7 @@ impl Evictor {
     /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
         // While this is held no region that has spans in the queues goes away.
-        let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let pass = self.pass_of_all(shared, &gate, wanted, goal, &mut None);
         probes::evict(pass.freed, pass.written, pass.failed);
         pass
@@ -158,7 +159,7 @@ impl Evictor {
 
     /// The same for the spans of one mapping, whatever its floor: it evicts for itself.
     pub(crate) fn pass_of(&mut self, shared: &Shared, tenant: &Tenant, wanted: usize, goal: Goal) -> Pass {
-        let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let source = Source::tenant(shared, tenant, wanted);
         let pass = self.pass_from(shared, &source, wanted, goal, &mut None);
         probes::evict(pass.freed, pass.written, pass.failed);
@@ -197,7 +198,7 @@ impl Evictor {
         pass.spans = (self.held.len() + self.empty.len()) as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
-        shared.count(core, Counter::EvictedClean, u64::from(clean));
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(clean));
         pass.freed += clean;
         if !self.batch.pages().is_empty() {
             self.write(shared, &mut pass);
@@ -207,14 +208,14 @@ impl Evictor {
                     continue;
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
-                let alone = region.unit == Unit::Kib4 || goal.is_hard();
-                if region.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
-                    self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
+                let alone = region.table.unit == Unit::Kib4 || goal.is_hard();
+                if region.table.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
+                    self.victims.push((SpanRef::new(region.table.span(span_of(written.page))), written.page));
                 }
             }
             self.batch.clear();
             let dirty = self.unmap_victims(shared, core, &mut pass);
-            shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+            shared.telemetry.count(core, Counter::EvictedDirty, u64::from(dirty));
             pass.freed += dirty;
         }
         let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
@@ -323,25 +324,24 @@ impl Evictor {
         let Some(locked) = locked else { return };
         // SAFETY: the span comes from the queue and the eviction gate is held.
         let (region, number) = unsafe { Region::of_span(span) };
-        let pages = region.pages_of_span(number);
+        let pages = region.table.pages_of_span(number);
         if goal != Goal::Clean
             && let Some(frames) = region.deactivatable()
         {
             // Together they share a shootdown. They survive while they wait.
             let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
             let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
-            shared.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
+            shared.telemetry.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
             if inactive.pages > 0 {
                 source.order.eviction_queue.push(span);
             }
             return;
         }
-        if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
+        if goal != Goal::Clean && !shared.paging.frames.unmaps_scattered() {
             return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let worth_writing =
-            goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        let worth_writing = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.has_too_many_dirty();
         // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
         let visit = if dirty > 0 && worth_writing {
             Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
@@ -352,18 +352,18 @@ impl Evictor {
             let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
             for page in source.victim_order(pages.clone()) {
-                let unit = region.unit.around(page);
+                let unit = region.table.unit.around(page);
                 if unit.start != page {
                     continue;
                 }
-                if self.victims.len() + region.unit.pages() as usize > most {
+                if self.victims.len() + region.table.unit.pages() as usize > most {
                     leaves_new = true;
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
-                if goal.is_hard() || region.can_go_together(unit.clone(), worth_writing) {
+                if goal.is_hard() || region.table.can_go_together(unit.clone(), worth_writing) {
                     let goes = |page: &u64| {
-                        let word = region.word(*page);
+                        let word = region.table.word(*page);
                         let goes = word.begin_evict(visit);
                         leaves_new |= !goes && word.load().is_new();
                         goes
@@ -395,10 +395,10 @@ impl Evictor {
         if !frame.is_full() {
             return self.victims.extend(taken.map(|page| (span, page)));
         }
-        shared.count(core, Counter::RecycledSpans, 1);
-        shared.count(core, Counter::ShootdownsEvict, 1);
-        shared.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
-        shared.note_evicted(SPAN_PAGES as u32);
+        shared.telemetry.count(core, Counter::RecycledSpans, 1);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, 1);
+        shared.telemetry.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
+        shared.eviction.note_evicted(SPAN_PAGES as u32);
         let now = shared.eviction_time();
         taken.for_each(|page| region.finish_evict(page, now));
     }
@@ -417,7 +417,7 @@ impl Evictor {
         // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
-        let mut pages = region.pages_of_span(number);
+        let mut pages = region.table.pages_of_span(number);
         let mut written = 0;
         if span.get().dirty() > 0 {
             // A failure to protect leaves the pages dirty; the others go all the same.
@@ -434,7 +434,7 @@ impl Evictor {
         }
         let left = source.allowed.saturating_sub(pass.freed as usize);
         let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
-        shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
         pass.freed += unmapped.pages;
@@ -452,9 +452,9 @@ impl Evictor {
     /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
     fn count_evicted(&self, shared: &Shared, core: usize, freed: u32, written: u32) {
         let dirty = freed.min(written);
-        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
-        shared.count(core, Counter::EvictedClean, u64::from(freed - dirty));
-        shared.release(freed, true);
+        shared.telemetry.count(core, Counter::EvictedDirty, u64::from(dirty));
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(freed - dirty));
+        shared.release_evicted(freed);
     }
 
     /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
@@ -464,11 +464,11 @@ impl Evictor {
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
         // Where somebody else is at work, the clean pages will do.
-        let pages = region.pages_of_span(number);
+        let pages = region.table.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
             let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
         }
-        pages.filter(|page| region.word(*page).load().is_inactive()).count()
+        pages.filter(|page| region.table.word(*page).load().is_inactive()).count()
     }
 
     /// Drops what waited long enough, now that it is written.
@@ -486,10 +486,10 @@ impl Evictor {
             // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, number) = unsafe { Region::of_span(span) };
-            let pages = region.pages_of_span(number);
+            let pages = region.table.pages_of_span(number);
             let left = wanted.saturating_sub(dropped);
             dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
-            if pages.into_iter().any(|page| region.word(page).load().is_inactive()) {
+            if pages.into_iter().any(|page| region.table.word(page).load().is_inactive()) {
                 source.order.eviction_queue.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);
@@ -509,20 +509,20 @@ impl Evictor {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, _) = unsafe { Region::of_span(*span) };
-            debug_assert_eq!(region.word(*page).load().state(), State::Evicting);
-            self.unmap.push_page(region.address(*page));
+            debug_assert_eq!(region.table.word(*page).load().state(), State::Evicting);
+            self.unmap.push_page(region.table.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.
-        let shootdowns = unsafe { shared.frames.unmap(&mut self.unmap) };
-        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        let shootdowns = unsafe { shared.paging.frames.unmap(&mut self.unmap) };
+        shared.telemetry.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
         let mut freed = 0;
         for (span, page) in self.victims.drain(..) {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, _) = unsafe { Region::of_span(span) };
-            if self.unmap.has_failed(region.address(page)) {
-                region.word(page).fail_evict(State::Clean);
+            if self.unmap.has_failed(region.table.address(page)) {
+                region.table.word(page).fail_evict(State::Clean);
                 // The visit took it for gone.
                 span.get().set_has_new_pages();
                 pass.failed += 1;
@@ -531,7 +531,7 @@ impl Evictor {
                 freed += 1;
             }
         }
-        shared.release(freed, true);
+        shared.release_evicted(freed);
         freed
     }
 
@@ -546,7 +546,7 @@ impl Evictor {
                 self.empty.push(span, Held::ByUs);
                 continue;
             }
-            if may_have_new && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
+            if may_have_new && region.table.pages_of_span(number).any(|page| region.table.word(page).load().is_new()) {
                 span.get().set_has_new_pages();
             }
             source.order.policy.put_back(span);

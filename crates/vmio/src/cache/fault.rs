@@ -1,14 +1,19 @@
 //! The miss path: from the trap to a page that the program may touch. Everything here is async-signal-safe.
+//!
+//! A miss goes through these, in this order:
+//!
+//! 1. the trap: [`handle_fault`], in the thread that has touched an absent page;
+//! 2. find: the region by [`REGIONS`], the page by [`Region::fault_run`], which makes its word Loading;
+//! 3. charge: [`Region::load`] takes pages of the budget, by `direct_reclaim.rs` where none is free;
+//! 4. load: `load.rs` claims the neighbours that come along, and reads all of them at once;
+//! 5. install: `load.rs` makes them visible and their words Clean or Dirty.
 
 use std::time::Instant;
 
 use crate::backing::Access;
-use crate::budget::Taken;
-use crate::cache::evictor::Goal;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
-use crate::cache::views::{InSpan, Place};
+use crate::cache::region::views::{InSpan, Place};
 use crate::engine::DeactivatableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
@@ -17,11 +22,6 @@ use crate::sys::address_table::AddressTable;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
-
-/// Rounds of failed writes, without a page gained, after which a fault gives up.
-pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
-/// Rounds of eviction for the pages of a whole span or unit, before they come in one by one.
-const ROUNDS_MAX: u32 = 4;
 
 /// Whose faults are handled here.
 pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
@@ -49,11 +49,11 @@ impl FaultError {
         match self {
             FaultError::Unreadable(failure) => region.read_error(page, failure),
             FaultError::Exhausted(why) => {
-                Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages()), why }
+                Error::CacheExhausted { capacity_pages: u64::from(region.shared.memory.capacity_pages()), why }
             }
             FaultError::BeyondEnd => {
                 let start = page * PAGE_BYTES as u64;
-                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.len() }
+                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.table.len() }
             }
             FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
             FaultError::Poisoned => region.read_error(page, region.why_poisoned(page)),
@@ -67,11 +67,11 @@ impl FaultError {
 /// The process's fault handler: finds the region and resolves the fault in the faulting thread.
 pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(region) = REGIONS.find(address) else { return Resolution::Declined };
-    let Some(place) = region.place_of(address) else { return Resolution::Declined };
-    if place.page >= region.pages() || !region.shared.generation.is_current() {
+    let Some(place) = region.views.place_of(address) else { return Resolution::Declined };
+    if place.page >= region.table.pages() || !region.shared.generation.is_current() {
         return Resolution::Declined;
     }
-    let started = region.shared.measures_misses.then(Instant::now);
+    let started = region.shared.telemetry.measures_misses.then(Instant::now);
     let store = match access {
         FaultAccess::Load => false,
         FaultAccess::Store => true,
@@ -79,7 +79,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
         // since, and where a store could not be allowed anyway, the instruction tells by faulting again. Where the kernel
         // notes stores, none of them needs to be told from a load.
         FaultAccess::Unknown => {
-            let word = region.word(place.page).load();
+            let word = region.table.word(place.page).load();
             let may_be_store = word.is_settled_resident() && !word.is_poisoned();
             may_be_store && region.access == Access::ReadWrite && region.deactivatable().is_none()
         }
@@ -88,8 +88,8 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     if let Some(started) = started {
         let ns = started.elapsed().as_nanos() as u64;
         let core = cpu::current();
-        region.shared.count(core, Counter::TimedMisses, 1);
-        region.shared.count(core, Counter::HandlerNs, ns);
+        region.shared.telemetry.count(core, Counter::TimedMisses, 1);
+        region.shared.telemetry.count(core, Counter::HandlerNs, ns);
     }
     if outcome.is_ok() { Resolution::Resolved } else { Resolution::Declined }
 }
@@ -109,9 +109,9 @@ impl Region {
             return Err(FaultError::ReadOnly);
         }
         let _verifier_may_panic = AbortOnUnwind::new();
-        let mut inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
-        let word = self.word(page);
-        let mut peeked = Some(self.peek(page));
+        let mut inside = if self.views.shares_addresses { Some(self.enter(place)?) } else { None };
+        let word = self.table.word(page);
+        let mut peeked = Some(self.table.peek(page));
         loop {
             let seen = peeked.take().unwrap_or_else(|| word.load());
             match seen.state() {
@@ -124,14 +124,14 @@ impl Region {
                     }
                     if let Ok(before) = self.begin_load(page) {
                         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
-                        if page >= self.pages() {
+                        if page >= self.table.pages() {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
                         let is_charged = inside.as_mut().map(InSpan::take_page).is_some();
-                        probes::miss_begin(self.address_at(place), store);
+                        probes::miss_begin(self.views.address_at(place), store);
                         let loaded = self.load(place, wanted, before, store, is_charged);
-                        probes::miss_end(self.address_at(place), loaded.is_ok());
+                        probes::miss_end(self.views.address_at(place), loaded.is_ok());
                         return loaded;
                     }
                 }
@@ -160,10 +160,10 @@ impl Region {
                     }
                 }
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
-                    self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                    self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
-                    if self.deactivatable().is_some() && !self.shares_addresses && word.load().is_resident() {
+                    if self.deactivatable().is_some() && !self.views.shares_addresses && word.load().is_resident() {
                         // The other thread has most likely mapped it: the instruction, or the caller, tries again.
                         return Ok(());
                     }
@@ -181,19 +181,19 @@ impl Region {
         before: Snapshot,
         store: bool,
     ) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(place.page).load().state(), State::Upgrading);
+        debug_assert_eq!(self.table.word(place.page).load().state(), State::Upgrading);
         debug_assert!(before.is_settled_resident());
         let shared = &*self.shared;
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
         // To protect it is to forget what the kernel has noted of it here. Of inactive pages, the words know all.
-        let forgets_nothing = || before.is_inactive() || self.shares_addresses && !self.was_stored_at(place);
+        let forgets_nothing = || before.is_inactive() || self.views.shares_addresses && !self.was_stored_at(place);
         let protect = !store && !before.needs_write() && forgets_nothing();
-        let newly_mapped = match frames.reactivate(self.address_at(place), protect) {
+        let newly_mapped = match frames.reactivate(self.views.address_at(place), protect) {
             Ok(newly_mapped) => newly_mapped,
             Err(error) => {
-                self.word(page).fail_reactivate(before);
+                self.table.word(page).fail_reactivate(before);
                 return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
             }
         };
@@ -203,15 +203,15 @@ impl Region {
             (false, false) => None,
         };
         if !before.is_inactive() {
-            self.word(page).finish_reactivate(dirty_in, None);
+            self.table.word(page).finish_reactivate(dirty_in, None);
         } else {
             let order = self.order();
             let frequency = order.policy.frequency_of_reactivated(before.frequency());
             order.move_reactivated(cpu::current(), before.frequency(), frequency);
-            self.word(page).finish_reactivate(dirty_in, Some(frequency));
+            self.table.word(page).finish_reactivate(dirty_in, Some(frequency));
         }
-        if before.is_inactive() || self.shares_addresses && newly_mapped {
-            shared.count(cpu::current(), Counter::MinorFaults, 1);
+        if before.is_inactive() || self.views.shares_addresses && newly_mapped {
+            shared.telemetry.count(cpu::current(), Counter::MinorFaults, 1);
         }
         if store && !was_dirty {
             self.count_dirty(page);
@@ -221,116 +221,23 @@ impl Region {
 
     /// A store to a resident page that is protected: because it is clean, or because its span was protected.
     fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(page).load().state(), State::Upgrading);
+        debug_assert_eq!(self.table.word(page).load().state(), State::Upgrading);
         debug_assert!(before.is_settled_resident() && !before.is_poisoned());
         let shared = &*self.shared;
         let core = cpu::current();
-        shared.count(core, Counter::WriteProtectFaults, 1);
-        shared.count(core, Counter::ShootdownsStore, 1);
+        shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
+        shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
         self.keep_pre_image(page, before);
-        let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
+        let unprotected = self.frames().unprotect(self.table.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
             // It still holds what an earlier epoch stored.
-            self.word(page).finish_upgrade(before.epoch());
+            self.table.word(page).finish_upgrade(before.epoch());
         } else {
-            self.word(page).finish_upgrade(epoch);
+            self.table.word(page).finish_upgrade(epoch);
             self.count_dirty(page);
         }
         unprotected.map_err(|error| FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)))
-    }
-}
-
-impl Shared {
-    /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
-    /// the same. An error says what holds all pages.
-    pub(super) fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
-        match self.budget.take(core, pages) {
-            Some(Taken::Local) => {}
-            Some(Taken::Refilled) => {
-                let free = self.budget.free();
-                if free < self.watermarks().low {
-                    self.wake_worker(free < self.watermarks().low / 2);
-                }
-            }
-            None => return self.take_pages_hard(core, pages),
-        }
-        // Short of pages: everybody writes a little, in place of somebody stopping for long.
-        if self.budget.pooled() < self.watermarks().help {
-            self.help_write(core);
-        }
-        Ok(())
-    }
-
-    /// Takes this many pages for a fault, evicting if it must; false if others are faster.
-    pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
-        for _ in 0..ROUNDS_MAX {
-            let event = self.freed_event();
-            if self.budget.take(core, pages).is_some() {
-                if self.budget.free() < self.watermarks().low {
-                    self.wake_worker(false);
-                }
-                return true;
-            }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
-                continue;
-            };
-            self.count(core, Counter::DirectReclaims, 1);
-            evictor.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
-            let _ = self.spare_evictors.push(evictor);
-        }
-        false
-    }
-
-    #[cold]
-    fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
-        let mut failed_rounds = 0;
-        let mut idle_rounds = 0_u32;
-        let mut since = Instant::now();
-        loop {
-            self.wake_worker(true);
-            let event = self.freed_event();
-            if self.budget.take(core, pages).is_some() {
-                return Ok(());
-            }
-            if self.help_write(core) {
-                continue;
-            }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
-                continue;
-            };
-            self.count(core, Counter::DirectReclaims, 1);
-            let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
-            let _ = self.spare_evictors.push(evictor);
-            if pass.freed > 0 {
-                since = Instant::now();
-                continue;
-            }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if failed_rounds > FAILED_ROUNDS_MAX && !self.is_shrinking() {
-                return Err("its pages cannot be written (sync returns the reason) or unmapped");
-            }
-            self.wait_for_free(event);
-        }
-    }
-
-    /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
-    /// reserve tells who must help.
-    pub(super) fn slow_down_for_dirty(&self, core: usize) {
-        if self.dirty_pages() > self.watermarks().dirty_help && self.budget.pooled() >= self.watermarks().high {
-            self.help_write(core);
-        }
-    }
-
-    /// Writes one run that waits, if there is one.
-    fn help_write(&self, core: usize) -> bool {
-        let Some(run) = self.write_queue.pop() else { return false };
-        self.count(core, Counter::HelpedWrites, 1);
-        run.write(self);
-        true
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum HugePages {
 impl HugePages {
     /// The same in a cache whose misses nobody records: those that huge pages save would be missing in the record.
     pub(super) fn unless_recorded(self, shared: &Shared) -> Self {
-        if shared.miss_ring.is_some() { HugePages::Never } else { self }
+        if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { self }
     }
 }
 
@@ -39,8 +39,8 @@ impl Region {
     #[inline(never)]
     pub(super) fn load_huge_page(&self, core: usize, page: u64, wanted: u64) -> bool {
         let number = span_of(page);
-        let span = self.span(number);
-        let loaded = match self.huge_pages {
+        let span = self.table.span(number);
+        let loaded = match self.read_ahead.huge_pages {
             HugePages::Never => return false,
             HugePages::Always => {
                 self.request_read_ahead(number, Sequence::LONGEST);
@@ -67,11 +67,11 @@ impl Region {
     /// Somebody waits for a page that is on its way in: perhaps a scan, which has caught up with the workers.
     pub(super) fn await_huge_page(&self, page: u64) {
         let number = span_of(page);
-        match self.huge_pages {
+        match self.read_ahead.huge_pages {
             HugePages::Never => {}
             HugePages::Always => self.request_read_ahead(number, Sequence::LONGEST),
             HugePages::OfSequences => {
-                let scan = self.span(number).sequence();
+                let scan = self.table.span(number).sequence();
                 if scan.has_passed(SPAN_PAGES as u64) {
                     self.request_read_ahead(number, scan);
                 }
@@ -81,8 +81,8 @@ impl Region {
 
     /// Whether a worker may read a span as a whole, as it was asked to.
     pub(super) fn is_to_be_read_whole(&self, number: u64) -> bool {
-        let resident = self.span(number).resident();
-        match self.huge_pages {
+        let resident = self.table.span(number).resident();
+        match self.read_ahead.huge_pages {
             HugePages::OfSequences => {
                 self.has_room_for_spans() && self.may_be_scanned(number) && resident <= PRESENT_PAGES_MAX
             }
@@ -96,11 +96,11 @@ impl Region {
             return None;
         }
         let (number, place) = (span_of(page), page % SPAN_PAGES as u64);
-        let present = self.span(number).resident();
-        let scan = match self.window(number) {
+        let present = self.table.span(number).resident();
+        let scan = match self.advised.window(self.table.span(number)) {
             Some(_) if self.may_be_scanned(number) => Some(Sequence::LONGEST),
             None if wanted == 1 => {
-                Some(self.sequence_at(page)).filter(|sequence| sequence.is_long() && !sequence.goes_down())
+                Some(self.table.sequence_at(page)).filter(|sequence| sequence.is_long() && !sequence.goes_down())
             }
             _ => None,
         };
@@ -110,11 +110,11 @@ impl Region {
 
     /// Whether the cache is not too small for huge pages at present: it may have shrunk since the mapping was opened.
     fn has_room_for_spans(&self) -> bool {
-        self.shared.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
+        self.shared.memory.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
     }
 
     /// Whether no advice is against it: a window that is smaller than it could be is one.
     fn may_be_scanned(&self, number: u64) -> bool {
-        self.window(number).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
+        self.advised.window(self.table.span(number)).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
     }
 }

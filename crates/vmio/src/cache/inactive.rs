@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::backing::Access;
 use crate::cache::region::Region;
-use crate::cache::views::Place;
+use crate::cache::region::views::Place;
 use crate::cache::whole_spans::runs;
 use crate::engine::DeactivatableFrames;
 use crate::page::page_set::PageSet;
@@ -37,11 +37,11 @@ impl Region {
         stored: &mut StoredPages,
         held: &SpanGuard<'_>,
     ) -> Deactivated {
-        let pages = self.pages_left_of(pages, held);
+        let pages = self.table.pages_left_of(pages, held);
         let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
         let mut inactive = Deactivated::default();
         for page in pages.clone() {
-            match self.word(page).begin_deactivate(visit) {
+            match self.table.word(page).begin_deactivate(visit) {
                 Ok(before) => {
                     ours.insert(page);
                     if before.needs_write() {
@@ -58,8 +58,8 @@ impl Region {
         let Some((first, last)) = ours.bounds(span) else { return inactive };
         // Asked for now that the words are ours: nobody maps these pages at yet another view.
         let views = self.views_of(span);
-        let address = |view, page| self.address_at(Place { view, page });
-        let gaps = self.claim_gaps(&ours, first..last);
+        let address = |view, page| self.views.address_at(Place { view, page });
+        let gaps = self.table.claim_gaps(&ours, first..last);
         let mut newly = 0;
         let mut refused = PageSet::default();
         for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
@@ -79,7 +79,7 @@ impl Region {
                 stored.assume_all();
             }
         }
-        if self.shares_addresses && self.access == Access::ReadWrite {
+        if self.views.shares_addresses && self.access == Access::ReadWrite {
             // What the kernel has told is in the words from now on; of a page that is touched at one view next, its
             // notes at the others must not tell again.
             for run in
@@ -94,9 +94,9 @@ impl Region {
         let can_be_stored_to = self.access == Access::ReadWrite;
         // From here on the pages can be dirty in the eyes of a sync.
         let epoch = self.announce_dirty(first);
-        self.release_gaps(&gaps, first..last);
+        self.table.release_gaps(&gaps, first..last);
         for page in first..=last {
-            let word = self.word(page);
+            let word = self.table.word(page);
             if ours.contains(page) {
                 debug_assert_eq!(word.load().state(), State::Evicting);
                 let is_dirty = dirty.contains(page) || can_be_stored_to && stored.contains((page - first) as usize);
@@ -122,11 +122,11 @@ impl Region {
         let mut ours = PageSet::default();
         let mut left = limit;
         for page in pages.clone() {
-            if left == 0 && self.unit.around(page).start == page {
+            if left == 0 && self.table.unit.around(page).start == page {
                 break;
             }
-            if self.word(page).begin_drop(visit) {
-                debug_assert_eq!(self.word(page).load().state(), State::Evicting);
+            if self.table.word(page).begin_drop(visit) {
+                debug_assert_eq!(self.table.word(page).load().state(), State::Evicting);
                 ours.insert(page);
                 left = left.saturating_sub(1);
             }
@@ -164,45 +164,45 @@ mod tests {
         for page in 0..2 {
             region.fault(page, false).unwrap();
             // SAFETY: the byte lies in the mapping.
-            unsafe { AtomicU8::from_ptr(region.address(page) as *mut u8) }.store(1, Ordering::SeqCst);
+            unsafe { AtomicU8::from_ptr(region.table.address(page) as *mut u8) }.store(1, Ordering::SeqCst);
         }
         Some((map, region))
     }
 
     fn deactivate(region: &Region) -> u32 {
         let frames = region.deactivatable().unwrap();
-        region.deactivate(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.span(0).lock()).pages
+        region.deactivate(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.table.span(0).lock()).pages
     }
 
     /// The note of a store is taken from the kernel with those of the neighbours, and there is no room to write the page.
     #[test]
     fn a_page_whose_note_was_taken_is_counted_when_it_becomes_dirty() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
-        assert_eq!(batch.collect(region, 0..2, Select::Available, &region.span(0).lock()).unwrap(), 1);
+        let mut batch = WriteBatch::new(1, &region.shared.write_back.merge_buffers).unwrap();
+        assert_eq!(batch.collect(region, 0..2, Select::Available, &region.table.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
-        assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
-        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (0, 0));
+        assert!(region.table.word(1).load().needs_write() && region.table.word(1).load().state() == State::Clean);
+        assert_eq!((region.table.span(0).dirty(), region.shared.write_back.dirty_pages()), (0, 0));
         assert_eq!(deactivate(region), 2);
-        assert_eq!([0, 1].map(|page| region.word(page).load().state()), [State::Clean, State::Dirty]);
-        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
+        assert_eq!([0, 1].map(|page| region.table.word(page).load().state()), [State::Clean, State::Dirty]);
+        assert_eq!((region.table.span(0).dirty(), region.shared.write_back.dirty_pages()), (1, 1));
     }
 
     /// A thread that shortens a mapping first stores its new length, then waits for the locks of those that write.
     #[test]
     fn pages_that_are_being_cut_off_are_neither_deactivated_nor_written() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(2, &region.shared.merge_buffers).unwrap();
+        let mut batch = WriteBatch::new(2, &region.shared.write_back.merge_buffers).unwrap();
         region.store_len(PAGE_BYTES as u64);
         assert_eq!(deactivate(region), 1);
-        assert!(region.word(0).load().is_inactive() && !region.word(1).load().is_inactive());
-        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
+        assert!(region.table.word(0).load().is_inactive() && !region.table.word(1).load().is_inactive());
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.table.span(0).lock()).unwrap(), 1);
         assert_eq!(batch.pages().iter().map(|page| page.page).collect::<Vec<_>>(), [0]);
         batch.write(&region.shared);
         batch.clear();
         region.store_len(2 * PAGE_BYTES as u64);
         assert_eq!(deactivate(region), 2);
-        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.table.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
     }
 }

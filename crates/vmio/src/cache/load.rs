@@ -11,7 +11,7 @@ use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::cache::views::Place;
+use crate::cache::region::views::Place;
 use crate::options::OnReadError;
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
@@ -88,25 +88,26 @@ impl Region {
         store: bool,
         is_charged: bool,
     ) -> Result<(), FaultError> {
-        debug_assert_eq!(self.word(place.page).load().state(), State::Loading);
+        debug_assert_eq!(self.table.word(place.page).load().state(), State::Loading);
         let shared = &*self.shared;
         let page = place.page;
-        let _timed = Timed::since(Instant::now(), &shared.counters, Latency::Miss);
+        let _timed = Timed::since(Instant::now(), &shared.telemetry.counters, Latency::Miss);
         let core = cpu::current();
-        shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        shared.telemetry.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         self.publish_misses(page..page + 1, store);
         if self.load_huge_page(core, page, wanted) {
             return Ok(());
         }
         let fresh = self.is_fresh(page, before);
-        let timed = shared.measures_misses.then(Instant::now);
-        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_charged);
+        let timed = shared.telemetry.measures_misses.then(Instant::now);
+        let spare =
+            self.take_for_unit(core, page, if fresh { 0 } else { self.table.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
         })?;
         if let Some(started) = timed {
-            shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
+            shared.telemetry.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
         }
         let loaded = if fresh {
             self.fill(core, place, store)
@@ -129,7 +130,7 @@ impl Region {
     /// Makes a Loading page visible that is not to be read.
     #[inline(never)]
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
-        self.shared.count(core, Counter::FreshFills, 1);
+        self.shared.telemetry.count(core, Counter::FreshFills, 1);
         let loaded = Loaded { fresh: true, ..Loaded::default() };
         let filled = self.install(core, place, &ZEROS, (loaded, Frequency::OfEach), store);
         filled.map_err(|refused| FaultError::Refused(refused.code))
@@ -141,7 +142,7 @@ impl Region {
         if is_charged {
             // A thread that holds a page does not wait for more.
             let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
-            let taken = fits && self.shared.budget.take(core, neighbours).is_some();
+            let taken = fits && self.shared.memory.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
         }
         let charge = self.charge_of(page);
@@ -158,7 +159,7 @@ impl Region {
 
     /// Whether a page that comes in is not to be read, since the device holds garbage there.
     pub(super) fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
-        before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
+        before.is_fresh() || (before.is_untouched() && self.table.untouched_is_fresh(span_of(page)))
     }
 
     /// How often a page has come back soon of which this was known.
@@ -177,8 +178,8 @@ impl Region {
         // A caller that wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
         // to guess.
         let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
-        let sequence = guesses.then(|| self.sequence_at(page));
-        let unit = self.unit.around(page);
+        let sequence = guesses.then(|| self.table.sequence_at(page));
+        let unit = self.table.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
             run.pages.start -= 1;
             spare -= 1;
@@ -187,14 +188,14 @@ impl Region {
             run.pages.end += 1;
             spare -= 1;
         }
-        self.shared.release(spare, false);
+        self.shared.memory.release(spare);
         (run.unit_start, run.unit_end) = (run.pages.start, run.pages.end);
         let reach = wanted.max(advised.or(sequence.map(Sequence::window)).unwrap_or(1));
         if sequence.is_some_and(Sequence::goes_down) {
             if run.pages.start == unit.start {
                 let room = run.pages.end.saturating_sub(WINDOW_PAGES_MAX as u64);
                 let mut window = (page + 1).saturating_sub(reach).max(room);
-                if self.shares_addresses {
+                if self.views.shares_addresses {
                     window = window.max(span_of(page) * SPAN_PAGES as u64);
                 }
                 while run.pages.start > window && self.claim_ahead(core, run.pages.start - 1) {
@@ -202,8 +203,8 @@ impl Region {
                 }
             }
         } else if run.pages.end == unit.end {
-            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.pages());
-            if self.shares_addresses {
+            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.table.pages());
+            if self.views.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
                 window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
             }
@@ -214,7 +215,7 @@ impl Region {
         run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
         self.publish_misses(page + 1..run.ahead.min(page + wanted), store);
         if let Some(sequence) = sequence {
-            self.keep_sequence(sequence, &run.pages);
+            self.table.keep_sequence(sequence, &run.pages);
         }
         run
     }
@@ -222,14 +223,18 @@ impl Region {
     /// Pages to read at a miss, if that is not to be found out.
     fn window_to_read(&self, page: u64) -> Option<u64> {
         // Of pages that came ahead, the touches would be missing in the record.
-        if self.shared.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) }
+        if self.shared.telemetry.miss_ring.is_some() {
+            Some(1)
+        } else {
+            self.advised.window(self.table.span(span_of(page)))
+        }
     }
 
     /// Makes a page Loading if it is absent and has to be read.
     fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
-        let wanted = !self.is_fresh(page, before) && page < self.pages();
+        let wanted = !self.is_fresh(page, before) && page < self.table.pages();
         if !wanted {
             self.forget_load(page);
         }
@@ -242,7 +247,7 @@ impl Region {
             return false;
         }
         let charge = self.charge_of(page);
-        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.budget.take(core, charge).is_some();
+        let taken = self.at_ceiling(charge - 1).is_none() && self.shared.memory.budget.take(core, charge).is_some();
         if taken {
             self.charge(page, charge)
         } else {
@@ -255,8 +260,8 @@ impl Region {
     #[inline(never)]
     fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
-        let mut buffer = shared.page_buffers.acquire(core);
-        let timed = shared.measures_misses.then(Instant::now);
+        let mut buffer = shared.reads.page_buffers.acquire(core);
+        let timed = shared.telemetry.measures_misses.then(Instant::now);
         let page = run.missed;
         let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
         if read.is_err() && run.len() > 1 {
@@ -265,7 +270,7 @@ impl Region {
             read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
         }
         if let Some(started) = timed {
-            shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
+            shared.telemetry.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
         }
         let data = &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES];
         let mut loaded = Loaded::default();
@@ -322,7 +327,7 @@ impl Region {
         let Run { pages, missed, unit_start, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = (Loaded::default(), Frequency::Same(frequency));
-        let advised = self.window(span_of(page));
+        let advised = self.advised.window(self.table.span(span_of(page)));
         let streams = store && advised.is_some_and(|pages| pages > 1);
         // What was guessed is clean until it is stored to, which the kernel notes.
         let dirties_ahead = store && advised.is_some();
@@ -349,7 +354,7 @@ impl Region {
             }
         }
         if run.len() > 1 {
-            self.shared.count(core, Counter::ReadAheadPages, run.len() - 1);
+            self.shared.telemetry.count(core, Counter::ReadAheadPages, run.len() - 1);
         }
         outcome
     }
@@ -368,7 +373,7 @@ impl Region {
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
         let Ok(bytes) = u64::try_from(arrived) else { return false };
         // If the file has grown since, whoever asks for the page reads it again.
-        let read = self.accept_read(core, (page, self.len()), data, bytes.min(left) as usize);
+        let read = self.accept_read(core, (page, self.table.len()), data, bytes.min(left) as usize);
         if read.and_then(|()| self.verify(page, data)).is_err() {
             return false;
         }
@@ -388,7 +393,7 @@ impl Region {
         store: bool,
     ) -> Result<(), Refused> {
         let first = place.page;
-        let timed = self.shared.measures_misses.then(Instant::now);
+        let timed = self.shared.telemetry.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
@@ -400,9 +405,9 @@ impl Region {
             self.announce_dirty(pages.end - 1)
         });
         // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours.
-        let installed = unsafe { self.frames().install(self.address_at(place), data, !store) };
+        let installed = unsafe { self.frames().install(self.views.address_at(place), data, !store) };
         if let Some(started) = timed {
-            self.shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
+            self.shared.telemetry.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
         let end = match &installed {
             Ok(()) => pages.end,
@@ -410,13 +415,13 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            if let Some(pre_images) = self.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
+            if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
                 pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,
                 // The word of a Loading page still tells what was known of it.
-                Frequency::OfEach => self.frequency(self.word(page).load()),
+                Frequency::OfEach => self.frequency(self.table.word(page).load()),
             };
             self.finish_load(core, page, Loaded { frequency, ..loaded });
             if store {
@@ -432,9 +437,12 @@ impl Region {
     pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         // A file that grows meanwhile has zeros there.
-        let len = self.len();
-        let timed =
-            self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared.counters, Latency::Read));
+        let len = self.table.len();
+        let timed = self
+            .shared
+            .telemetry
+            .times_read(core)
+            .then(|| Timed::since(Instant::now(), &self.shared.telemetry.counters, Latency::Read));
         let read = self.backing.read_at(offset, data);
         drop(timed);
         let bytes = read.map_err(|error| ReadFailure::from(&error))?;
@@ -452,9 +460,9 @@ impl Region {
     ) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         let bytes = bytes.min(data.len());
-        self.shared.count(core, Counter::Reads, 1);
-        self.shared.count(core, Counter::ReadBytes, bytes as u64);
-        let expected = len.min(self.len()).saturating_sub(offset).min(data.len() as u64) as usize;
+        self.shared.telemetry.count(core, Counter::Reads, 1);
+        self.shared.telemetry.count(core, Counter::ReadBytes, bytes as u64);
+        let expected = len.min(self.table.len()).saturating_sub(offset).min(data.len() as u64) as usize;
         if bytes < expected {
             // The file has been truncated under us.
             return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
@@ -469,7 +477,7 @@ impl Region {
     /// since; the page comes back when it has been given up.
     pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
         let core = cpu::current();
-        let mut buffer = self.shared.page_buffers.acquire(core);
+        let mut buffer = self.shared.reads.page_buffers.acquire(core);
         let data = &mut buffer.bytes()[..PAGE_BYTES];
         let read = self.read(core, page, data).and_then(|()| self.verify(page, data));
         read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
@@ -485,20 +493,20 @@ impl Region {
     /// Ends the loading of a page, which is in memory from now on.
     pub(super) fn finish_load(&self, core: usize, page: u64, loaded: Loaded) {
         let (span, order) = (span_of(page), self.order());
-        let frequency = match self.reuse(span) {
+        let frequency = match self.advised.reuse(self.table.span(span)) {
             Reuse::Unknown => loaded.frequency,
             reuse => order.policy.frequency_by_advice(reuse),
         };
-        self.word(page).finish_load(Loaded { frequency, ..loaded });
+        self.table.word(page).finish_load(Loaded { frequency, ..loaded });
         if order.note_queue(core, frequency, 1) == Queue::Small {
-            self.span(span).set_has_new_pages();
+            self.table.span(span).set_has_new_pages();
         }
     }
 
     /// Makes an absent page Loading, counted in its span. Returns what was known of it.
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
         self.add_resident(span_of(page));
-        let begun = self.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
+        let begun = self.table.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
         if begun.is_ok()
             && let Some(tenant) = &self.tenant
         {
@@ -509,7 +517,7 @@ impl Region {
 
     /// A Loading page that did not come to be: absent again.
     pub(crate) fn forget_load(&self, page: u64) {
-        self.word(page).fail_load();
+        self.table.word(page).fail_load();
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
         }
@@ -520,6 +528,6 @@ impl Region {
     pub(super) fn give_up(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
         pages.for_each(|page| self.forget_load(page));
-        self.shared.release(count as u32, false);
+        self.shared.memory.release(count as u32);
     }
 }

@@ -7,7 +7,7 @@ use crate::sys::PAGE_BYTES;
 
 /// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
 /// resident at the same time.
-pub(super) const PAGES_MIN: u64 = 256;
+pub(crate) const PAGES_MIN: u64 = 256;
 
 const MERGE_BUFFER_BYTES: u64 = (BATCH_PAGES * PAGE_BYTES) as u64;
 /// Two merge buffers are counted at least, and no more than this fraction of the capacity, as a divisor, holds: a program that asks for many
@@ -23,10 +23,10 @@ pub(crate) struct Overhead(u64);
 
 impl Overhead {
     /// Of the smallest cache, and of one without workers.
-    pub(super) const LEAST: Overhead = Overhead(MERGE_BUFFERS_MIN * MERGE_BUFFER_BYTES + OTHER_BYTES);
+    pub(crate) const LEAST: Overhead = Overhead(MERGE_BUFFERS_MIN * MERGE_BUFFER_BYTES + OTHER_BYTES);
 
     /// Of a cache with this many workers, whose capacity will be no less than that.
-    pub(super) fn of(workers: usize, least_bytes: u64) -> Self {
+    pub(crate) fn of(workers: usize, least_bytes: u64) -> Self {
         // And that of a thread that syncs; the others' memory has room for it where there are two workers, one of which works at a time.
         let beside = u64::from(workers > MERGE_BUFFERS_MIN as usize);
         let wanted = workers.min(SHARED_BATCHES_MAX) as u64 + beside;
@@ -35,17 +35,17 @@ impl Overhead {
     }
 
     /// The most workers whose merge buffers are all counted in a cache of that capacity.
-    pub(super) fn workers_within(least_bytes: u64) -> usize {
+    pub(crate) fn workers_within(least_bytes: u64) -> usize {
         merge_buffers_max(least_bytes).saturating_sub(1).max(MERGE_BUFFERS_MIN) as usize
     }
 
     /// The memory that a cache of this many pages may use.
-    pub(super) const fn capacity_bytes(self, pages: u32) -> u64 {
+    pub(crate) const fn capacity_bytes(self, pages: u32) -> u64 {
         self.0 + pages as u64 * PAGE_BYTES as u64
     }
 
     /// The pages of a cache that may use so much memory; as few as there may be where its own memory leaves no more.
-    pub(super) fn capacity_pages(self, bytes: u64) -> Result<u32> {
+    pub(crate) fn capacity_pages(self, bytes: u64) -> Result<u32> {
         let pages = (bytes.saturating_sub(self.0) / PAGE_BYTES as u64).max(PAGES_MIN);
         match u32::try_from(pages) {
             Ok(fitting) if bytes >= Self::LEAST.capacity_bytes(PAGES_MIN as u32) => Ok(fitting),
@@ -67,7 +67,7 @@ fn merge_buffers_max(least_bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::Cache;
-    use crate::cache::FaultBackend;
+    use crate::open::FaultBackend;
 
     const MIB: u64 = 1 << 20;
 
@@ -79,7 +79,7 @@ mod tests {
             let FaultBackend::Workers(core) = cache.backend() else {
                 return test_depth::skipped("only the managed engine is available, which has no workers");
             };
-            let buffers = core.shared.merge_buffers.addresses().len() as u64;
+            let buffers = core.shared.write_back.merge_buffers.addresses().len() as u64;
             assert!(cache.capacity_bytes() + buffers <= capacity, "{workers} workers: {buffers} of buffers");
             cache.resize(2 * capacity).unwrap();
             assert!(cache.capacity_bytes() + buffers <= 2 * capacity);

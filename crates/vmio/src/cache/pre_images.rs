@@ -29,7 +29,7 @@ impl PreImages {
         if options.journal.is_none() || options.verifier.is_some() {
             return Ok(None);
         }
-        let slots = (shared.capacity_pages() / CAPACITY_SHARE).clamp(1, PRE_IMAGES_MAX);
+        let slots = (shared.memory.capacity_pages() / CAPACITY_SHARE).clamp(1, PRE_IMAGES_MAX);
         Ok(Some(PreImages { slots: CopySlots::new(slots)?, of_page: SparseArray::new(bytes / PAGE_BYTES)? }))
     }
 

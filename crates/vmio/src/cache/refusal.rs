@@ -42,12 +42,12 @@ pub enum WhyUnavailable {
 /// a page for a while without reading it again.
 pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavailable>> {
     let region = REGIONS.find(address)?;
-    let place = region.place_of(address)?;
+    let place = region.views.place_of(address)?;
     if !region.shared.generation.is_current() {
         return None;
     }
     let is_there = || own_memory::load(address, &mut [0]).is_ok();
-    let outcome = match place.page < region.pages() {
+    let outcome = match place.page < region.table.pages() {
         false => Err(FaultError::BeyondEnd),
         true => region.fault_run(place, 1, is_store && region.access == Access::ReadWrite),
     };
@@ -59,10 +59,10 @@ pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavaila
             WhyUnavailable::BehindEnd
         }
         Err(FaultError::Unreadable(_) | FaultError::Poisoned) => WhyUnavailable::NotRead,
-        Err(FaultError::Exhausted(_)) => WhyUnavailable::NotWritten(region.shared.last_write_error()),
+        Err(FaultError::Exhausted(_)) => WhyUnavailable::NotWritten(region.shared.write_back.last_error()),
         Err(FaultError::ReadOnly | FaultError::Refused(_)) => WhyUnavailable::Other,
     };
-    Some(Err(Unavailable { mapping: region.base() as usize, offset: place.page * PAGE_BYTES as u64, why }))
+    Some(Err(Unavailable { mapping: region.table.base() as usize, offset: place.page * PAGE_BYTES as u64, why }))
 }
 
 /// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
@@ -70,13 +70,13 @@ pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavaila
 pub(crate) fn while_absent(address: usize, change: &mut dyn FnMut()) -> bool {
     let Some(region) = REGIONS.find(address) else { return false };
     // Pages behind the end of the mapping have words too.
-    let Some(place) = region.place_of(address) else { return false };
+    let Some(place) = region.views.place_of(address) else { return false };
     region.shared.generation.is_current() && region.while_absent(place.page, change)
 }
 
 impl Region {
     fn while_absent(&self, page: u64, change: &mut dyn FnMut()) -> bool {
-        let word = self.word(page);
+        let word = self.table.word(page);
         loop {
             let seen = word.load();
             match seen.state() {
@@ -102,21 +102,21 @@ impl Region {
 
     fn give_up_poison(&self, page: u64) -> bool {
         let shared = &*self.shared;
-        if !self.word(page).begin_evict(Visit::LAST) {
+        if !self.table.word(page).begin_evict(Visit::LAST) {
             return false;
         }
         let mut list = UnmapList::with_capacity(1);
-        list.push_page(self.address(page));
+        list.push_page(self.table.address(page));
         // SAFETY: the page's word says Evicting, by us.
-        let shootdowns = unsafe { shared.frames.unmap(&mut list) };
-        shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
-        if list.has_failed(self.address(page)) {
-            self.word(page).fail_evict(State::Clean);
+        let shootdowns = unsafe { shared.paging.frames.unmap(&mut list) };
+        shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+        if list.has_failed(self.table.address(page)) {
+            self.table.word(page).fail_evict(State::Clean);
             return false;
         }
         self.finish_evict(page, shared.eviction_time());
-        shared.count(cpu::current(), Counter::EvictedClean, 1);
-        shared.release(1, true);
+        shared.telemetry.count(cpu::current(), Counter::EvictedClean, 1);
+        shared.release_evicted(1);
         true
     }
 }
@@ -136,22 +136,22 @@ mod tests {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let map = Mapping::open(&cache, MemoryBacking::new(1 << 20).unwrap(), MappingOptions::new()).unwrap();
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
-        assert!(region.span(0).try_close());
+        assert!(region.table.span(0).try_close());
         thread::scope(|scope| {
             let refuser = scope.spawn(|| {
                 let mut has_run = false;
                 let page = map.as_ptr() as usize + 5 * crate::PAGE_BYTES;
-                assert!(while_absent(page, &mut || has_run = region.word(5).load().is_busy()));
+                assert!(while_absent(page, &mut || has_run = region.table.word(5).load().is_busy()));
                 has_run
             });
-            while !region.span(0).is_awaited() && !refuser.is_finished() {
+            while !region.table.span(0).is_awaited() && !refuser.is_finished() {
                 thread::yield_now();
             }
-            let seen = region.word(5).load();
-            region.span(0).open();
+            let seen = region.table.word(5).load();
+            region.table.span(0).open();
             assert!(refuser.join().unwrap());
             assert!(seen.is_untouched(), "{seen:?}");
         });
-        assert_eq!(region.span(0).resident(), 0);
+        assert_eq!(region.table.span(0).resident(), 0);
     }
 }

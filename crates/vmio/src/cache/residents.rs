@@ -9,29 +9,29 @@ impl Region {
     /// One more page of a span in memory or on its way in; waits while the span's memory is given back. Call it before changing
     /// the word of an absent page, and before looking whether the page may come in at all.
     pub(crate) fn add_resident(&self, span: u64) {
-        let priority = self.span(span).add_resident();
-        self.shared.counters.add_resident(cpu::current(), priority, 1);
+        let priority = self.table.span(span).add_resident();
+        self.shared.telemetry.counters.add_resident(cpu::current(), priority, 1);
     }
 
     /// That many fewer pages of a span in memory. Call it after the words say so.
     pub(crate) fn remove_resident(&self, span: u64, pages: u32) {
-        let priority = self.span(span).remove_resident(pages);
-        self.shared.counters.add_resident(cpu::current(), priority, -i64::from(pages));
+        let priority = self.table.span(span).remove_resident(pages);
+        self.shared.telemetry.counters.add_resident(cpu::current(), priority, -i64::from(pages));
     }
 
     /// Counts the pages of all spans no more: nobody will touch them.
     pub(crate) fn forget_residents(&self) {
-        for span in (0..self.spans()).map(|number| self.span(number)) {
+        for span in (0..self.table.spans()).map(|number| self.table.span(number)) {
             let pages = i64::from(span.resident());
-            self.shared.counters.add_resident(cpu::current(), span.priority(), -pages);
+            self.shared.telemetry.counters.add_resident(cpu::current(), span.priority(), -pages);
         }
     }
 
     /// Puts a span into the policy's queues if it is in none. Call it after its count of resident pages went up.
     pub(crate) fn queue_span(&self, number: u64) {
-        let span = self.span(number);
+        let span = self.table.span(number);
         if span.claim_queued() {
-            self.count_moved(span.set_owner(std::ptr::from_ref(self).cast(), number, self.priority()));
+            self.count_moved(span.set_owner(std::ptr::from_ref(self).cast(), number, self.advised.priority()));
             debug_assert_eq!(span.owner().1, number);
             self.order().policy.admit(SpanRef::new(span));
         }
@@ -39,7 +39,7 @@ impl Region {
 
     /// Gives a span a priority of its own.
     pub(crate) fn set_span_priority(&self, number: u64, priority: u8) {
-        let span = self.span(number);
+        let span = self.table.span(number);
         self.count_moved(span.set_priority(priority));
         if span.is_touched() {
             self.order().policy.reprioritize(SpanRef::new(span));
@@ -49,8 +49,8 @@ impl Region {
     fn count_moved(&self, Moved { pages, from, to }: Moved) {
         if from != to {
             let core = cpu::current();
-            self.shared.counters.add_resident(core, from, -i64::from(pages));
-            self.shared.counters.add_resident(core, to, i64::from(pages));
+            self.shared.telemetry.counters.add_resident(core, from, -i64::from(pages));
+            self.shared.telemetry.counters.add_resident(core, to, i64::from(pages));
         }
     }
 }

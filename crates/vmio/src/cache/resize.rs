@@ -3,12 +3,11 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
-use crate::cache::fault::FAILED_ROUNDS_MAX;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
-use crate::cache::{Cache, FaultBackend};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::error::{Error, Result};
-use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 /// The capacity shrinks by this many pages at a time: while they are owed nobody gets one, in between everybody does.
@@ -16,7 +15,7 @@ const STEP_PAGES: u32 = 2048;
 
 /// What the capacity is where a smaller one cannot be met.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unmet {
+pub(crate) enum Unmet {
     /// What it was.
     Restored,
     /// The smallest that was met on the way: less memory is better than none.
@@ -28,73 +27,26 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: drop some";
 
-impl Cache {
-    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread is
-    /// stopped meanwhile, and there is never more in memory than the larger of the two capacities allows.
-    ///
-    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: the call returns when the new
-    /// capacity is met (with [`crate::Engine::Managed`] as closely as that engine keeps it). Threads that miss wait longer for
-    /// their pages meanwhile. One change is made at a time; others wait for it.
-    ///
-    /// A journal of atomic mappings keeps what it reserves for commits. In a larger cache more may be dirty than the journal has room
-    /// for, and the commit fails ([`crate::journal::JournalOptions`]).
-    ///
-    /// # Errors
-    ///
-    /// After an error the capacity is what it was.
-    ///
-    /// - [`Error::BadOption`] for less than 6 MiB; a cache with many workers needs more, for their merge buffers.
-    /// - [`Error::NotShrunk`] if pins hold more than three quarters of the new capacity, pages cannot be written, or the new capacity
-    ///   has no room for the floors of the open mappings ([`crate::MappingOptions::floor`]).
-    /// - [`Error::Forked`] in a forked child.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # fn main() -> vmio::Result<()> {
-    /// let cache = vmio::Cache::builder().capacity(64 << 20).build()?;
-    /// cache.resize(32 << 20)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
-        self.resize_or(capacity_bytes, Unmet::Restored)
-    }
-
-    pub(super) fn resize_or(&self, capacity_bytes: u64, unmet: Unmet) -> Result<()> {
-        let pages = self.overhead().capacity_pages(capacity_bytes)?;
-        if !self.generation().is_current() {
-            return Err(Error::Forked);
-        }
-        let resized = match &self.backend {
-            FaultBackend::Workers(core) => core.shared.resize(pages, unmet)?,
-            FaultBackend::Reclaimer(core) => core.reclaimer.resize(pages)?,
-            FaultBackend::Module(core) => core.module.resize(pages)?,
-        };
-        resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
-    }
-}
-
 impl Shared {
     /// The inner error says why the capacity could not be met.
-    fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
+    pub(crate) fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
-        let mut evictor =
-            Evictor::new(DIRECT_PAGES, &self.merge_buffers).map_err(Error::system("reserving memory to evict with"))?;
+        let mut evictor = Evictor::new(DIRECT_PAGES, &self.write_back.merge_buffers)
+            .map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
-        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        if u64::from(pages) < self.least_capacity_pages() {
+        let _one_at_a_time = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if u64::from(pages) < self.eviction.least_capacity_pages() {
             return Ok(Err("the floors of its mappings need more: close one of them"));
         }
-        let mut fallback = self.capacity_pages();
-        while self.capacity_pages() > pages {
+        let mut fallback = self.memory.capacity_pages();
+        while self.memory.capacity_pages() > pages {
             // Those that forbid the last step must not cost what the others would evict.
-            if self.has_too_many_pins_for(pages) {
+            if self.memory.has_too_many_pins_for(pages) {
                 self.set_capacity(fallback);
                 return Ok(Err(TOO_MANY_PINS));
             }
-            let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
+            let step = pages.max(self.memory.capacity_pages().saturating_sub(STEP_PAGES));
             self.set_capacity(step);
             if let Err(why) = self.repay_owed(&mut evictor) {
                 self.set_capacity(fallback);
@@ -113,9 +65,9 @@ impl Shared {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);
         loop {
-            let event = self.freed_event();
-            let owed = self.budget.limit().owed;
-            if self.has_too_many_pins_for(self.capacity_pages()) {
+            let event = self.memory.freed_event();
+            let owed = self.memory.budget.limit().owed;
+            if self.memory.has_too_many_pins_for(self.memory.capacity_pages()) {
                 return Err(TOO_MANY_PINS);
             }
             if owed == 0 {
@@ -125,7 +77,7 @@ impl Shared {
                 (least, since) = (owed, Instant::now());
                 (idle_rounds, failed_rounds) = (0, 0);
             }
-            if let Some(run) = self.write_queue.pop() {
+            if let Some(run) = self.write_back.queue.pop() {
                 run.write(self);
                 continue;
             }
@@ -142,7 +94,7 @@ impl Shared {
             if since.elapsed() > PATIENCE {
                 return Err("the pages that are left are pinned, or their writes do not end");
             }
-            self.wait_for_free(event);
+            self.memory.wait_for_free(event);
         }
     }
 }

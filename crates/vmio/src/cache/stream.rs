@@ -9,7 +9,8 @@ use crossbeam_queue::ArrayQueue;
 use crate::cache::evictor::Evictor;
 use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
 use crate::cache::region::Region;
-use crate::cache::shared::{Gate, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::Gate;
 use crate::cache::tables::TABLE_PAGES;
 use crate::engine::{FaultEngine, Frames};
 use crate::page::sequence::Sequence;
@@ -102,15 +103,15 @@ impl Streams {
 impl Shared {
     /// Reads one requested span.
     pub(crate) fn read_ahead(&self, evictor: &mut Evictor) {
-        let Some(mut frame) = self.streams.frames.pop() else { return };
+        let Some(mut frame) = self.reads.streams.frames.pop() else { return };
         // While this is held no region that has made a request goes away.
-        let gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let gate = self.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.read_requested(&gate, &mut frame, evictor);
         self.put_frame_back(frame);
     }
 
     fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, evictor: &mut Evictor) {
-        let Some(request) = self.streams.requests.pop() else { return };
+        let Some(request) = self.reads.streams.requests.pop() else { return };
         // SAFETY: the eviction gate is held, and a region that is closed forgets its requests under that gate first: it is
         // there.
         let region = unsafe { &*request.region };
@@ -119,14 +120,14 @@ impl Shared {
         }
         self.recycle(gate, region, frame, evictor);
         let core = cpu::current();
-        region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
+        region.load_span(core, request.span, None, frame, |pages| self.memory.budget.take(core, pages).is_some());
     }
 
     /// Takes the huge page of the next span in the policy's order for a region, once the reserve is all that is free; one of the
     /// region's own, once it is at its ceiling.
     fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);
-        if tenant.is_some() || self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
+        if tenant.is_some() || self.memory.budget.free() < self.memory.watermarks().high + SPAN_PAGES as u32 {
             evictor.recycle(self, gate, tenant, frame);
         }
     }
@@ -134,12 +135,12 @@ impl Shared {
     fn put_frame_back(&self, mut frame: HugeFrame) {
         if frame.is_full {
             // SAFETY: the memory is ours alone, and nobody reads it before something is moved there again.
-            let _ = unsafe { self.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
+            let _ = unsafe { self.paging.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
             frame.is_full = false;
-            self.release(SPAN_PAGES as u32, false);
+            self.memory.release(SPAN_PAGES as u32);
         }
         debug_assert!(!frame.is_full, "a frame in the pool is in nobody's budget");
-        let pooled = self.streams.frames.push(frame);
+        let pooled = self.reads.streams.frames.push(frame);
         debug_assert!(pooled.is_ok());
     }
 }
@@ -147,29 +148,29 @@ impl Shared {
 impl Region {
     /// Asks for the spans after one that a scan has reached, but for those that were asked for already.
     pub(super) fn request_read_ahead(&self, span: u64, mut scan: Sequence) {
-        let room = match self.huge_pages {
+        let room = match self.read_ahead.huge_pages {
             HugePages::Always => AHEAD_SPANS_MAX,
-            _ => u64::from(self.shared.capacity_pages()) / SPANS_AHEAD_SHARE,
+            _ => u64::from(self.shared.memory.capacity_pages()) / SPANS_AHEAD_SHARE,
         };
         let room =
             self.tenant.as_ref().map_or(room, |tenant| room.min(u64::from(tenant.pages_max()) / SPANS_AHEAD_SHARE));
-        let until = (span + 1 + scan.spans_ahead().min(room)).min(self.spans());
-        let asked = self.read_ahead_until();
+        let until = (span + 1 + scan.spans_ahead().min(room)).min(self.table.spans());
+        let asked = self.read_ahead.spans_until();
         let from = if (span + 1..=until).contains(&asked) { asked } else { span + 1 };
         if from >= until {
             return;
         }
-        self.set_read_ahead_until(until);
+        self.read_ahead.set_spans_until(until);
         for span in from..until {
             if self.is_to_be_read_whole(span) {
                 // As if the scan had come through it: it will meet the end of what is read, and nothing before.
                 scan = scan.with_span();
-                self.span(span).set_sequence(scan.ending_at(SPAN_PAGES as u64));
-                let _ = self.shared.streams.requests.push(Request { region: self, span });
+                self.table.span(span).set_sequence(scan.ending_at(SPAN_PAGES as u64));
+                let _ = self.shared.reads.streams.requests.push(Request { region: self, span });
             }
         }
-        if self.shared.streams.has_requests() {
-            self.shared.wake_worker(true);
+        if self.shared.reads.streams.has_requests() {
+            self.shared.workers.wake(true);
         }
     }
 
@@ -177,12 +178,12 @@ impl Region {
     /// cannot be done, now or at all, the page is as it was, and so are the others.
     pub(super) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
-        let Some(mut frame) = shared.streams.frames.pop() else { return false };
-        if let Some(mut evictor) = shared.spare_evictors.pop() {
-            let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut frame) = shared.reads.streams.frames.pop() else { return false };
+        if let Some(mut evictor) = shared.eviction.spare_evictors.pop() {
+            let gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
             shared.recycle(&gate, self, &mut frame, &mut evictor);
             drop(gate);
-            let _ = shared.spare_evictors.push(evictor);
+            let _ = shared.eviction.spare_evictors.push(evictor);
         }
         let loaded = self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.take_some(core, pages));
         shared.put_frame_back(frame);
@@ -200,7 +201,7 @@ impl Region {
         take: impl Fn(u32) -> bool,
     ) -> bool {
         let shared = &*self.shared;
-        let absent = (SPAN_PAGES as u32).saturating_sub(self.span(number).resident());
+        let absent = (SPAN_PAGES as u32).saturating_sub(self.table.span(number).resident());
         if self.at_ceiling(absent + TABLE_PAGES).is_some() {
             return false;
         }
@@ -217,35 +218,37 @@ impl Region {
         }
         let read = self.read_span(core, first, frame.memory());
         // SAFETY: all pages of the span are ours, their words say so; the range is attached, and read-only to all.
-        let gone = read && (present == 0 || unsafe { shared.unmapper.zap(self.address(first), SPAN_BYTES) }.is_ok());
+        let gone = read
+            && (present == 0 || unsafe { shared.paging.unmapper.zap(self.table.address(first), SPAN_BYTES) }.is_ok());
         // SAFETY: all pages of the span are ours, their words say so, and the span holds nothing; the range is attached.
-        let installed = gone && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
+        let installed =
+            gone && unsafe { self.frames().install_span(self.table.address(first), frame.memory()) }.is_ok();
         if !installed {
             if !frame.is_full {
                 // SAFETY: the frame's memory is ours alone, nobody reads it before the next read fills it, and no budget counts
                 // what the read has allocated.
-                let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
+                let _ = unsafe { shared.paging.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
             }
             self.unclaim(pages, missed, gone);
-            shared.release(taken + if gone { present } else { 0 }, false);
+            shared.memory.release(taken + if gone { present } else { 0 });
             return false;
         }
         frame.is_full = false;
         self.charge(first, charge);
-        shared.release(has.saturating_sub(due) + present, false);
+        shared.memory.release(has.saturating_sub(due) + present);
         if present > 0 {
-            shared.count(core, Counter::ShootdownsEvict, 1);
+            shared.telemetry.count(core, Counter::ShootdownsEvict, 1);
         }
-        shared.count(
+        shared.telemetry.count(
             core,
             Counter::ReadAheadPages,
             SPAN_PAGES as u64 - u64::from(present) - u64::from(missed.is_some()),
         );
-        shared.count(core, Counter::MovedSpans, 1);
-        self.span(number).set_huge(true);
-        pages.for_each(|page| match self.word(page).load().state() {
+        shared.telemetry.count(core, Counter::MovedSpans, 1);
+        self.table.span(number).set_huge(true);
+        pages.for_each(|page| match self.table.word(page).load().state() {
             // In memory, as it was before, and knows what it knew.
-            State::Evicting => self.word(page).fail_evict(State::Clean),
+            State::Evicting => self.table.word(page).fail_evict(State::Clean),
             _ => self.finish_load(core, page, Loaded::default()),
         });
         true
@@ -254,7 +257,7 @@ impl Region {
     /// Makes all pages of a span ours, the missed one excepted, which is: those that are absent say Loading afterwards, and
     /// those in memory, which are counted, Evicting.
     fn claim_span(&self, number: u64, missed: Option<u64>) -> Option<(Range<u64>, u32)> {
-        let pages = self.pages_of_span(number);
+        let pages = self.table.pages_of_span(number);
         if pages.end - pages.start < SPAN_PAGES as u64 {
             return None;
         }
@@ -264,7 +267,7 @@ impl Region {
                 continue;
             }
             // What is poisoned will hardly have become readable.
-            let word = self.word(page);
+            let word = self.table.word(page);
             let is_worth_it = present < PRESENT_PAGES_MAX && !word.load().is_poisoned();
             if !(is_worth_it && word.begin_evict(Visit::LAST)) {
                 self.unclaim(pages.start..page, missed, false);
@@ -273,7 +276,7 @@ impl Region {
             present += 1;
         }
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the words after.
-        if self.pages_of_span(number) != pages {
+        if self.table.pages_of_span(number) != pages {
             self.unclaim(pages, missed, false);
             return None;
         }
@@ -283,9 +286,9 @@ impl Region {
     /// Ends what [`Self::claim_span`] began: pages are as they were, but those that were in memory may be gone.
     fn unclaim(&self, pages: Range<u64>, missed: Option<u64>, are_gone: bool) {
         for page in pages.filter(|page| Some(*page) != missed) {
-            match self.word(page).load().state() {
+            match self.table.word(page).load().state() {
                 State::Evicting if are_gone => self.finish_evict(page, self.shared.eviction_time()),
-                State::Evicting => self.word(page).fail_evict(State::Clean),
+                State::Evicting => self.table.word(page).fail_evict(State::Clean),
                 State::Loading => self.forget_load(page),
                 _ => {}
             }
@@ -297,18 +300,18 @@ impl Region {
     /// page. Where that fails they are to be unmapped as others are.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
         debug_assert!(!frame.is_full, "it holds another span's memory");
-        let pages = self.pages_of_span(number);
-        let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(Visit::ORDINARY)).count();
+        let pages = self.table.pages_of_span(number);
+        let taken = pages.clone().take_while(|page| self.table.word(*page).begin_evict(Visit::ORDINARY)).count();
         if taken == SPAN_PAGES {
             // SAFETY: all pages of the span are ours, their words say Evicting; the frame is ours, and without memory.
-            let moved = unsafe { self.frames().take_span(self.address(pages.start), &frame.recycled) };
+            let moved = unsafe { self.frames().take_span(self.table.address(pages.start), &frame.recycled) };
             match moved {
                 Ok(()) => frame.is_full = true,
                 Err(_) => {
-                    self.span(number).set_huge(false);
+                    self.table.span(number).set_huge(false);
                     // SAFETY: the frame's memory is ours alone, and nobody reads it before something is moved there again; some
                     // pages of the span may have arrived.
-                    let _ = unsafe { self.shared.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
+                    let _ = unsafe { self.shared.paging.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
                 }
             }
         }

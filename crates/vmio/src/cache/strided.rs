@@ -64,29 +64,29 @@ impl Region {
     /// page has its budget; waits for nobody.
     #[inline(never)]
     pub(super) fn begin_strided(&self, core: usize, page: u64) -> Option<StridedRead<'_>> {
-        let is_single = self.unit.pages() == 1 && !self.shares_addresses;
-        if !is_single || self.backing.direct_reads().is_none() || self.sequence_at(page).has_followed() {
+        let is_single = self.table.unit.pages() == 1 && !self.views.shares_addresses;
+        if !is_single || self.backing.direct_reads().is_none() || self.table.sequence_at(page).has_followed() {
             return None;
         }
-        let knows_thread = self.shared.engine.handles_faults_in_their_threads();
-        let stride = self.strides.missed(if knows_thread { thread::current() } else { 0 }, page)?;
+        let knows_thread = self.shared.paging.engine.handles_faults_in_their_threads();
+        let stride = self.read_ahead.strides.missed(if knows_thread { thread::current() } else { 0 }, page)?;
         let read = self.claim_strided(core, page, stride);
         if read.is_none() {
-            self.strides.keep(stride, page);
+            self.read_ahead.strides.keep(stride, page);
         }
         read
     }
 
     fn claim_strided(&self, core: usize, page: u64, stride: Stride) -> Option<StridedRead<'_>> {
         let file = self.backing.direct_reads()?;
-        let ring = self.shared.strided_reads.rings.pop()?;
-        let buffer = self.shared.page_buffers.acquire(core);
+        let ring = self.shared.reads.strided.rings.pop()?;
+        let buffer = self.shared.reads.page_buffers.acquire(core);
         let mut read = StridedRead { ring, buffer, missed: page, stride: stride.pages, claimed: 0 };
         let mut last = page;
         for steps in 1..=stride.window.min(WINDOW_PAGES_MAX as u64 - 1) as u32 {
-            let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.pages()) else { break };
+            let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.table.pages()) else { break };
             // Pages that are there, or are on their way, are passed over.
-            if self.peek(ahead).state() == State::Absent {
+            if self.table.peek(ahead).state() == State::Absent {
                 if !self.claim_ahead(core, ahead) {
                     break;
                 }
@@ -101,7 +101,7 @@ impl Region {
             }
             last = ahead;
         }
-        self.strides.keep(stride, last);
+        self.read_ahead.strides.keep(stride, last);
         read.ring.submit();
         Some(read)
     }
@@ -120,7 +120,7 @@ impl Region {
             }
         });
         if is_whole {
-            let _ = self.shared.strided_reads.rings.push(ring);
+            let _ = self.shared.reads.strided.rings.push(ring);
         } else {
             // What the kernel has not taken must not be begun by whoever has the ring next; and nothing is freed here.
             std::mem::forget(ring);
@@ -128,6 +128,6 @@ impl Region {
         (1..WINDOW_PAGES_MAX as u32).filter(|steps| failed & 1 << steps != 0).for_each(|steps| {
             self.give_up(page(steps)..page(steps) + 1);
         });
-        self.shared.count(core, Counter::ReadAheadPages, u64::from((claimed & !failed).count_ones()));
+        self.shared.telemetry.count(core, Counter::ReadAheadPages, u64::from((claimed & !failed).count_ones()));
     }
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::cache::region::{Region, SyncGuard};
+use crate::cache::region::Region;
+use crate::cache::region::dirty_tracking::SyncGuard;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::page::word::{Snapshot, State};
@@ -32,22 +33,23 @@ impl Region {
     /// Begins a sync of the whole mapping: pages that become dirty from now on are not part of it.
     pub(crate) fn begin_sync(&self, _lock: &SyncGuard<'_>) -> BegunSync {
         let failures_before = {
-            let mut failures = self.failures();
+            let mut failures = self.dirty.failures();
             failures.first_write = None;
             failures.writes
         };
         // Of a sync that failed, pages of either epoch may be left. Where the kernel notes stores, it does not say when.
-        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.deactivatable().is_some() {
+        let select = match self.dirty.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.deactivatable().is_some()
+        {
             true => Select::All,
-            false => Select::Epoch(self.flip_epoch()),
+            false => Select::Epoch(self.dirty.flip_epoch()),
         };
-        BegunSync { select, failures_before, pages: 0..self.pages(), whole: true, started: Instant::now() }
+        BegunSync { select, failures_before, pages: 0..self.table.pages(), whole: true, started: Instant::now() }
     }
 
     /// Begins a sync of some pages. It does not end the epoch: the pages outside it would be taken for those of the
     /// epoch after.
     pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _lock: &SyncGuard<'_>) -> BegunSync {
-        let mut failures = self.failures();
+        let mut failures = self.dirty.failures();
         failures.first_write = None;
         BegunSync {
             select: Select::All,
@@ -62,15 +64,15 @@ impl Region {
     /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
     /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
     pub(crate) fn finish_sync(&self, begun: BegunSync, _lock: SyncGuard<'_>) -> Result<()> {
-        let _timed = Timed::since(begun.started, &self.shared.counters, Latency::Sync);
-        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let _timed = Timed::since(begun.started, &self.shared.telemetry.counters, Latency::Sync);
+        let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_selected(&mut batch, begun.pages, begun.select);
         batch.clear();
-        self.shared.return_sync_batch(batch);
+        self.shared.write_back.return_sync_batch(batch);
         written.map_err(Error::system("write-protecting dirty pages"))?;
         self.flush_device()?;
         let failure = {
-            let failures = self.failures();
+            let failures = self.dirty.failures();
             debug_assert!(failures.writes >= begun.failures_before);
             let count = failures.writes - begun.failures_before;
             failures.first_write.as_ref().filter(|_| count > 0).map(|(page, source)| (count, *page, copy_of(source)))
@@ -80,7 +82,7 @@ impl Region {
             return Err(Error::Write { backing: self.backing.describe(), offset, failed_pages, source });
         }
         if begun.whole {
-            self.sync_is_incomplete.store(false, Ordering::SeqCst);
+            self.dirty.sync_is_incomplete.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -88,7 +90,7 @@ impl Region {
     /// Syncs the whole mapping, or some pages of it.
     pub(crate) fn sync_pages(&self, part: Option<Range<u64>>) -> Result<()> {
         let _signals = SignalsBlocked::new();
-        let lock = self.lock_sync();
+        let lock = self.dirty.lock_sync();
         let begun = match part {
             Some(pages) => self.begin_sync_of(pages, &lock),
             None => self.begin_sync(&lock),
@@ -98,7 +100,7 @@ impl Region {
 
     /// This many pages of a range could not be written. The caller has signals blocked.
     pub(crate) fn write_error(&self, pages: &Range<u64>, failed_pages: u64) -> Error {
-        let failures = self.failures();
+        let failures = self.dirty.failures();
         // A sync that began since has forgotten why.
         let first = failures.first_write.as_ref();
         let page = first.map(|(page, _)| *page).filter(|page| pages.contains(page)).unwrap_or(pages.start);
@@ -109,16 +111,16 @@ impl Region {
     fn write_selected(&self, batch: &mut WriteBatch, pages: Range<u64>, select: Select) -> io::Result<()> {
         let mut in_flight = Vec::new();
         let mut from = span_of(pages.start);
-        while let Some(number) = self.dirty_spans.next_from(from) {
+        while let Some(number) = self.dirty.spans.next_from(from) {
             if number * SPAN_PAGES as u64 >= pages.end {
                 break;
             }
             from = number + 1;
             // Only a sync clears the mark, before it looks: a page that becomes dirty later sets it again.
-            self.dirty_spans.remove(number);
+            self.dirty.spans.remove(number);
             let written = self.write_span(batch, number, select, &mut in_flight);
-            if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
-                self.dirty_spans.insert(number);
+            if written.is_err() || self.table.pages_of_span(number).any(|page| self.needs_another_look(page)) {
+                self.dirty.spans.insert(number);
             }
             if written.is_err() {
                 // What is in the batch already is in flight.
@@ -131,7 +133,7 @@ impl Region {
         batch.clear();
         // What others had in flight when we came by.
         for page in in_flight {
-            self.word(page).wait_while(Snapshot::in_flight);
+            self.table.word(page).wait_while(Snapshot::in_flight);
         }
         Ok(())
     }
@@ -147,36 +149,36 @@ impl Region {
         // A page that is on its way in or being un-protected may be one of ours in an instant. Its thread may need
         // pages that our batch holds, or the span's lock: neither is kept meanwhile.
         let arriving = |word: Snapshot| matches!(word.state(), State::Loading | State::Upgrading);
-        if self.pages_of_span(number).any(|page| arriving(self.word(page).load())) {
+        if self.table.pages_of_span(number).any(|page| arriving(self.table.word(page).load())) {
             batch.write(&self.shared);
             batch.clear();
-            self.pages_of_span(number).for_each(|page| self.word(page).wait_while(arriving));
+            self.table.pages_of_span(number).for_each(|page| self.table.word(page).wait_while(arriving));
         }
         self.collect_parts(batch, number, select)?;
         // A page that somebody else had in flight, and that was stored to again, can be taken after that write only.
         // Once is enough: a write that begins after this has what the sync wants, and is waited for below.
-        let left = || self.pages_of_span(number).filter(|page| select.wants(self.word(*page).load()));
+        let left = || self.table.pages_of_span(number).filter(|page| select.wants(self.table.word(*page).load()));
         if left().next().is_some() {
             batch.write(&self.shared);
             batch.clear();
-            left().for_each(|page| self.word(page).wait_while(Snapshot::in_flight));
+            left().for_each(|page| self.table.word(page).wait_while(Snapshot::in_flight));
             self.collect_parts(batch, number, select)?;
         }
         // Looked for last: an evictor may have put a page in flight until we had the lock.
-        in_flight.extend(self.pages_of_span(number).filter(|page| self.word(*page).load().in_flight()));
+        in_flight.extend(self.table.pages_of_span(number).filter(|page| self.table.word(*page).load().in_flight()));
         Ok(())
     }
 
     /// Collects a span part by part, writing the batch whenever it has no room for one.
     fn collect_parts(&self, batch: &mut WriteBatch, number: u64, select: Select) -> io::Result<()> {
-        let pages = self.pages_of_span(number);
+        let pages = self.table.pages_of_span(number);
         for start in pages.clone().step_by(PART_PAGES) {
             if batch.room() < PART_PAGES {
                 batch.write(&self.shared);
                 batch.clear();
             }
             let part = start..pages.end.min(start + PART_PAGES as u64);
-            batch.collect(self, part, select, &self.span(number).lock())?;
+            batch.collect(self, part, select, &self.table.span(number).lock())?;
         }
         Ok(())
     }
@@ -184,20 +186,20 @@ impl Region {
     /// Whether the next sync must look at a page: it is dirty or may become so, or an evictor has put it in flight
     /// since this sync looked.
     pub(super) fn needs_another_look(&self, page: u64) -> bool {
-        let word = self.word(page).load();
+        let word = self.table.word(page).load();
         let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
         may_be_dirty || word.in_flight() || self.deactivatable().is_some() && word.is_resident()
     }
 
     /// A failed flush is for good: what the device lost of the writes before it cannot be told.
     fn flush_device(&self) -> Result<()> {
-        let failed_before = self.failures().flush;
+        let failed_before = self.dirty.failures().flush;
         let result = match failed_before {
             Some(kind) => Err(kind.into()),
             None => self.backing.flush(),
         };
         result.map_err(|source| {
-            self.failures().flush.get_or_insert(source.kind());
+            self.dirty.failures().flush.get_or_insert(source.kind());
             Error::Flush { backing: self.backing.describe(), source }
         })
     }

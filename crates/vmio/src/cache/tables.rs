@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::cache::region::Region;
+use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
-use crate::cache::views::Place;
+use crate::cache::shared::memory::KEPT_SHARE;
 use crate::page::views::VIEWS_MAX;
-use crate::page::word::{PageWord, Snapshot};
+use crate::page::word::PageWord;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::unmap::UnmapList;
@@ -25,15 +26,11 @@ const _: () = assert!(BLOCK_SPANS == 2);
 const STEP_SPANS: usize = 64;
 /// A block's page tables at each view, and its words.
 const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
-/// While the tables take less than this share of the cache, a span that has just lost its last page keeps them for a
-/// round: most likely a page comes back before.
-const KEPT_SHARE: u32 = 16;
-
 impl Region {
     /// Pages of the budget that bringing a page in is charged with. The caller is counted in the page's span: only a neighbour that
     /// comes in at the same time can change this.
     pub(crate) fn charge_of(&self, page: u64) -> u32 {
-        if self.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
+        if self.table.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
     }
 
     /// Charges a page, and the tables of its span, with the pages that [`Self::charge_of`] named. The caller has taken them from
@@ -44,14 +41,14 @@ impl Region {
             return;
         }
         let number = span_of(page);
-        if self.span(number).claim_charged() {
+        if self.table.span(number).claim_charged() {
             self.count_tables(TABLE_PAGES);
             // An evictor that finds it empty ends the charge, whatever becomes of the page.
             self.queue_span(number);
         } else {
-            self.shared.release(TABLE_PAGES, false);
+            self.shared.memory.release(TABLE_PAGES);
         }
-        debug_assert!(self.span(number).is_charged(), "the caller is counted in the span");
+        debug_assert!(self.table.span(number).is_charged(), "the caller is counted in the span");
     }
 
     /// Counts pages of the budget that tables take from now on.
@@ -60,14 +57,14 @@ impl Region {
             tenant.add(pages);
         }
         self.table_pages.fetch_add(pages, Ordering::Relaxed);
-        self.shared.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+        self.shared.memory.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
     }
 
     /// The opposite of [`Self::count_tables`].
     pub(super) fn discount_tables(&self, pages: u32) {
         let before = self.table_pages.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "{pages} of {before} pages of tables");
-        let before = self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        let before = self.shared.memory.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
         debug_assert!(before >= u64::from(pages), "{pages} of {before} pages of tables of all");
         if let Some(tenant) = &self.tenant {
             tenant.remove(pages);
@@ -78,22 +75,8 @@ impl Region {
     /// theirs.
     pub(crate) fn is_sparse(&self) -> bool {
         let tables = self.table_pages.load(Ordering::Relaxed);
-        self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
-    }
-
-    /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
-    /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
-    /// replace, with a TLB shootdown.
-    #[inline]
-    pub(crate) fn peek(&self, page: u64) -> Snapshot {
-        if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
-    }
-
-    /// Whether a page is in memory, and not on its way out.
-    #[inline]
-    pub(crate) fn has_page(&self, page: u64) -> bool {
-        let word = self.peek(page);
-        word.is_resident() && !word.is_leaving()
+        self.shared.memory.is_sparse()
+            || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
     }
 
     /// The spans that share their page of words with a span.
@@ -104,7 +87,7 @@ impl Region {
 
     /// Keeps everybody out of a span's block, if no page of it is in memory or on its way in.
     fn close_block(&self, number: u64) -> bool {
-        let [first, second] = Self::block_of(number).map(|number| self.span(number));
+        let [first, second] = Self::block_of(number).map(|number| self.table.span(number));
         if !first.try_close() {
             return false;
         }
@@ -118,13 +101,13 @@ impl Region {
     /// Lists what a closed block's tables and words take, and forgets what the words say.
     fn list_block(&self, number: u64, list: &mut UnmapList) {
         let spans = Self::block_of(number);
-        if !spans.iter().any(|number| self.span(*number).is_charged()) {
+        if !spans.iter().any(|number| self.table.span(*number).is_charged()) {
             return; // Its charge has been ended from its neighbour's side, and its memory has been given back.
         }
         let first = spans[0] * SPAN_PAGES as u64;
         let len = BLOCK_PAGES as usize * PAGE_BYTES;
         for view in self.views_of(spans[0]).union(self.views_of(spans[1])).iter() {
-            let address = self.address_at(Place { view, page: first });
+            let address = self.views.address_at(Place { view, page: first });
             if let Some(frames) = self.deactivatable() {
                 // Should it fail, the page tables stay; nothing else depends on it.
                 let _ = frames.forget_stores(address, len);
@@ -132,16 +115,16 @@ impl Region {
             list.push(address, len);
         }
         // A mark that a page holds garbage on the device saves a read: it stays, and the words with it.
-        if (first..first + BLOCK_PAGES).any(|page| self.word(page).load().is_fresh()) {
+        if (first..first + BLOCK_PAGES).any(|page| self.table.word(page).load().is_fresh()) {
             return;
         }
         for number in spans {
             let mut pages = number * SPAN_PAGES as u64..(number + 1) * SPAN_PAGES as u64;
-            if pages.any(|page| !self.word(page).load().is_untouched()) {
-                self.span(number).forget_touched();
+            if pages.any(|page| !self.table.word(page).load().is_untouched()) {
+                self.table.span(number).forget_touched();
             }
         }
-        let (address, len) = self.words_of(first..first + BLOCK_PAGES);
+        let (address, len) = self.table.words_of(first..first + BLOCK_PAGES);
         list.push(address, len);
     }
 
@@ -149,7 +132,7 @@ impl Region {
     fn open_block(&self, number: u64) -> u32 {
         let mut freed = 0;
         for number in Self::block_of(number) {
-            let span = self.span(number);
+            let span = self.table.span(number);
             if span.clear_charged() {
                 freed += TABLE_PAGES;
             }
@@ -165,7 +148,7 @@ impl Region {
     pub(crate) fn give_tables_back(&self, pages: Range<u64>) {
         let mut empty = EmptySpans::with_capacity(STEP_SPANS);
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
-            let span = self.span(number);
+            let span = self.table.span(number);
             // One that was never queued has no owner yet.
             if span.is_touched() && span.is_charged() && span.resident() == 0 {
                 empty.push(SpanRef::new(span), Held::ByOthers);
@@ -175,13 +158,6 @@ impl Region {
             }
         }
         empty.give_back(&self.shared);
-    }
-}
-
-impl Shared {
-    /// Whether the tables take so much of the cache that empty spans do not keep theirs.
-    fn is_sparse(&self) -> bool {
-        self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages() / KEPT_SHARE)
     }
 }
 
@@ -253,7 +229,7 @@ impl EmptySpans {
         let list = &mut self.list;
         let freed = self.spans.chunks_mut(STEP_SPANS).map(|step| give_back_step(shared, step, list)).sum();
         self.spans.clear();
-        shared.release(freed, false);
+        shared.memory.release(freed);
         freed
     }
 }
@@ -275,8 +251,8 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
     }
     // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. A thread that
     // reads one gets what it was, or that of an untouched page.
-    let shootdowns = unsafe { shared.unmapper.unmap(list) };
-    shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+    let shootdowns = unsafe { shared.paging.unmapper.unmap(list) };
+    shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
     for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
         match empty.block {
             Block::Open => empty.region().0.order().policy.put_back(empty.span),

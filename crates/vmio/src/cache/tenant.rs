@@ -3,26 +3,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
-use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
-use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
-use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction};
 use crate::error::{Error, Result};
 use crate::options::MappingOptions;
 use crate::page::SPAN_PAGES;
 use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
-use crate::telemetry::counters::Counter;
 
 /// A mapping at its ceiling gives up one page in this many of it at a time, so that a TLB shootdown is not for one page.
 const BATCH_SHARE: u32 = 16;
-/// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
-const VISITS_MAX: u32 = 8;
 const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
@@ -98,7 +92,7 @@ impl Tenant {
 
     /// How many pages would be too many if it got this many more.
     #[inline]
-    fn over(&self, more: u32) -> u32 {
+    pub(super) fn over(&self, more: u32) -> u32 {
         self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
     }
 
@@ -165,85 +159,25 @@ fn spare_pages(word: u64, floor: u32) -> u32 {
     held.saturating_sub(floor).saturating_sub(leaving)
 }
 
-impl Region {
-    /// What its spans stand in for evictors.
-    pub(crate) fn order(&self) -> &EvictionOrder {
-        self.tenant.as_ref().map_or(&self.shared.order, |tenant| &tenant.order)
-    }
-
-    /// The tenant, if this many more pages would take it over its ceiling.
-    #[inline]
-    pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
-        self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
-    }
-
-    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
-    #[inline]
-    pub(super) fn make_room(&self, core: usize, more: u32) {
-        if let Some(tenant) = self.at_ceiling(more) {
-            self.shared.evict_from(core, tenant, more);
-        }
-    }
-}
-
 impl Shared {
-    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
-    #[cold]
-    #[inline(never)]
-    fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
-        let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
-        let mut since = Instant::now();
-        while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
-            let event = self.freed_event();
-            let over = tenant.over(more);
-            if over == 0 {
-                return;
-            }
-            if over < least {
-                (least, idle_rounds, failed_rounds) = (over, 0, 0);
-                since = Instant::now();
-            }
-            let Some(mut evictor) = self.spare_evictors.pop() else {
-                self.wait_for_free(event);
-                continue;
-            };
-            self.count(core, Counter::DirectReclaims, 1);
-            let pass = evictor.pass_of(
-                self,
-                tenant,
-                over as usize + tenant.batch_pages(),
-                Goal::after(idle_rounds, failed_rounds, since),
-            );
-            let _ = self.spare_evictors.push(evictor);
-            if pass.freed > 0 {
-                continue;
-            }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if idle_rounds > VISITS_MAX {
-                self.wait_for_free(event);
-            }
-        }
-    }
-
     /// Adds a tenant, whose floor is kept from now on, if the floors of all leave what a cache needs.
     pub(crate) fn add_tenant(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
         // Only who holds it adds to the list, so that the list below is long enough.
-        let _same_capacity = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _same_capacity = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if floor > 0 {
-            let others = self.floor_pages();
-            let limit = floors_max(self.capacity_pages());
+            let others = self.eviction.floor_pages();
+            let limit = floors_max(self.memory.capacity_pages());
             if floor + others > limit {
                 let [floor_bytes, others_bytes, limit_bytes] =
                     [floor, others, limit].map(|pages| pages * PAGE_BYTES as u64);
                 return Err(Error::FloorsTooHigh { floor_bytes, others_bytes, limit_bytes });
             }
         }
-        let count = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner).len();
+        let count = self.eviction.gate.read().unwrap_or_else(PoisonError::into_inner).len();
         let (mut longer, tenant) = (Vec::with_capacity(count + 1), Arc::clone(tenant));
-        let mut tenants = self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.eviction.gate.write().unwrap_or_else(PoisonError::into_inner);
         // A thread that misses a page may wait for the gate, and hold what allocating would wait for.
         longer.append(&mut tenants);
         longer.push(tenant);
@@ -252,21 +186,23 @@ impl Shared {
         drop(longer);
         Ok(())
     }
+}
 
+impl Eviction {
     /// Keeps a tenant's floor no more. Its order is empty, or about to be.
     pub(crate) fn dismiss(&self, tenant: &Arc<Tenant>) {
         let _signals = SignalsBlocked::new();
-        self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
+        self.gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
     }
 
     /// The sum of the floors of all open mappings.
     pub(super) fn floor_pages(&self) -> u64 {
-        let tenants = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         tenants.iter().map(|tenant| u64::from(tenant.bounds.floor)).sum()
     }
 
     /// The least capacity that leaves what a cache needs beside the floors.
-    pub(super) fn least_capacity_pages(&self) -> u64 {
+    pub(crate) fn least_capacity_pages(&self) -> u64 {
         least_capacity(self.floor_pages())
     }
 }

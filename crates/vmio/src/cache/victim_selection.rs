@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
@@ -31,17 +30,17 @@ impl<'a> Source<'a> {
     /// The mappings without floor and ceiling.
     fn commons(shared: &'a Shared, tenants: &[Arc<Tenant>]) -> Self {
         let pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
-        Self::of(shared, &shared.order, pages, usize::MAX, 0)
+        Self::of(shared, &shared.eviction.order, pages, usize::MAX, 0)
     }
 
     /// A tenant, of which this many pages may go.
     pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
-        Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.evicted_pages())
+        Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.eviction.evicted_pages())
     }
 
     /// An order that this many pages stand in, as many as the cache has at most.
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
-        let pages = pages.min(shared.capacity_pages());
+        let pages = pages.min(shared.memory.capacity_pages());
         let inactive_pages_max = pages / order.policy.inactive_share();
         Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
     }
@@ -118,7 +117,8 @@ impl Shared {
     /// Pages that the mappings without floor and ceiling hold, or could have: all that is neither free nor a tenant's.
     fn commons_pages(&self, tenants: &[Arc<Tenant>]) -> u32 {
         let of_tenants = tenants.iter().map(|tenant| u64::from(tenant.pages())).sum::<u64>();
-        u64::from(self.capacity_pages().saturating_sub(self.budget.free())).saturating_sub(of_tenants) as u32
+        u64::from(self.memory.capacity_pages().saturating_sub(self.memory.budget.free())).saturating_sub(of_tenants)
+            as u32
     }
 
     /// Selects the mapping that gives pages up next: among those whose next span has the highest priority, each as often as it
@@ -130,13 +130,12 @@ impl Shared {
                 let spare = tenant.spare_pages();
                 (if spare > 0 { tenant.order.policy.top() } else { None }, u64::from(spare))
             }
-            None => (self.order.policy.top(), u64::from(self.commons_pages(tenants).max(1))),
+            None => (self.eviction.order.policy.top(), u64::from(self.commons_pages(tenants).max(1))),
         };
         let top = (0..=commons).filter_map(|number| candidate(number).0).max();
         let weight = |number: usize| Some(candidate(number)).filter(|(of, _)| *of == top).map_or(0, |(_, pages)| pages);
         let total: u64 = (0..=commons).map(weight).sum();
-        let selection =
-            self.selections.fetch_add(1, Ordering::Relaxed).wrapping_mul(SELECTION_STEP) & u64::from(u32::MAX);
+        let selection = self.eviction.next_selection().wrapping_mul(SELECTION_STEP) & u64::from(u32::MAX);
         let mut at = ((u128::from(selection) * u128::from(total)) >> 32) as u64;
         for number in 0..commons {
             let pages = weight(number);

@@ -32,7 +32,10 @@ impl Region {
         list: &mut UnmapList,
     ) -> Unmapped {
         let mut ours = PageSet::default();
-        pages.filter(|page| self.word(*page).begin_evict(Visit::LAST)).take(limit).for_each(|page| ours.insert(page));
+        pages
+            .filter(|page| self.table.word(*page).begin_evict(Visit::LAST))
+            .take(limit)
+            .for_each(|page| ours.insert(page));
         self.unmap_together(&ours, span, list, |word| word.fail_evict(State::Clean))
     }
 
@@ -47,19 +50,19 @@ impl Region {
     ) -> Unmapped {
         let mut unmapped = Unmapped::default();
         let Some((first, last)) = ours.bounds(span) else { return unmapped };
-        let gaps = self.claim_gaps(ours, first..last);
+        let gaps = self.table.claim_gaps(ours, first..last);
         list.clear();
         runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page))
             .filter(|run| run.clone().any(|page| ours.contains(page)))
             .flatten()
-            .for_each(|page| list.push_page(self.address(page)));
+            .for_each(|page| list.push_page(self.table.address(page)));
         // SAFETY: every listed page belongs to us, its word says Evicting.
         unmapped.shootdowns = unsafe { self.frames().unmap(list) };
         let now = self.shared.eviction_time();
-        self.release_gaps(&gaps, first..last);
+        self.table.release_gaps(&gaps, first..last);
         for page in first..=last {
-            if ours.contains(page) && list.has_failed(self.address(page)) {
-                undo(self.word(page));
+            if ours.contains(page) && list.has_failed(self.table.address(page)) {
+                undo(self.table.word(page));
                 unmapped.failed += 1;
             } else if ours.contains(page) {
                 self.finish_evict(page, now);
@@ -67,35 +70,6 @@ impl Region {
             }
         }
         unmapped
-    }
-
-    /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
-    pub(super) fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
-        let mut gaps = PageSet::default();
-        pages
-            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
-            .for_each(|page| gaps.insert(page));
-        gaps
-    }
-
-    /// Lets them go. Before the last page that is ours: a span without pages may lose its words.
-    pub(super) fn release_gaps(&self, gaps: &PageSet, pages: Range<u64>) {
-        pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_absent());
-    }
-
-    /// Makes the pages of a range ours if all of them are absent.
-    pub(crate) fn claim_gap(&self, gap: Range<u64>) -> bool {
-        let claimed = gap.clone().take_while(|page| self.word(*page).claim_absent()).count() as u64;
-        let whole = claimed == gap.end - gap.start;
-        if !whole {
-            self.release_gap(gap.start..gap.start + claimed);
-        }
-        whole
-    }
-
-    /// Lets a range go that [`Self::claim_gap`] has claimed.
-    pub(crate) fn release_gap(&self, gap: Range<u64>) {
-        gap.for_each(|page| self.word(page).release_absent());
     }
 }
 

@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after [`Shared::stop`].
 pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<OwnThread> {
-    let evictor = Evictor::new(BATCH_PAGES, &shared.merge_buffers)?;
+    let evictor = Evictor::new(BATCH_PAGES, &shared.write_back.merge_buffers)?;
     thread::spawn(format!("vmio-worker-{number}"), move || {
         // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker
         // of the same weight would take a core from them for a scheduler's tick each time.
@@ -39,21 +39,21 @@ impl Worker {
     fn run(&mut self) {
         loop {
             // First the event: whatever is said after this ends the sleep below.
-            let event = self.shared.work_event();
-            if self.shared.is_stopping() {
+            let event = self.shared.workers.work_event();
+            if self.shared.workers.is_stopping() {
                 return;
             }
-            if let Some(run) = self.shared.write_queue.pop() {
+            if let Some(run) = self.shared.write_back.queue.pop() {
                 run.write(&self.shared);
-            } else if self.shared.budget.free() < self.shared.watermarks().low {
+            } else if self.shared.memory.budget.free() < self.shared.memory.watermarks().low {
                 self.refill_reserve();
-            } else if self.shared.streams.has_requests() {
+            } else if self.shared.reads.streams.has_requests() {
                 self.shared.read_ahead(&mut self.evictor);
-            } else if self.shared.dirty_pages() > self.shared.watermarks().dirty {
+            } else if self.shared.has_too_many_dirty() {
                 self.clean_when_quiet(event);
             } else {
                 self.back_off = BACK_OFF.0;
-                self.shared.sleep(event, None);
+                self.shared.workers.sleep(event, None);
             }
         }
     }
@@ -62,12 +62,13 @@ impl Worker {
     /// disturb the program's threads less often than many short ones.
     fn refill_reserve(&mut self) {
         let mut goal = Goal::EVICT;
-        while !self.shared.is_stopping() {
-            let free = self.shared.budget.free();
-            if free >= self.shared.watermarks().high {
+        while !self.shared.workers.is_stopping() {
+            let free = self.shared.memory.budget.free();
+            if free >= self.shared.memory.watermarks().high {
                 return;
             }
-            let short = self.shared.watermarks().high.saturating_sub(free) + self.shared.budget.limit().owed;
+            let short =
+                self.shared.memory.watermarks().high.saturating_sub(free) + self.shared.memory.budget.limit().owed;
             let wanted = (short as usize).min(PASS_PAGES);
             let pass = self.evictor.pass(&self.shared, wanted, goal);
             tracing::trace!(pass.freed, pass.written, pass.failed, "evicted");
@@ -83,15 +84,15 @@ impl Worker {
     /// Eviction writes dirty pages anyway, and to write a page that stays resident makes the next store to it trap.
     /// So this is for times when nothing is evicted, nor about to be because the cache is filling up.
     fn clean_when_quiet(&mut self, event: u32) {
-        let (evicted, free) = (self.shared.evicted_pages(), self.shared.budget.free());
+        let (evicted, free) = (self.shared.eviction.evicted_pages(), self.shared.memory.budget.free());
         let began = Instant::now();
-        self.shared.sleep(event, Some(QUIET));
-        let filled = free.saturating_sub(self.shared.budget.free());
+        self.shared.workers.sleep(event, Some(QUIET));
+        let filled = free.saturating_sub(self.shared.memory.budget.free());
         let woken = began.elapsed() < QUIET;
-        if woken || self.shared.evicted_pages() != evicted || filled > self.shared.watermarks().help {
+        if woken || self.shared.eviction.evicted_pages() != evicted || filled > self.shared.memory.watermarks().help {
             return;
         }
-        while self.shared.dirty_pages() > self.shared.watermarks().dirty && !self.shared.is_stopping() {
+        while self.shared.has_too_many_dirty() && !self.shared.workers.is_stopping() {
             let pass = self.evictor.pass(&self.shared, PASS_PAGES, Goal::Clean);
             tracing::trace!(pass.written, pass.failed, "wrote back");
             if pass.written == 0 {
@@ -103,8 +104,8 @@ impl Worker {
 
     /// Nothing could be gained: everything is pinned, busy, or cannot be written.
     fn wait_after(&mut self, pass: Pass) {
-        let event = self.shared.work_event();
-        self.shared.sleep(event, Some(self.back_off));
+        let event = self.shared.workers.work_event();
+        self.shared.workers.sleep(event, Some(self.back_off));
         if pass.failed > 0 {
             self.back_off = (self.back_off * 2).min(BACK_OFF.1);
         }

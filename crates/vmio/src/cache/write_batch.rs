@@ -12,8 +12,8 @@ use std::time::Instant;
 use crate::backing::Access;
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
+use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
-use crate::cache::views::Place;
 use crate::engine::DeactivatableFrames;
 use crate::page::span::SpanGuard;
 use crate::page::visit::Visit;
@@ -198,7 +198,7 @@ impl WriteBatch {
         select: Select,
         held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
-        let pages = region.pages_left_of(pages, held);
+        let pages = region.table.pages_left_of(pages, held);
         if let Some(frames) = region.deactivatable() {
             return self.collect_tracked(region, frames, pages, select);
         }
@@ -219,9 +219,9 @@ impl WriteBatch {
         if let Err(error) = protected {
             for added in self.pages.drain(start..) {
                 if added.pinned {
-                    region.word(added.page).finish_write(None);
+                    region.table.word(added.page).finish_write(None);
                 } else {
-                    region.word(added.page).fail_protect();
+                    region.table.word(added.page).fail_protect();
                 }
             }
             // Not before the commit finds them as they were; nor later, since nothing keeps the region for a batch without pages.
@@ -241,8 +241,8 @@ impl WriteBatch {
         }
         let added = &self.pages[start..];
         let cleaned = added.iter().filter(|added| !added.pinned).count();
-        region.span(span).remove_dirty(cleaned as u32);
-        region.shared.remove_dirty(cleaned);
+        region.table.span(span).remove_dirty(cleaned as u32);
+        region.shared.write_back.remove_dirty(cleaned);
         Ok(added.len())
     }
 
@@ -254,11 +254,11 @@ impl WriteBatch {
         let last = protected.next_back().unwrap_or(first);
         let mut from = first;
         for page in first..=last + 1 {
-            if page > last || region.word(page).load().is_pinned_for_writing() {
+            if page > last || region.table.word(page).load().is_pinned_for_writing() {
                 if page > from {
                     let len = (page - from) as usize * PAGE_BYTES;
-                    region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-                    region.shared.frames.protect(region.address(from), len)?;
+                    region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+                    region.shared.paging.frames.protect(region.table.address(from), len)?;
                 }
                 from = page + 1;
             }
@@ -280,7 +280,7 @@ impl WriteBatch {
         let takes_active = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
         let asked = if takes_active { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
-            let word = region.word(page);
+            let word = region.table.word(page);
             let was_stored = takes_active && self.stored.contains((page - pages.start) as usize);
             let takes = asked.is_ok() && self.room() > 0 && (takes_active || word.load().is_inactive());
             match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
@@ -299,8 +299,8 @@ impl WriteBatch {
         let len = (pages.end - pages.start) as usize * PAGE_BYTES;
         self.stored.clear();
         for view in region.views_of(span_of(pages.start)).iter() {
-            region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-            let address = region.address_at(Place { view, page: pages.start });
+            region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            let address = region.views.address_at(Place { view, page: pages.start });
             frames.stored_and_protect(address, len, &mut self.stored)?;
         }
         Ok(())
@@ -314,12 +314,12 @@ impl WriteBatch {
             let run = self.pages[slot..].iter().zip(first..).take_while(|(added, page)| added.page == *page).count();
             // SAFETY: the slots are ours alone until a run made of them is queued.
             let target = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), run * PAGE_BYTES) };
-            if let Err(error) = frames.read(region.address(first), target) {
+            if let Err(error) = frames.read(region.table.address(first), target) {
                 for left in self.pages.drain(slot..) {
                     match left.pinned {
-                        true => _ = region.word(left.page).finish_write(None),
+                        true => _ = region.table.word(left.page).finish_write(None),
                         false => {
-                            region.word(left.page).fail_copy();
+                            region.table.word(left.page).fail_copy();
                             region.count_dirty(left.page);
                         }
                     }
@@ -333,12 +333,12 @@ impl WriteBatch {
     }
 
     fn copy(&mut self, region: &Region, slot: usize) {
-        debug_assert!(region.word(self.pages[slot].page).load().is_resident());
+        debug_assert!(region.table.word(self.pages[slot].page).load().is_resident());
         // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
         // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
         // then torn, and the page is written again after the pin ends, since it stays Dirty.
         unsafe {
-            let source = region.address(self.pages[slot].page) as *const u8;
+            let source = region.table.address(self.pages[slot].page) as *const u8;
             ptr::copy_nonoverlapping(source, self.buffer.slot(slot), PAGE_BYTES);
         }
         self.finish_copy(region, slot);
@@ -350,9 +350,9 @@ impl WriteBatch {
         // SAFETY: the slot is ours alone until a run made of it is queued, and a page long.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
-        region.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));
+        region.dirty.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));
         if !added.pinned {
-            region.word(added.page).finish_protect();
+            region.table.word(added.page).finish_protect();
         }
     }
 
@@ -376,17 +376,17 @@ impl WriteBatch {
             for part in run.chunks(RUN_PAGES_MAX) {
                 let run = WriteRun { pages: part, data: self.buffer.slot(slot), progress: &raw const *self.progress };
                 slot += part.len();
-                if let Err(run) = shared.write_queue.push(run) {
+                if let Err(run) = shared.write_back.queue.push(run) {
                     run.write(shared);
                 }
             }
         }
-        if count > 1 && shared.writes_are_slow() {
-            (1..count.min(shared.workers as usize)).for_each(|_| shared.wake_worker(true));
+        if count > 1 && shared.workers.writes_are_slow() {
+            (1..count.min(shared.workers.count as usize)).for_each(|_| shared.workers.wake(true));
         }
         let unfinished = &self.progress.unfinished;
         while unfinished.load(Ordering::SeqCst) > 0 {
-            match shared.write_queue.pop() {
+            match shared.write_back.queue.pop() {
                 Some(run) => run.write(shared),
                 None => {
                     let left = unfinished.load(Ordering::SeqCst);
@@ -412,30 +412,10 @@ impl WriteBatch {
     }
 }
 
-impl Region {
-    /// Makes the copy of a page what the device is to get.
-    pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
-        self.clear_behind_end(page, copy);
-        if let Some(verifier) = &self.verifier {
-            let _verifier_may_panic = AbortOnUnwind::new();
-            verifier.seal(page * PAGE_BYTES as u64, copy);
-        }
-    }
-
-    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
-    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
-    pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
-        let offset = page * PAGE_BYTES as u64;
-        if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
-            tail.fill(0);
-        }
-    }
-}
-
 /// Makes a selected page ours to copy; true if it is a pinned one, which stays as it is. A page that somebody else has
 /// in flight is left out, wanted or not.
 fn begin_write(region: &Region, page: u64, select: Select, destination: Destination) -> Option<bool> {
-    let word = region.word(page);
+    let word = region.table.word(page);
     let only_epoch = destination.epoch().or(select.epoch());
     loop {
         let begun = match select {
@@ -461,13 +441,13 @@ fn begin_write(region: &Region, page: u64, select: Select, destination: Destinat
 
 /// The same over frames whose stores the kernel notes.
 fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: bool) -> Option<bool> {
-    let word = region.word(page);
+    let word = region.table.word(page);
     loop {
         let seen = match word.begin_write_tracked(was_stored) {
             Ok(before) => {
                 if before.state() == State::Dirty {
-                    region.span(span_of(page)).remove_dirty(1);
-                    region.shared.remove_dirty(1);
+                    region.table.span(span_of(page)).remove_dirty(1);
+                    region.shared.write_back.remove_dirty(1);
                 }
                 return Some(false);
             }
@@ -498,7 +478,7 @@ impl WriteRun {
         let started = Instant::now();
         let core = cpu::current();
         let offset = pages[0].page * PAGE_BYTES as u64;
-        let mapping = region.address(0);
+        let mapping = region.table.address(0);
         probes::write_begin(mapping, offset, data.len());
         let settle = |page, error| {
             if !region.settle_write(page, error, destination) {
@@ -518,8 +498,8 @@ impl WriteRun {
         }
         probes::write_end(mapping, offset, data.len());
         shared.note_write(started.elapsed().as_nanos() as u64);
-        shared.count(core, Counter::Writes, 1);
-        shared.count(core, Counter::WrittenBytes, data.len() as u64);
+        shared.telemetry.count(core, Counter::Writes, 1);
+        shared.telemetry.count(core, Counter::WrittenBytes, data.len() as u64);
         // The last access to what the batch owns: at zero it may be reused.
         if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
             futex::wake_all(&progress.unfinished);
@@ -560,9 +540,9 @@ mod tests {
             )
         };
         assert_eq!(other, map.as_mut_ptr().cast());
-        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
-        assert!(batch.collect(region, 0..1, Select::Available, &region.span(0).lock()).is_err());
-        assert!(batch.pages().is_empty() && region.word(0).load().needs_write());
+        let mut batch = WriteBatch::new(1, &region.shared.write_back.merge_buffers).unwrap();
+        assert!(batch.collect(region, 0..1, Select::Available, &region.table.span(0).lock()).is_err());
+        assert!(batch.pages().is_empty() && region.table.word(0).load().needs_write());
         assert!(batch.tickets.is_empty(), "it has a ticket for no page");
         // What is not protected cannot be committed either; but it does not hang.
         assert!(map.commit().is_err());

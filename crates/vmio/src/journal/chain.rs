@@ -3,7 +3,8 @@
 use std::io;
 
 use crate::journal::delta::{Delta, deltas};
-use crate::journal::format::{Page, Place, RECORD_FRONT_BYTES, RecordHead, RecordKind};
+use crate::journal::format::{Page, RECORD_FRONT_BYTES, RecordHead, RecordKind};
+use crate::journal::place::Place;
 use crate::journal::ring::Ring;
 use crate::journal::version::{CHAIN_MAX, Version};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
 use crate::journal::failed_at;
-use crate::journal::format::Place;
+use crate::journal::place::Place;
 use crate::journal::replay::replay;
 use crate::journal::scan::{RecordPages, Scan};
 use crate::journal::version::Version;

@@ -3,7 +3,7 @@
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::journal::format::Place;
+use crate::journal::place::Place;
 use crate::journal::version::{CHAIN_MAX, Version};
 use crate::sys::PAGE_BYTES;
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, MutexGuard};
 use crate::error::Result;
 use crate::journal::core::{Core, Joined};
 use crate::journal::delta::{self, DELTA_BYTES_MAX};
-use crate::journal::format::{CommittedFile, Page, Place, RECORD_FRONT_BYTES, RecordHead, RecordKind, Uuid};
+use crate::journal::format::{CommittedFile, Page, RECORD_FRONT_BYTES, RecordHead, RecordKind, Uuid};
+use crate::journal::place::Place;
 use crate::journal::version::Version;
 use crate::sys::PAGE_BYTES;
 

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::backing::Identity;
 use crate::journal::delta::{Delta, deltas};
+use crate::journal::place::{FILE_PAGES_MAX, Place};
 use crate::sys::PAGE_BYTES;
 
 /// The version of the format that is written.
@@ -23,8 +24,6 @@ pub(crate) const FILES_MAX: usize = (HEADER_BYTES - PAGE_BYTES) / size_of::<File
 pub(crate) const PATH_BYTES_MAX: usize = 960;
 /// Page images of one record.
 pub(crate) const RECORD_PAGES_MAX: usize = (PAGE_BYTES - size_of::<RecordFields>()) / size_of::<PageRow>();
-/// Pages of a file: their numbers have 48 bits.
-pub(crate) const FILE_PAGES_MAX: u64 = 1 << 48;
 
 const HEADER_MAGIC: [u8; 8] = *b"vmiojrnl";
 const RECORD_MAGIC: [u8; 4] = *b"vmjr";
@@ -327,24 +326,6 @@ pub(crate) struct RecordHead {
     pub(crate) durable: u64,
     /// Pages that follow the first one.
     pub(crate) pages: u32,
-}
-
-/// A page of a file, as a record names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) file: u32,
-    pub(crate) page: u64,
-}
-
-impl Place {
-    /// As records have it: file and page in one number.
-    pub(crate) fn number(self) -> u64 {
-        u64::from(self.file) << FILE_PAGES_MAX.ilog2() | self.page
-    }
-
-    pub(crate) fn of_number(number: u64) -> Self {
-        Place { file: (number >> FILE_PAGES_MAX.ilog2()) as u32, page: number & (FILE_PAGES_MAX - 1) }
-    }
 }
 
 /// Pages of a file, wherever they lie in it.

@@ -19,6 +19,7 @@ mod inspect;
 mod journaled_backing;
 mod log;
 mod participant;
+mod place;
 mod record_buffers;
 mod recovery;
 mod replay;

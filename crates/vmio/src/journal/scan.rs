@@ -5,7 +5,8 @@ use std::io;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::journal::format::{CommittedFile, Header, Page, Place, RecordHead, RecordKind, RecordPage};
+use crate::journal::format::{CommittedFile, Header, Page, RecordHead, RecordKind, RecordPage};
+use crate::journal::place::Place;
 use crate::journal::ring::Ring;
 use crate::journal::version::Version;
 

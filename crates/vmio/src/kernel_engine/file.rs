@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backing::{Access, Backing};
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
@@ -18,8 +17,10 @@ use crate::kernel_engine::view::KernelView;
 use crate::mapped_file::file_end;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
-use crate::mapped_file::{Advice, SyncHandle, Usage};
-use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
+use crate::mapped_file::{
+    GUESSED_SHARE, HeldPages, MappedFile, OpenedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
+};
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
@@ -35,14 +36,10 @@ pub(crate) struct KernelFile {
 
 impl KernelFile {
     /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
-    pub(crate) fn open(
-        cache: &Cache,
-        core: &Arc<KernelCore>,
-        backing: Box<dyn Backing>,
-        options: MappingOptions,
-    ) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<KernelCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.module.generation());
         let start = |backing, options| OpenKernel::start(core, backing, options);
-        Ok(KernelFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(KernelFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     /// Syncs and, if this is the last handle, unmaps.
@@ -172,16 +169,8 @@ impl MappedFile for KernelFile {
         self.region().len()
     }
 
-    fn access(&self) -> Access {
-        self.region().access
-    }
-
-    fn describe(&self) -> String {
-        self.region().backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(crate) use file::KernelFile;
 pub(crate) use module::Module;
 
-use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
+use crate::elastic::Follower;
 use crate::error::Result;
 use crate::sys::fork::Generation;
 

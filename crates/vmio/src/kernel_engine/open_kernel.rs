@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
+use crate::mapped_file::CacheIdentity;
 use crate::mapped_file::opened::OpenRegion;
 use crate::options::MappingOptions;
 use crate::sys::fork::Generation;
@@ -49,8 +49,8 @@ impl OpenRegion for OpenKernel {
         self.core.module.generation()
     }
 
-    fn belongs_to(&self, cache: &Cache) -> bool {
-        cache.is_of_kernel(&self.core)
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
+        cache.is_of(&self.core)
     }
 
     fn sync(&self) -> Result<()> {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing};
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::ManagedCore;
@@ -19,8 +18,10 @@ use crate::managed::region::ManagedRegion;
 use crate::mapped_file::file_end;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
-use crate::mapped_file::{Advice, SyncHandle, Usage};
-use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
+use crate::mapped_file::{
+    GUESSED_SHARE, HeldPages, MappedFile, OpenedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
+};
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
 use crate::sys::{PAGE_BYTES, page_cache};
@@ -36,26 +37,22 @@ pub(crate) struct ManagedFile {
 
 impl ManagedFile {
     /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
-    pub(crate) fn open(
-        cache: &Cache,
-        core: &Arc<ManagedCore>,
-        backing: Box<dyn Backing>,
-        options: MappingOptions,
-    ) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<ManagedCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.reclaimer.generation());
         let start = |backing, options| OpenManaged::start(core, backing, options, None);
-        Ok(ManagedFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(ManagedFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     /// The same of a file that this process has mapped already, as the child of another.
     pub(crate) fn adopt(
-        cache: &Cache,
         core: &Arc<ManagedCore>,
         backing: Box<dyn Backing>,
         options: MappingOptions,
         present: FileMap,
     ) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.reclaimer.generation());
         let start = |backing, options| OpenManaged::start(core, backing, options, Some(present));
-        Ok(ManagedFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(ManagedFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     /// Syncs and, if this is the last handle, unmaps.
@@ -115,16 +112,8 @@ impl MappedFile for ManagedFile {
         self.region().len()
     }
 
-    fn access(&self) -> Access {
-        self.region().access
-    }
-
-    fn describe(&self) -> String {
-        self.region().backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 pub(crate) use file::ManagedFile;
 pub(crate) use reclaimer::{Limits, Reclaimer};
 
-use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
+use crate::elastic::Follower;
 use crate::managed::family::Family;
 use crate::sys::fork::Generation;
 use crate::sys::hold;

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
 use crate::managed::region::ManagedRegion;
+use crate::mapped_file::CacheIdentity;
 use crate::mapped_file::opened::OpenRegion;
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
@@ -63,8 +63,8 @@ impl OpenRegion for OpenManaged {
         self.core.reclaimer.generation()
     }
 
-    fn belongs_to(&self, cache: &Cache) -> bool {
-        cache.is_of_reclaimer(&self.core)
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
+        cache.is_of(&self.core)
     }
 
     fn sync(&self) -> Result<()> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::backing::Access;
 use crate::cache::resize::PATIENCE;
-use crate::cache::shared::share;
+use crate::cache::shared::memory::share;
 use crate::elastic::MemoryCgroups;
 use crate::error::Error;
 use crate::managed::ahead::Reader;

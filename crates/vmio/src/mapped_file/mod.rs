@@ -1,6 +1,7 @@
 //! What an engine does for a [`crate::Mapping`]: the seam between what the user holds and who serves it.
 
 mod advice;
+mod cache_identity;
 pub(crate) mod file_end;
 pub(crate) mod open_files;
 pub(crate) mod opened;
@@ -12,11 +13,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use advice::Advice;
+pub(crate) use cache_identity::CacheIdentity;
 pub use sync_handle::SyncHandle;
 pub use usage::Usage;
 
 use crate::backing::Access;
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
@@ -35,10 +36,16 @@ pub(crate) trait MappedFile: Send + Sync {
     fn base(&self) -> *mut u8;
     /// Length in bytes.
     fn len(&self) -> u64;
+    /// What all handles to the file share.
+    fn opened(&self) -> &dyn OpenedFile;
     /// Whether stores are allowed.
-    fn access(&self) -> Access;
+    fn access(&self) -> Access {
+        self.opened().access()
+    }
     /// What it is, for messages.
-    fn describe(&self) -> String;
+    fn describe(&self) -> String {
+        self.opened().describe()
+    }
     /// Refuses what only a mapping for stores may do.
     fn check_writable(&self) -> Result<()> {
         match self.access() {
@@ -47,7 +54,9 @@ pub(crate) trait MappedFile: Send + Sync {
         }
     }
     /// Refuses to go on in a forked child.
-    fn check_not_forked(&self) -> Result<()>;
+    fn check_not_forked(&self) -> Result<()> {
+        self.opened().check_not_forked()
+    }
     /// See [`crate::Mapping::read_at`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     /// See [`crate::Mapping::write_at`].
@@ -95,9 +104,13 @@ pub(crate) trait ViewAddresses: Send + Sync {
 /// What the handles to one file share; see [`crate::mapped_file::open_files`].
 pub(crate) trait OpenedFile: Any + Send + Sync {
     /// Whether it was opened through that cache.
-    fn belongs_to(&self, cache: &Cache) -> bool;
+    fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+    /// Refuses to go on in a forked child.
+    fn check_not_forked(&self) -> Result<()>;
     /// Whether it goes with what is asked for: commits to that journal.
     fn commits_to(&self, journal: Option<&Journal>) -> bool;
 }

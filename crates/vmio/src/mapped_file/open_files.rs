@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backing::{Access, Backing, Identity, Locking};
-use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::mapped_file::OpenedFile;
 use crate::mapped_file::opened::{OpenRegion, Opened};
+use crate::mapped_file::{CacheIdentity, OpenedFile};
 use crate::options::MappingOptions;
 use crate::sys::fork::{Generation, PerProcess};
 
@@ -48,13 +47,13 @@ impl Drop for Entry {
 /// What the process has open of the file behind a backing, through this cache, or through none; else what `start` makes of it, once other
 /// processes are kept off.
 pub(crate) fn open<R: OpenRegion>(
-    cache: Option<&Cache>,
+    cache: Option<CacheIdentity>,
     backing: Box<dyn Backing>,
     options: MappingOptions,
     start: impl FnOnce(Box<dyn Backing>, MappingOptions) -> Result<R>,
 ) -> Result<Arc<Opened<R>>> {
     let generation = match cache {
-        Some(cache) => cache.generation(),
+        Some(cache) => cache.generation,
         None => Generation::of_this_process().map_err(Error::system("noting the process"))?,
     };
     // The entry would stay in a forked child for good.
@@ -95,7 +94,7 @@ pub(crate) fn open<R: OpenRegion>(
 /// Another handle to a file that is open, if it is open in the way that is wanted.
 fn share<R: OpenRegion>(
     opened: Arc<dyn OpenedFile>,
-    cache: Option<&Cache>,
+    cache: Option<CacheIdentity>,
     backing: &dyn Backing,
     options: &MappingOptions,
 ) -> Result<Arc<Opened<R>>> {
@@ -211,7 +210,7 @@ mod tests {
             self.generation
         }
 
-        fn belongs_to(&self, _cache: &Cache) -> bool {
+        fn belongs_to(&self, _cache: CacheIdentity) -> bool {
             true
         }
 

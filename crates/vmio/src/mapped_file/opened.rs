@@ -4,11 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
-use crate::mapped_file::OpenedFile;
 use crate::mapped_file::open_files::Entry;
+use crate::mapped_file::{CacheIdentity, OpenedFile};
 use crate::sys::fork::Generation;
 
 /// What an engine keeps of a file that is mapped.
@@ -22,7 +21,7 @@ pub(crate) trait OpenRegion: Send + Sync + 'static {
     /// The process that opened it.
     fn generation(&self) -> Generation;
     /// Whether it was opened through that cache.
-    fn belongs_to(&self, cache: &Cache) -> bool;
+    fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// The file as its journal knows it, if changes reach it by commits only.
     fn journaled(&self) -> Option<&JournaledBacking> {
         None
@@ -47,11 +46,6 @@ impl<R: OpenRegion> Opened<R> {
     /// Takes a region over whose file is locked.
     pub(crate) fn new(region: R, entry: Option<Entry>) -> Self {
         Opened { region, closed: false, _entry: entry }
-    }
-
-    /// Refuses to go on in a forked child.
-    pub(crate) fn check_not_forked(&self) -> Result<()> {
-        if self.region.generation().is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Gives a handle up: syncs and, if it is the last one, unmaps.
@@ -91,12 +85,20 @@ impl<R: OpenRegion> Deref for Opened<R> {
 }
 
 impl<R: OpenRegion> OpenedFile for Opened<R> {
-    fn belongs_to(&self, cache: &Cache) -> bool {
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
         self.region.belongs_to(cache)
     }
 
     fn access(&self) -> Access {
         self.region.access()
+    }
+
+    fn describe(&self) -> String {
+        self.region.backing().describe()
+    }
+
+    fn check_not_forked(&self) -> Result<()> {
+        if self.region.generation().is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
     fn commits_to(&self, journal: Option<&Journal>) -> bool {

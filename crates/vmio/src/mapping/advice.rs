@@ -55,7 +55,7 @@ impl Mapping {
 
 impl CachedFile {
     pub(super) fn take_advice(&self, range: Range<u64>, advice: Advice) -> Result<()> {
-        let whole = whole_pages(&range, self.region().len());
+        let whole = whole_pages(&range, self.region().table.len());
         match advice {
             Advice::Normal => self.set_window(&range, 0),
             Advice::Random => self.set_window(&range, 1),
@@ -67,7 +67,9 @@ impl CachedFile {
             Advice::Priority(priority) => self.set_priority(&range, priority),
             Advice::Reuse(reuse) => self.set_reuse(&range, reuse),
             Advice::WillNeed => self.read_what_fits(whole)?,
-            Advice::Cold => self.region().occupied(whole).for_each(|page| self.region().word(page).forget_use()),
+            Advice::Cold => {
+                self.region().table.occupied(whole).for_each(|page| self.region().table.word(page).forget_use())
+            }
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
                 let evicted = self.evict(whole.clone());
@@ -111,7 +113,7 @@ impl CachedFile {
     }
 
     fn is_all(&self, range: &Range<u64>) -> bool {
-        range.start == 0 && range.end == self.region().len()
+        range.start == 0 && range.end == self.region().table.len()
     }
 
     fn touched_spans(range: &Range<u64>) -> Range<u64> {
@@ -123,9 +125,9 @@ impl CachedFile {
         let region = self.region();
         let all = self.is_all(range);
         if all {
-            region.set_window(pages);
+            region.advised.set_window(pages);
         }
-        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+        for span in Self::touched_spans(range).map(|number| region.table.span(number)) {
             // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
             if !all || span.window().is_some() {
                 span.set_window(pages);
@@ -137,9 +139,9 @@ impl CachedFile {
         let region = self.region();
         let all = self.is_all(range);
         if all {
-            region.set_reuse(reuse);
+            region.advised.set_reuse(reuse);
         }
-        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+        for span in Self::touched_spans(range).map(|number| region.table.span(number)) {
             if !all || span.reuse().is_some() {
                 span.set_reuse(reuse);
             }
@@ -151,10 +153,10 @@ impl CachedFile {
         let _signals = SignalsBlocked::new();
         let all = self.is_all(range);
         if all {
-            region.set_priority(priority);
+            region.advised.set_priority(priority);
         }
         for number in Self::touched_spans(range) {
-            let span = region.span(number);
+            let span = region.table.span(number);
             if !all || span.has_priority() || span.is_touched() {
                 region.set_span_priority(number, priority);
             }
@@ -165,7 +167,8 @@ impl CachedFile {
     fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let shared = &region.shared;
-        let has_room = || shared.budget.free() > shared.watermarks().low && region.at_ceiling(1).is_none();
+        let has_room =
+            || shared.memory.budget.free() > shared.memory.watermarks().low && region.at_ceiling(1).is_none();
         let read = region.ensure_while(pages, has_room);
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
@@ -174,8 +177,9 @@ impl CachedFile {
     /// would land over what somebody writes past the mapping; nor does one follow, or it is an error. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
-        let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let failures_before = region.failures().writes;
+        let mut batch =
+            region.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let failures_before = region.dirty.failures().writes;
         let mut rounds = 0;
         // What was read before the call would be mapped after it, and what others write stays in memory meanwhile.
         self.wait_for_owners(pages.clone());
@@ -192,10 +196,10 @@ impl CachedFile {
             }
         };
         batch.clear();
-        region.shared.return_sync_batch(batch);
+        region.shared.write_back.return_sync_batch(batch);
         let Evicted { failed, kept } = evicted.map_err(Error::system("write-protecting dirty pages"))?;
         // Or somebody else was always faster in trying to write them.
-        if failed > 0 || is_left && region.failures().writes > failures_before {
+        if failed > 0 || is_left && region.dirty.failures().writes > failures_before {
             return Err(region.write_error(&pages, failed.max(1).into()));
         }
         check_none_kept(kept)
@@ -206,8 +210,8 @@ impl CachedFile {
     fn wait_for_owners(&self, pages: Range<u64>) -> bool {
         let region = self.region();
         let mut is_left = false;
-        for page in region.occupied(pages) {
-            let word = region.word(page);
+        for page in region.table.occupied(pages) {
+            let word = region.table.word(page);
             let is_in_use = |seen: Snapshot| seen.is_busy() || seen.in_flight() || self.is_being_copied(page, seen);
             word.wait_while(is_in_use);
             let seen = word.load();
@@ -227,15 +231,15 @@ impl CachedFile {
         let region = self.region();
         let mut failed = 0;
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
-            if region.span(number).dirty() > 0 {
-                let of_span = region.pages_of_span(number);
+            if region.table.span(number).dirty() > 0 {
+                let of_span = region.table.pages_of_span(number);
                 let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
-                batch.collect(region, part, Select::Available, &region.span(number).lock())?;
+                batch.collect(region, part, Select::Available, &region.table.span(number).lock())?;
                 failed += batch.written(&region.shared);
             }
         }
         let claim = |page| {
-            let word = region.word(page);
+            let word = region.table.word(page);
             if word.begin_evict(Visit::LAST) {
                 return Claim::Taken(State::Clean);
             }
@@ -264,22 +268,22 @@ impl CachedFile {
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
         let mut failed = 0;
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
-            let span = region.span(number);
+            let span = region.table.span(number);
             if span.resident() == 0 {
                 continue;
             }
-            let of_span = region.pages_of_span(number);
+            let of_span = region.table.pages_of_span(number);
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let collected = {
                 let held = span.lock();
                 let inactive = region.deactivate(frames, part.clone(), Visit::LAST, &mut stored, &held);
-                shared.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
+                shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
                 batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
             failed += batch.written(shared);
             let dropped = region.drop_inactive(part, u32::MAX, Visit::LAST, &mut list);
-            shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
-            shared.release(dropped, true);
+            shared.telemetry.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
+            shared.release_evicted(dropped);
             collected?;
         }
         Ok(Evicted { failed, kept: 0 })
@@ -287,29 +291,29 @@ impl CachedFile {
 
     fn mark_fresh(&self, pages: Range<u64>) {
         let region = self.region();
-        let whole_mapping = pages == (0..region.pages());
+        let whole_mapping = pages == (0..region.table.pages());
         if whole_mapping {
-            region.set_all_fresh(true);
+            region.table.set_all_fresh(true);
         }
         for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
             // A span of a huge mapping that nobody has touched costs no memory.
-            if whole_mapping && !region.span(number).is_touched() {
+            if whole_mapping && !region.table.span(number).is_touched() {
                 continue;
             }
-            let of_span = region.pages_of_span(number);
+            let of_span = region.table.pages_of_span(number);
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let all = part == of_span;
             // Nobody gives the words back meanwhile, with a mark that has just been made.
             region.add_resident(number);
             if all {
-                region.span(number).set_all_fresh();
+                region.table.span(number).set_all_fresh();
             } else {
-                region.span(number).set_marks();
+                region.table.span(number).set_marks();
             }
             for page in part {
                 // In a span that is fresh as a whole, a page that was never touched needs no mark of its own.
-                if !(all && region.word(page).load().is_untouched()) {
-                    region.word(page).mark_fresh();
+                if !(all && region.table.word(page).load().is_untouched()) {
+                    region.table.word(page).mark_fresh();
                 }
             }
             region.remove_resident(number, 1);
@@ -319,19 +323,19 @@ impl CachedFile {
     /// The opposite of [`Self::mark_fresh`]; pages of the same spans may lose their marks as well, and are read.
     fn forget_fresh(&self, pages: Range<u64>) {
         let region = self.region();
-        if pages == (0..region.pages()) {
-            region.set_all_fresh(false);
+        if pages == (0..region.table.pages()) {
+            region.table.set_all_fresh(false);
         }
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
-            let span = region.span(number);
-            if !(region.untouched_is_fresh(number) || span.has_marks() || span.is_touched()) {
+            let span = region.table.span(number);
+            if !(region.table.untouched_is_fresh(number) || span.has_marks() || span.is_touched()) {
                 continue;
             }
-            let of_span = region.pages_of_span(number);
+            let of_span = region.table.pages_of_span(number);
             region.add_resident(number);
             span.forget_touched();
             for page in of_span.start.max(pages.start)..of_span.end.min(pages.end) {
-                region.word(page).forget_fresh();
+                region.table.word(page).forget_fresh();
             }
             region.remove_resident(number, 1);
         }
@@ -345,13 +349,13 @@ impl CachedFile {
             Pinned::Stay => self.is_being_copied(page, word),
         };
         self.unmap_where(pages, is_waited_for, |page| {
-            let word = region.word(page);
+            let word = region.table.word(page);
             let seen = word.load();
             if seen.is_busy() || seen.in_flight() || is_waited_for(page, seen) {
                 Claim::Busy
             } else if word.begin_discard() {
-                region.span(span_of(page)).remove_dirty(1);
-                region.shared.remove_dirty(1);
+                region.table.span(span_of(page)).remove_dirty(1);
+                region.shared.write_back.remove_dirty(1);
                 Claim::Taken(State::Dirty)
             } else if word.begin_evict(Visit::LAST) {
                 Claim::Taken(State::Clean)
@@ -378,7 +382,7 @@ impl CachedFile {
         let mut kept = 0;
         let mut victims = Vec::with_capacity(SPAN_PAGES);
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
-        for page in region.occupied(pages) {
+        for page in region.table.occupied(pages) {
             loop {
                 match claim(page) {
                     Claim::Taken(before) => victims.push((page, before)),
@@ -386,6 +390,7 @@ impl CachedFile {
                     Claim::Busy => {
                         kept += self.unmap_victims(&mut victims, &mut list);
                         region
+                            .table
                             .word(page)
                             .wait_while(|word| word.is_busy() || word.in_flight() || waited_for(page, word));
                         continue;
@@ -413,40 +418,40 @@ impl CachedFile {
         let mut next = victims[0].0;
         for (page, _) in victims.iter() {
             let gap = next..*page;
-            if joins && span_of(gap.start) == span_of(gap.end) && region.claim_gap(gap.clone()) {
-                gap.clone().for_each(|page| list.push_page(region.address(page)));
+            if joins && span_of(gap.start) == span_of(gap.end) && region.table.claim_gap(gap.clone()) {
+                gap.clone().for_each(|page| list.push_page(region.table.address(page)));
                 gaps.push(gap);
             }
-            list.push_page(region.address(*page));
+            list.push_page(region.table.address(*page));
             next = page + 1;
         }
         // SAFETY: the words of all victims, and of the gaps between them, say Evicting, by us.
         let shootdowns = unsafe { region.frames().unmap(list) };
-        gaps.into_iter().for_each(|gap| region.release_gap(gap));
+        gaps.into_iter().for_each(|gap| region.table.release_gap(gap));
         let core = cpu::current();
-        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        shared.telemetry.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
         let (mut freed, mut kept) = (0, 0);
         for (page, before) in victims.drain(..) {
-            if !list.has_failed(region.address(page)) {
+            if !list.has_failed(region.table.address(page)) {
                 region.finish_evict(page, now);
                 freed += 1;
                 continue;
             }
             kept += 1;
             if before != State::Dirty {
-                region.word(page).fail_evict(before);
+                region.table.word(page).fail_evict(before);
                 continue;
             }
             // It may be stored to without a trap, and syncs have passed it by meanwhile: it is dirty in the present epoch. With the lock no
             // sync looks between the announcement and the word.
-            let _held = region.span(span_of(page)).lock();
+            let _held = region.table.span(span_of(page)).lock();
             let epoch = region.announce_dirty(page);
-            region.word(page).fail_deactivate(Some(epoch));
+            region.table.word(page).fail_deactivate(Some(epoch));
             region.count_dirty(page);
         }
-        shared.count(core, Counter::EvictedClean, u64::from(freed));
-        shared.release(freed, true);
+        shared.telemetry.count(core, Counter::EvictedClean, u64::from(freed));
+        shared.release_evicted(freed);
         kept
     }
 }
@@ -521,7 +526,7 @@ mod tests {
             .flat_map(|hint| [Advice::DontNeed, Advice::Invalidate, Advice::Free].map(|advice| (hint, advice)))
         {
             let map = two_pages(hint);
-            let word = REGIONS.find(map.as_ptr() as usize).unwrap().word(0);
+            let word = REGIONS.find(map.as_ptr() as usize).unwrap().table.word(0);
             assert_eq!(word.pin(false), PinOutcome::Pinned);
             thread::scope(|scope| {
                 let advised = scope.spawn(|| map.advise(0..map.len(), advice).unwrap());
@@ -539,7 +544,7 @@ mod tests {
     fn only_copies_are_waited_for_of_a_page_that_the_program_has_pinned() {
         for hint in HINTS {
             let map = two_pages(hint);
-            let word = REGIONS.find(map.as_ptr() as usize).unwrap().word(0);
+            let word = REGIONS.find(map.as_ptr() as usize).unwrap().table.word(0);
             assert_eq!(word.pin(false), PinOutcome::Pinned);
             thread::scope(|scope| {
                 let advised = scope.spawn(|| map.advise(0..map.len(), Advice::DontNeed).unwrap());
@@ -561,7 +566,7 @@ mod tests {
     fn a_page_goes_that_is_read_all_the_time() {
         let map = two_pages(FrameHint::ReadMostly);
         let shared = &REGIONS.find(map.as_ptr() as usize).unwrap().shared;
-        let evicted = || shared.counters.total(Counter::EvictedClean);
+        let evicted = || shared.telemetry.counters.total(Counter::EvictedClean);
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..2 {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::{Access, Backing};
+use crate::cache::CacheCore;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::cache::region::Region;
-use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::Opened;
-use crate::mapped_file::{Advice, SyncHandle, Usage};
-use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
+use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, OpenedFile, ViewAddresses, touched_pages};
 use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::view::CachedView;
 use crate::options::MappingOptions;
@@ -26,14 +26,10 @@ pub(crate) struct CachedFile {
 }
 
 impl CachedFile {
-    pub(crate) fn open(
-        cache: &Cache,
-        core: &Arc<CacheCore>,
-        backing: Box<dyn Backing>,
-        options: MappingOptions,
-    ) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<CacheCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let identity = CacheIdentity::of(core, core.shared.generation);
         let start = |backing, options| CachedRegion::start(core, backing, options);
-        Ok(CachedFile { opened: open_files::open(Some(cache), backing, options, start)? })
+        Ok(CachedFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
     #[inline]
@@ -68,23 +64,15 @@ impl CachedFile {
 
 impl MappedFile for CachedFile {
     fn base(&self) -> *mut u8 {
-        self.region().base()
+        self.region().table.base()
     }
 
     fn len(&self) -> u64 {
-        self.region().len()
+        self.region().table.len()
     }
 
-    fn access(&self) -> Access {
-        self.region().access
-    }
-
-    fn describe(&self) -> String {
-        self.region().backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
@@ -135,8 +123,8 @@ impl MappedFile for CachedFile {
         let whole_units = |pages: Range<u64>| match pages.is_empty() {
             true => pages,
             false => {
-                let end = region.unit.around(pages.end - 1).end;
-                region.unit.around(pages.start).start..end.min(region.pages()).max(pages.end)
+                let end = region.table.unit.around(pages.end - 1).end;
+                region.table.unit.around(pages.start).start..end.min(region.table.pages()).max(pages.end)
             }
         };
         let ranges = ranges.into_iter().map(whole_units).collect();
@@ -151,11 +139,11 @@ impl MappedFile for CachedFile {
     }
 
     fn guesses_max(&self) -> u64 {
-        u64::from(self.region().shared.capacity_pages()) / GUESSED_SHARE
+        u64::from(self.region().shared.memory.capacity_pages()) / GUESSED_SHARE
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
-        pages.filter(|page| self.region().has_page(*page)).for_each(each);
+        pages.filter(|page| self.region().table.has_page(*page)).for_each(each);
     }
 
     fn usage(&self) -> Usage {
@@ -163,7 +151,7 @@ impl MappedFile for CachedFile {
         let table_pages = region.table_pages.load(Ordering::Relaxed).into();
         let resident_pages = match &region.tenant {
             Some(tenant) => u64::from(tenant.pages()).saturating_sub(table_pages),
-            None => (0..region.spans()).map(|span| u64::from(region.span(span).resident())).sum(),
+            None => (0..region.table.spans()).map(|span| u64::from(region.table.span(span).resident())).sum(),
         };
         Usage { resident_pages, table_pages }
     }

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::backing::{Access, Backing, FileUser};
+use crate::cache::CacheCore;
 use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
-use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
+use crate::mapped_file::CacheIdentity;
 use crate::mapped_file::opened::OpenRegion;
 use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::MappingOptions;
@@ -39,11 +40,11 @@ impl CachedRegion {
             shared.add_tenant(tenant)?;
         }
         REGIONS
-            .insert(region.range().addresses(), &region)
-            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.dismiss(tenant)))
+            .insert(region.table.range().addresses(), &region)
+            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.eviction.dismiss(tenant)))
             .map_err(Error::system("reserving the table of mappings"))?;
         if let Some(backing) = &region.journaled {
-            if backing.commit_reserve_pages() < u64::from(shared.capacity_pages()) {
+            if backing.commit_reserve_pages() < u64::from(shared.memory.capacity_pages()) {
                 tracing::warn!(
                     backing = backing.describe(),
                     "the journal reserves less than the cache for commits: they fail if more is dirty than it has room for"
@@ -51,9 +52,11 @@ impl CachedRegion {
             }
             backing.add_participant(Arc::clone(&region) as _);
         }
-        region.backing.prefer_buffers(&[shared.page_buffers.preferred(), shared.merge_buffers.addresses()]);
-        shared.mappings.fetch_add(1, Ordering::Relaxed);
-        shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
+        region
+            .backing
+            .prefer_buffers(&[shared.reads.page_buffers.preferred(), shared.write_back.merge_buffers.addresses()]);
+        shared.telemetry.mappings.fetch_add(1, Ordering::Relaxed);
+        shared.telemetry.mapped_bytes.fetch_add(region.table.len(), Ordering::Relaxed);
         Ok(CachedRegion { pinned: PinnedRanges::none(shared.generation), region, cache: Arc::clone(cache) })
     }
 }
@@ -84,8 +87,8 @@ impl OpenRegion for CachedRegion {
         self.region.shared.generation
     }
 
-    fn belongs_to(&self, cache: &Cache) -> bool {
-        cache.is_of_core(&self.cache)
+    fn belongs_to(&self, cache: CacheIdentity) -> bool {
+        cache.is_of(&self.cache)
     }
 
     fn journaled(&self) -> Option<&JournaledBacking> {
@@ -99,45 +102,45 @@ impl OpenRegion for CachedRegion {
     fn shut_down(&self) -> Result<()> {
         let region = &*self.region;
         // Those that nobody waits for any more: whoever waits holds a handle.
-        region.end_fetches();
+        region.requests.end(&region.shared.reads.ended_requests);
         // All that is dirty, of whatever epoch: there is no sync after this one.
         let synced = match &region.journaled {
             Some(backing) => {
                 backing.withdraw();
                 Ok(())
             }
-            None if region.access == Access::ReadWrite => region.sync_pages(Some(0..region.pages())),
+            None if region.access == Access::ReadWrite => region.sync_pages(Some(0..region.table.pages())),
             None => Ok(()),
         };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
-        REGIONS.remove(region.range().addresses(), region);
+        REGIONS.remove(region.table.range().addresses(), region);
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(&[]);
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
-            let mut tenants = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+            let mut tenants = region.shared.eviction.gate.write().unwrap_or_else(PoisonError::into_inner);
             let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
             region.order().forget(&ours);
             tenants.retain(|tenant| region.tenant.as_ref().is_none_or(|ours| !Arc::ptr_eq(ours, tenant)));
-            region.shared.streams.forget(region);
+            region.shared.reads.streams.forget(region);
         }
-        let (resident, dirty) = (0..region.spans())
-            .map(|span| region.span(span))
+        let (resident, dirty) = (0..region.table.spans())
+            .map(|span| region.table.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
-        region.shared.remove_dirty(dirty as usize);
+        region.shared.write_back.remove_dirty(dirty as usize);
         region.leave_order();
         region.forget_residents();
         let table_pages = region.table_pages.load(Ordering::Relaxed);
-        region.shared.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
-        region.shared.release(resident + table_pages, false);
-        region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
-        region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
+        region.shared.memory.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
+        region.shared.memory.release(resident + table_pages);
+        region.shared.telemetry.mappings.fetch_sub(1, Ordering::Relaxed);
+        region.shared.telemetry.mapped_bytes.fetch_sub(region.table.len(), Ordering::Relaxed);
         synced.map_err(Error::at_the_end)
     }
 
     fn count_drop_failure(&self) {
-        self.region.shared.count(cpu::current(), Counter::DropFailures, 1);
+        self.region.shared.telemetry.count(cpu::current(), Counter::DropFailures, 1);
     }
 }

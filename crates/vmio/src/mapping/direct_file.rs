@@ -6,13 +6,12 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::backing::{Access, Backing, DaxBacking, FileUser};
-use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
-use crate::mapped_file::{Advice, SyncHandle, Usage};
-use crate::mapped_file::{HeldPages, MappedFile, ViewAddresses, whole_pages};
+use crate::mapped_file::{Advice, CacheIdentity, SyncHandle, Usage};
+use crate::mapped_file::{HeldPages, MappedFile, OpenedFile, ViewAddresses, whole_pages};
 use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::{MappingOptions, OnReadError};
 use crate::sys::PAGE_BYTES;
@@ -128,7 +127,7 @@ impl OpenRegion for DirectRegion {
         self.generation
     }
 
-    fn belongs_to(&self, _cache: &Cache) -> bool {
+    fn belongs_to(&self, _cache: CacheIdentity) -> bool {
         true // To none: it is the other engine that keeps a cache's mapping from being this one.
     }
 
@@ -157,16 +156,8 @@ impl MappedFile for DirectFile {
         self.opened.backing.len()
     }
 
-    fn access(&self) -> Access {
-        self.opened.access
-    }
-
-    fn describe(&self) -> String {
-        self.opened.backing.describe()
-    }
-
-    fn check_not_forked(&self) -> Result<()> {
-        self.opened.check_not_forked()
+    fn opened(&self) -> &dyn OpenedFile {
+        &*self.opened
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

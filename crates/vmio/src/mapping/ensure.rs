@@ -47,9 +47,9 @@ impl Mapping {
         let region = file.region();
         let page = PAGE_BYTES as u64;
         range.start < range.end
-            && range.end <= region.len()
+            && range.end <= region.table.len()
             && region.shared.generation.is_current()
-            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_active(page))
+            && (range.start / page..range.end.div_ceil(page)).all(|page| region.table.is_active(page))
     }
 
     #[cold]

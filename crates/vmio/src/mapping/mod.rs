@@ -24,13 +24,13 @@ pub use residency::Residency;
 pub use view::View;
 
 use crate::backing::{Access, Backing, DaxBacking};
-use crate::cache::{Cache, FaultBackend};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelFile;
 use crate::managed::ManagedFile;
 use crate::mapped_file::MappedFile;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::direct_file::DirectFile;
+use crate::open::{Cache, FaultBackend};
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
 
@@ -100,9 +100,9 @@ impl Mapping {
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
         let handle = match cache.backend() {
-            FaultBackend::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
-            FaultBackend::Reclaimer(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
-            FaultBackend::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
+            FaultBackend::Workers(core) => Handle::Cached(CachedFile::open(core, backing, options)?),
+            FaultBackend::Reclaimer(core) => Handle::Managed(ManagedFile::open(core, backing, options)?),
+            FaultBackend::Module(core) => Handle::Kernel(KernelFile::open(core, backing, options)?),
         };
         Ok(Mapping { handle })
     }
@@ -133,7 +133,7 @@ impl Mapping {
         // SAFETY: the caller vouches that the addresses are a mapping that the parent had, which nobody else unmaps.
         let present =
             unsafe { FileMap::adopted(addresses) }.map_err(Error::system("advising the kernel of a mapping"))?;
-        Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(cache, core, Box::new(backing), options, present)?) })
+        Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(core, Box::new(backing), options, present)?) })
     }
 
     /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow
@@ -166,7 +166,7 @@ impl Mapping {
     #[inline]
     pub fn len(&self) -> u64 {
         match &self.handle {
-            Handle::Cached(file) => file.region().len(),
+            Handle::Cached(file) => file.region().table.len(),
             Handle::Managed(file) => file.len(),
             Handle::Kernel(file) => file.len(),
             Handle::Direct(file) => file.len(),
@@ -203,7 +203,7 @@ impl Mapping {
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.handle {
-            Handle::Cached(file) => file.region().base().cast_const(),
+            Handle::Cached(file) => file.region().table.base().cast_const(),
             Handle::Managed(file) => file.base().cast_const(),
             Handle::Kernel(file) => file.base().cast_const(),
             Handle::Direct(file) => file.base().cast_const(),

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::backing::Access;
 use crate::cache::region::Region;
+use crate::cache::region::views::Place;
 use crate::cache::tables::TABLE_PAGES;
-use crate::cache::views::Place;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::opened::Opened;
 use crate::mapped_file::{HeldPages, touched_pages};
@@ -76,8 +76,8 @@ impl CachedFile {
         let region = self.region();
         let shared = &region.shared;
         let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
-        let limit = shared.pinned_pages_max();
-        let taken = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        let limit = shared.memory.pinned_pages_max();
+        let taken = shared.memory.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= limit)
         });
         if taken.is_err() {
@@ -86,13 +86,13 @@ impl CachedFile {
         if let Some(tenant) = region.tenant.as_deref()
             && !tenant.charge_pins(pages)
         {
-            shared.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+            shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
             return refused(tenant.pinned_pages_max());
         }
         let charge = PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 };
         // A thread that shrinks the cache looks for pins after it has set the capacity.
-        match shared.has_too_many_pins_for(shared.capacity_pages()) {
-            true => refused(shared.pinned_pages_max()),
+        match shared.memory.has_too_many_pins_for(shared.memory.capacity_pages()) {
+            true => refused(shared.memory.pinned_pages_max()),
             false => Ok(charge),
         }
     }
@@ -137,13 +137,13 @@ impl CachedFile {
                 Access::ReadWrite => pin_for_writing(region, &mut held.pages, end)?,
             }
         }
-        if region.shares_addresses() {
+        if region.views.shares_addresses {
             map_pinned(region, &held.pages, view, access)?;
         }
         // A mapping that is being shortened looks for pins after it has set its new length.
-        if held.pages.end > region.pages() {
+        if held.pages.end > region.table.pages() {
             let bytes = pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64;
-            return Err(Error::OutOfRange { range: bytes, len: region.len() });
+            return Err(Error::OutOfRange { range: bytes, len: region.table.len() });
         }
         Ok(held)
     }
@@ -154,7 +154,7 @@ impl CachedFile {
         if region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
         }
-        if region.word(page).load().state() != State::Dirty {
+        if region.table.word(page).load().state() != State::Dirty {
             let _signals = SignalsBlocked::new();
             region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
         }
@@ -177,12 +177,12 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     while pinned.end < end {
         let page = pinned.end;
         loop {
-            let seen = region.word(page).load();
+            let seen = region.table.word(page).load();
             if seen.state() != State::Dirty || seen.is_inactive() {
                 region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
             }
-            let _held = region.span(span_of(page)).lock();
-            match region.word(page).pin(true) {
+            let _held = region.table.span(span_of(page)).lock();
+            match region.table.word(page).pin(true) {
                 PinOutcome::Pinned => break,
                 PinOutcome::TooMany => return Err(too_many(region)),
                 // It was written back in between.
@@ -193,19 +193,19 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     }
     // Dirty pages may be protected still, from a write-back that was overtaken by a store or has failed.
     let len = (end - first) as usize * PAGE_BYTES;
-    let unprotected = region.frames().unprotect(region.address(first), len);
+    let unprotected = region.frames().unprotect(region.table.address(first), len);
     unprotected.map_err(Error::system("un-protecting pinned pages"))
 }
 
 fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     loop {
-        match region.word(page).pin(false) {
+        match region.table.word(page).pin(false) {
             PinOutcome::Pinned => return Ok(()),
             PinOutcome::TooMany => return Err(too_many(region)),
             PinOutcome::NotResident(word) if word.is_poisoned() && word.state() == State::Clean => {
                 return Err(region.read_error(page, region.why_poisoned(page)));
             }
-            PinOutcome::NotResident(word) if word.is_busy() => region.word(page).wait_while(Snapshot::is_busy),
+            PinOutcome::NotResident(word) if word.is_busy() => region.table.word(page).wait_while(Snapshot::is_busy),
             PinOutcome::NotResident(_) => {
                 region.fault(page, false).map_err(|failure| failure.into_error(region, page))?;
             }
@@ -222,7 +222,7 @@ fn map_pinned(region: &Region, pinned: &Range<u64>, view: usize, access: Access)
 }
 
 fn too_many(region: &Region) -> Error {
-    Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.pinned_pages_max() }
+    Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.memory.pinned_pages_max() }
 }
 
 /// A charge against the pages that pins may hold; keeps the mapping open.
@@ -235,7 +235,7 @@ impl Drop for PinCharge {
     fn drop(&mut self) {
         let shared = &self.opened.region.shared;
         if shared.generation.is_current() {
-            shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
+            shared.memory.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
             if let Some(tenant) = &self.opened.region.tenant {
                 tenant.uncharge_pins(self.pages.into());
             }
@@ -268,7 +268,7 @@ impl Drop for PinnedPages {
             let _signals = self.noted.is_some().then(SignalsBlocked::new);
             // Before: whoever is woken counts as the program's only what is pinned still.
             self.noted.iter().for_each(|pages| self.charge.opened.pinned.remove(pages));
-            self.pages.clone().for_each(|page| region.word(page).unpin());
+            self.pages.clone().for_each(|page| region.table.word(page).unpin());
         }
     }
 }

@@ -13,7 +13,7 @@ impl Mapping {
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
         if let Handle::Cached(file) = &self.handle {
-            return offset < file.region().len() && file.region().has_page(page);
+            return offset < file.region().table.len() && file.region().table.has_page(page);
         }
         let mut resident = false;
         if offset < self.len() && self.file().check_not_forked().is_ok() {

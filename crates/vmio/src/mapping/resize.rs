@@ -50,17 +50,17 @@ impl CachedFile {
         if region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
         }
-        if len > region.reserved() {
-            return Err(Error::BeyondReservation { requested: len, reserved: region.reserved() });
+        if len > region.table.reserved() {
+            return Err(Error::BeyondReservation { requested: len, reserved: region.table.reserved() });
         }
-        if len < region.len() && region.journaled.is_some() {
+        if len < region.table.len() && region.journaled.is_some() {
             let why = "the journal cannot undo it: close it, cut the file, and open it again";
             return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a shorter length", why });
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.
-        let _no_sync = region.lock_sync();
-        let old = region.len();
+        let _no_sync = region.dirty.lock_sync();
+        let old = region.table.len();
         if len < old {
             return self.shrink(old, len);
         }
@@ -68,11 +68,13 @@ impl CachedFile {
             self.clear_tail(old)?;
         }
         self.set_backing_len(len)?;
-        let pages = region.pages()..len.div_ceil(PAGE_BYTES as u64);
+        let pages = region.table.pages()..len.div_ceil(PAGE_BYTES as u64);
         if !pages.is_empty() {
             let bytes = (pages.end - pages.start) as usize * PAGE_BYTES;
             // SAFETY: the pages lie behind the end, so none is in memory, or comes there before the next line.
-            region.for_each_address(pages.start, |address| unsafe { region.shared.engine.accept(address, bytes) });
+            region
+                .views
+                .for_each_address(pages.start, |address| unsafe { region.shared.paging.engine.accept(address, bytes) });
         }
         region.store_len(len);
         Ok(())
@@ -86,7 +88,7 @@ impl CachedFile {
             return Ok(()); // What is read from the device ends with zeros.
         }
         let _pinned = self.pin_page_for_store(page)?;
-        let start = self.region().address(page);
+        let start = self.region().table.address(page);
         for at in start + tail..start + PAGE_BYTES {
             // SAFETY: the byte lies in a page that is pinned; safe accesses to it are atomic. If the page is protected, the
             // store traps like any other.
@@ -98,7 +100,7 @@ impl CachedFile {
     /// Whether a page is in memory, active or inactive. Waits for its owner: a page that is being deactivated stays in memory, and so
     /// does one that cannot be unmapped. One look tells both that nobody owns it and where it is.
     fn is_in_memory(&self, page: u64) -> bool {
-        let word = self.region().word(page);
+        let word = self.region().table.word(page);
         loop {
             let seen = word.load();
             if !seen.is_busy() {
@@ -122,7 +124,7 @@ impl CachedFile {
         let page = PAGE_BYTES as u64;
         let cut_off = len.div_ceil(page)..old.div_ceil(page);
         let affected = cut_off.start.saturating_sub(1)..cut_off.end;
-        let pinned = || region.occupied(cut_off.clone()).any(|page| region.word(page).load().pins() > 0);
+        let pinned = || region.table.occupied(cut_off.clone()).any(|page| region.table.word(page).load().pins() > 0);
         let refused = || Error::Resize {
             backing: region.backing.describe(),
             requested: len,
@@ -137,17 +139,17 @@ impl CachedFile {
             region.store_len(old);
             Err(error)
         };
-        region.occupied(affected.clone()).for_each(|page| region.word(page).wait_while(Snapshot::is_busy));
+        region.table.occupied(affected.clone()).for_each(|page| region.table.word(page).wait_while(Snapshot::is_busy));
         if pinned() {
             return undo(refused());
         }
         // Write-backs that looked before must have ended before the file is cut, or they would lengthen it again: each
         // holds its span's lock until its pages are in flight. The page at the new end is kept from becoming so again.
-        let last_kept = region.span(span_of(affected.start)).lock();
+        let last_kept = region.table.span(span_of(affected.start)).lock();
         (span_of(affected.start) + 1..affected.end.div_ceil(SPAN_PAGES as u64))
-            .filter(|span| region.span(*span).resident() > 0)
-            .for_each(|span| drop(region.span(span).lock()));
-        region.occupied(affected).for_each(|page| region.word(page).wait_while(Snapshot::in_flight));
+            .filter(|span| region.table.span(*span).resident() > 0)
+            .for_each(|span| drop(region.table.span(span).lock()));
+        region.table.occupied(affected).for_each(|page| region.table.word(page).wait_while(Snapshot::in_flight));
         if let Err(error) = self.set_backing_len(len) {
             return undo(error);
         }
@@ -311,7 +313,7 @@ mod tests {
         thread::scope(|scope| {
             let cutter = scope.spawn(|| map.set_len(page).unwrap());
             is_cut.recv().unwrap();
-            let words = [1, 2].map(|page| region.word(page));
+            let words = [1, 2].map(|page| region.table.word(page));
             words.iter().for_each(|word| assert_eq!(word.pin(false), PinOutcome::Pinned));
             pins.send(()).unwrap();
             for word in words {
@@ -336,7 +338,7 @@ mod tests {
         let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
-        let word = region.word(0);
+        let word = region.table.word(0);
         let before = word.begin_deactivate(crate::page::visit::Visit::LAST).unwrap();
         thread::scope(|scope| {
             let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());

@@ -84,7 +84,7 @@ impl CachedFile {
     pub(super) fn sync_in_background(&self) -> Result<SyncHandle> {
         let begun = {
             let _signals = SignalsBlocked::new();
-            let lock = self.region().try_lock_sync();
+            let lock = self.region().dirty.try_lock_sync();
             lock.map(|lock| {
                 let begun = self.region().begin_sync(&lock);
                 // The thread below takes the lock over.
@@ -98,13 +98,13 @@ impl CachedFile {
             Some(begun) => {
                 let _signals = SignalsBlocked::new();
                 let region = file.region();
-                region.finish_sync(begun, region.resume_sync())
+                region.finish_sync(begun, region.dirty.resume_sync())
             }
             None => file.region().sync_pages(None),
         });
         thread.inspect_err(|_| {
             if holds_lock {
-                drop(self.region().resume_sync());
+                drop(self.region().dirty.resume_sync());
             }
         })
     }

@@ -18,10 +18,7 @@ const LIBRARY: &str = "crates/vmio";
 const MODULES: &str = "crates/vmio/src/";
 
 /// Modules of the library that know another below them all the same, and for what. What is on this list no longer is a breach, too.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("cache", "managed", "a cache holds its fault backend, of whichever engine"),
-    ("cache", "kernel_engine", "the same"),
-];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// How the line of a crate begins there, and that of modules of the library.
 const PARTS: [&str; 2] = ["### [", "- ["];

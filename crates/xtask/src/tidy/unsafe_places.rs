@@ -21,7 +21,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio/src/cache/page_buffers.rs",
     "crates/vmio/src/cache/evictor.rs",
     "crates/vmio/src/cache/refusal.rs",
-    "crates/vmio/src/cache/region.rs",
+    "crates/vmio/src/cache/region/mod.rs",
     "crates/vmio/src/cache/stream.rs",
     "crates/vmio/src/cache/strided.rs",
     "crates/vmio/src/cache/tables.rs",

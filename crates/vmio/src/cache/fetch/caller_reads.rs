@@ -222,7 +222,7 @@ mod tests {
                 assert!(queue.is_empty(), "the read would have had to wait");
                 std::thread::yield_now();
             }
-            assert!(region.is_active(5));
+            assert!(region.table.is_active(5));
         }
         reads.stop();
     }

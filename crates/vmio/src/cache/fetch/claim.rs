@@ -8,7 +8,7 @@ use crate::cache::fault::FaultError;
 use crate::cache::fetch::request::Urgency;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::cache::views::Place;
+use crate::cache::region::views::Place;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
@@ -30,7 +30,7 @@ pub(crate) enum Claimed {
 impl Region {
     /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
-        let seen = self.peek(page);
+        let seen = self.table.peek(page);
         if seen.is_active() {
             if seen.is_poisoned() {
                 return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
@@ -54,7 +54,7 @@ impl Region {
 
     /// Claims an inactive page.
     fn claim_inactive(&self, page: u64) -> Claimed {
-        let (Some(frames), Ok(before)) = (self.deactivatable(), self.word(page).begin_reactivate()) else {
+        let (Some(frames), Ok(before)) = (self.deactivatable(), self.table.word(page).begin_reactivate()) else {
             return Claimed::Busy; // It has changed under our eyes.
         };
         match self.reactivate(frames, Place { view: 0, page }, before, false) {
@@ -67,7 +67,7 @@ impl Region {
     fn claim_absent(&self, core: usize, page: u64, urgency: Urgency, first: bool) -> Claimed {
         let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
-        if page >= self.pages() {
+        if page >= self.table.pages() {
             self.forget_load(page);
             return Claimed::Failed(FaultError::BeyondEnd);
         }
@@ -94,21 +94,21 @@ impl Region {
     /// to those that know.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
-        if urgency == Urgency::Guessed && shared.budget.free() <= shared.watermarks().low / 2 {
-            shared.wake_worker(false);
+        if urgency == Urgency::Guessed && shared.memory.budget.free() <= shared.memory.watermarks().low / 2 {
+            shared.workers.wake(false);
             return false;
         }
         let charge = self.charge_of(page);
         if urgency != Urgency::Overdue && self.at_ceiling(charge - 1).is_some() {
             return false;
         }
-        match shared.budget.take(core, charge) {
+        match shared.memory.budget.take(core, charge) {
             None => return false,
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
-                let free = shared.budget.free();
-                if free < shared.watermarks().low {
-                    shared.wake_worker(free < shared.watermarks().low / 2);
+                let free = shared.memory.budget.free();
+                if free < shared.memory.watermarks().low {
+                    shared.workers.wake(free < shared.memory.watermarks().low / 2);
                 }
             }
         }
@@ -129,7 +129,7 @@ impl Region {
         // What somebody else may have appended to the file is none of the mapping's.
         let left = self.backing.len().saturating_sub(first * PAGE_BYTES as u64);
         let read = match u64::try_from(arrived) {
-            Ok(bytes) => self.accept_read(core, (first, self.len()), data, bytes.min(left) as usize),
+            Ok(bytes) => self.accept_read(core, (first, self.table.len()), data, bytes.min(left) as usize),
             Err(_) => Err(ReadFailure::Os(-arrived)),
         };
         if read.is_ok() || self.read(core, first, data).is_ok() {
@@ -149,7 +149,7 @@ impl Region {
     /// Installs pages that were read, but for those that do not verify.
     fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
         let pages = data.len() / PAGE_BYTES;
-        self.shared.count(cpu::current(), Counter::FetchedPages, pages as u64);
+        self.shared.telemetry.count(cpu::current(), Counter::FetchedPages, pages as u64);
         let mut failed = None;
         let mut next = 0;
         for at in 0..=pages {

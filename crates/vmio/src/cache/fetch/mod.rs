@@ -54,7 +54,7 @@ impl Fetchers {
         urgency: Urgency,
     ) -> Result<Arc<Outcome>> {
         drop(self.take_spent());
-        let takes_rings = region.backing.direct_reads().is_some() && !region.shares_addresses;
+        let takes_rings = region.backing.direct_reads().is_some() && !region.views.shares_addresses;
         let rings = if takes_rings { self.rings(shared) } else { &[] };
         if !rings.is_empty() {
             let outcome = Arc::new(Outcome::of_parts(1));
@@ -81,7 +81,7 @@ impl Fetchers {
         }
         let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.rings.get_or_init(|| {
-            let cores = if shared.uses_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
+            let cores = if shared.reads.use_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
             let mut rings = Vec::new();
             let start = |_| RingFetcher::start(shared, shared.pages_in_flight(), &self.spent);
             match (0..cores).map(start).try_for_each(|ring| ring.map(|ring| rings.push(ring))) {
@@ -137,7 +137,8 @@ pub(crate) fn steps(ranges: Vec<Range<u64>>, step_pages: u64) -> impl Iterator<I
 /// What a thread of the pool does: as faults would.
 fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgency) -> Option<Failure> {
     let shared = &region.shared;
-    let has_free = || shared.budget.free() > shared.watermarks().low / 2 && region.at_ceiling(1).is_none();
+    let has_free =
+        || shared.memory.budget.free() > shared.memory.watermarks().low / 2 && region.at_ceiling(1).is_none();
     let has_room = || urgency == Urgency::Wanted || has_free();
     let goes_on = || !region.is_closing() && has_room();
     let mut failed = None;

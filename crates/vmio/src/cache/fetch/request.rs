@@ -10,7 +10,7 @@ use crate::cache::fetch::outcome::{Failure, Outcome};
 use crate::cache::region::Region;
 use crate::sys::futex;
 
-/// A region that stays open while somebody works on it who holds no handle: see [`Region::end_fetches`].
+/// A region that stays open while somebody works on it who holds no handle: see [`OpenRequests::end`].
 pub(crate) struct FetchedRegion(NonNull<Region>);
 
 // SAFETY: a Region is shared between threads through atomics and locks; a thread that closes it waits until this is dropped.
@@ -59,7 +59,7 @@ impl Drop for FetchedRegion {
         // The thread that fetches has a reference of its own, so this is never the last one.
         let shared = Arc::clone(&self.shared);
         self.requests.count.fetch_sub(1, Ordering::SeqCst);
-        let ended = &shared.ended_requests;
+        let ended = &shared.reads.ended_requests;
         ended.event.fetch_add(1, Ordering::SeqCst);
         if ended.waiters.load(Ordering::SeqCst) > 0 {
             futex::wake_all(&ended.event);
@@ -67,15 +67,14 @@ impl Drop for FetchedRegion {
     }
 }
 
-impl Region {
+impl OpenRequests {
     /// Returns when nobody fetches pages of the region any more. There is no handle left by which somebody could begin.
-    pub(crate) fn end_fetches(&self) {
-        self.requests.ends.store(true, Ordering::SeqCst);
-        let ended = &self.shared.ended_requests;
+    pub(crate) fn end(&self, ended: &EndedRequests) {
+        self.ends.store(true, Ordering::SeqCst);
         ended.waiters.fetch_add(1, Ordering::SeqCst);
         loop {
             let event = ended.event.load(Ordering::SeqCst);
-            if self.requests.count.load(Ordering::SeqCst) == 0 {
+            if self.count.load(Ordering::SeqCst) == 0 {
                 break;
             }
             futex::wait(&ended.event, event);

@@ -11,15 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
-use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
+use crate::cache::fault::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::mpsc_queue::{LocalQueue, MpscQueue, Node};
@@ -179,7 +181,7 @@ impl Fetching {
         let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
-        let evictor = Evictor::new(DIRECT_PAGES, &shared.merge_buffers)?;
+        let evictor = Evictor::new(DIRECT_PAGES, &shared.write_back.merge_buffers)?;
         let requests = pages as usize;
         Ok(Fetching {
             shared,
@@ -385,7 +387,7 @@ impl Fetching {
     /// Evicts for a request, as a fault does for itself.
     fn make_room(&mut self, at: usize) -> Room {
         let shared = &*self.shared;
-        shared.count(cpu::current(), Counter::DirectReclaims, 1);
+        shared.telemetry.count(cpu::current(), Counter::DirectReclaims, 1);
         let Some(request) = self.table[at].as_mut() else { return Room::Made };
         let tenant = request.region().and_then(|region| region.at_ceiling(1 + TABLE_PAGES));
         if let Some(tenant) = tenant {
@@ -400,7 +402,7 @@ impl Fetching {
             }
             return Room::NoneInMapping;
         }
-        shared.wake_worker(true);
+        shared.workers.wake(true);
         if self.idle_rounds == 0 {
             self.gained = Instant::now();
         }
@@ -414,7 +416,7 @@ impl Fetching {
         self.idle_rounds += 1;
         self.failed_rounds = if pass.failed > 0 { self.failed_rounds + 1 } else { 0 };
         if self.failed_rounds > FAILED_ROUNDS_MAX
-            && !shared.is_shrinking()
+            && !shared.memory.is_shrinking()
             && let Some((page, _)) = request.next_pages()
         {
             self.failed_rounds = 0;

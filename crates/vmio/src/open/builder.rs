@@ -3,16 +3,17 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::cache::automatic::FollowerParts;
+use crate::cache::CacheCore;
 use crate::cache::fault::handle_fault;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
-use crate::cache::{Cache, CacheCore, FaultBackend};
 use crate::engine::{AnonymousFrames, FaultCalls};
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
+use crate::open::automatic::FollowerParts;
+use crate::open::{Cache, FaultBackend};
 use crate::options::{Engine, FrameHint};
 use crate::policy::EvictionPolicy;
 use crate::probe;

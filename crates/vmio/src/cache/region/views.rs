@@ -28,20 +28,46 @@ use crate::sys::{PAGE_BYTES, cpu};
 /// Where the ranges of a region begin; the first is its own.
 pub(crate) struct Views {
     bases: [AtomicUsize; VIEWS_MAX],
+    /// The length of each range, in bytes.
+    reserved: usize,
+    /// Whether there may be others than the region's own range.
+    pub(crate) shares_addresses: bool,
     /// Held by who adds or removes a view, or goes to all of them at once.
     changes: Mutex<()>,
 }
 
 impl Views {
-    /// A region's own range alone.
-    pub(crate) fn of(range: &Reservation) -> Self {
-        let views = Views { bases: Default::default(), changes: Mutex::default() };
-        views.bases[0].store(range.base() as usize, Ordering::Release);
-        views
+    /// A region's own range alone, so far.
+    pub(super) fn of(range: &Reservation, shares_addresses: bool) -> Self {
+        let bases: [AtomicUsize; VIEWS_MAX] = Default::default();
+        bases[0].store(range.base() as usize, Ordering::Release);
+        Views { bases, reserved: range.len(), shares_addresses, changes: Mutex::default() }
     }
 
     fn base(&self, view: usize) -> usize {
         self.bases[view].load(Ordering::Acquire)
+    }
+
+    /// The address of a page at a view. Whoever asks for another than the first keeps the view from going: it is the
+    /// user's, who touches it; or the span has it among its views, and is locked, counted in or closed.
+    pub(crate) fn address_at(&self, place: Place) -> usize {
+        self.base(place.view) + place.page as usize * PAGE_BYTES
+    }
+
+    /// The page at an address of the region, which the mapping may not reach.
+    pub(crate) fn place_of(&self, address: usize) -> Option<Place> {
+        (0..VIEWS_MAX).find_map(|view| {
+            let base = self.base(view);
+            let offset = address.checked_sub(base).filter(|offset| base != 0 && *offset < self.reserved)?;
+            Some(Place { view, page: (offset / PAGE_BYTES) as u64 })
+        })
+    }
+
+    /// Calls `each` with the address of a page at every view.
+    pub(crate) fn for_each_address(&self, page: u64, mut each: impl FnMut(usize)) {
+        let _no_change = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let views = (0..VIEWS_MAX).filter(|view| self.base(*view) != 0);
+        views.for_each(|view| each(self.address_at(Place { view, page })));
     }
 }
 
@@ -81,37 +107,15 @@ impl<'a> InSpan<'a> {
 
 impl Drop for InSpan<'_> {
     fn drop(&mut self) {
-        self.region.shared.release(self.pages, false);
+        self.region.shared.memory.release(self.pages);
         self.region.remove_resident(self.span, 1);
     }
 }
 
 impl Region {
-    /// The address of a page at a view. Whoever asks for another than the first keeps the view from going: it is the
-    /// user's, who touches it; or the span has it among its views, and is locked, counted in or closed.
-    pub(crate) fn address_at(&self, place: Place) -> usize {
-        self.views.base(place.view) + place.page as usize * PAGE_BYTES
-    }
-
-    /// The page at an address of the region, which the mapping may not reach.
-    pub(crate) fn place_of(&self, address: usize) -> Option<Place> {
-        (0..VIEWS_MAX).find_map(|view| {
-            let base = self.views.base(view);
-            let offset = address.checked_sub(base).filter(|offset| base != 0 && (*offset as u64) < self.reserved())?;
-            Some(Place { view, page: (offset / PAGE_BYTES) as u64 })
-        })
-    }
-
     /// The views at which pages of a span may be mapped.
     pub(crate) fn views_of(&self, span: u64) -> ViewSet {
-        if self.shares_addresses { self.span(span).views.ready() } else { ViewSet::OWN }
-    }
-
-    /// Calls `each` with the address of a page at every view.
-    pub(crate) fn for_each_address(&self, page: u64, mut each: impl FnMut(usize)) {
-        let _no_change = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let views = (0..VIEWS_MAX).filter(|view| self.views.base(*view) != 0);
-        views.for_each(|view| each(self.address_at(Place { view, page })));
+        if self.views.shares_addresses { self.table.span(span).views.ready() } else { ViewSet::OWN }
     }
 
     /// Sees to it that the span of a page has page tables at a view, in the budget and in the kernel, before the page
@@ -134,7 +138,7 @@ impl Region {
                 break inside;
             }
         };
-        let span = self.span(number);
+        let span = self.table.span(number);
         if !span.is_charged() {
             inside.pages -= TABLE_PAGES;
             self.charge(place.page, 1 + TABLE_PAGES);
@@ -147,7 +151,7 @@ impl Region {
             if self.access == Access::ReadWrite {
                 let first = Place { page: number * SPAN_PAGES as u64, ..place };
                 // Should it fail, pages are written that nobody has stored to.
-                let _ = self.frames().protect(self.address_at(first), SPAN_BYTES);
+                let _ = self.frames().protect(self.views.address_at(first), SPAN_BYTES);
             }
             span.views.finish(place.view);
         }
@@ -156,21 +160,21 @@ impl Region {
 
     /// Pages of the budget that mapping a page at a view is charged with, as things stand.
     fn charge_at(&self, place: Place) -> u32 {
-        let span = self.span(span_of(place.page));
+        let span = self.table.span(span_of(place.page));
         let is_ready = place.view == 0 || span.views.ready().contains(place.view);
         let tables = if span.is_charged() { 0 } else { TABLE_PAGES };
-        let page = u32::from(self.word(place.page).load().state() == State::Absent);
+        let page = u32::from(self.table.word(place.page).load().state() == State::Absent);
         page + tables + u32::from(!is_ready)
     }
 
     /// Whether the kernel has noted a store to a page at one address, or cannot say.
     pub(crate) fn was_stored_at(&self, place: Place) -> bool {
-        self.deactivatable().is_none_or(|frames| frames.was_stored(self.address_at(place)).unwrap_or(true))
+        self.deactivatable().is_none_or(|frames| frames.was_stored(self.views.address_at(place)).unwrap_or(true))
     }
 
     /// Gives the region another range of addresses; returns its number.
     pub(crate) fn add_view(&self) -> Result<(usize, Reservation)> {
-        let Some(frames) = self.deactivatable().filter(|_| self.shares_addresses) else {
+        let Some(frames) = self.deactivatable().filter(|_| self.views.shares_addresses) else {
             return Err(Error::OneAddress { backing: self.backing.describe() });
         };
         let _signals = SignalsBlocked::new();
@@ -179,8 +183,8 @@ impl Region {
         let view =
             free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
         let build = || -> io::Result<_> {
-            let mut range = frames.share(self.reserved() as usize, GRANULE_BYTES)?;
-            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.locks_memory)?;
+            let mut range = frames.share(self.table.reserved() as usize, GRANULE_BYTES)?;
+            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.paging.locks_memory)?;
             Ok(range)
         };
         let range = build().map_err(Error::system("reserving address space for a view"))?;
@@ -195,7 +199,7 @@ impl Region {
     /// In a forked child, which has nothing at these addresses: they are those of the region no more.
     pub(crate) fn forget_addresses(&self) {
         let bases = (0..VIEWS_MAX).map(|view| self.views.base(view)).filter(|base| *base != 0);
-        bases.for_each(|base| REGIONS.remove(base..base + self.range().len(), self));
+        bases.for_each(|base| REGIONS.remove(base..base + self.table.range().len(), self));
     }
 
     /// Takes a range of addresses away, which nobody touches any more. What was stored there is not forgotten.
@@ -203,20 +207,20 @@ impl Region {
         let _signals = SignalsBlocked::new();
         let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
         REGIONS.remove(range.addresses(), self);
-        self.shared.engine.detach(&range);
+        self.shared.paging.engine.detach(&range);
         let mut stored = StoredPages::new();
-        let spans = 0..self.reserved().div_ceil(SPAN_BYTES as u64);
+        let spans = 0..self.table.reserved().div_ceil(SPAN_BYTES as u64);
         let left = spans.filter(|number| self.leave_view(*number, view, &mut stored)).count() as u32;
         drop(range);
         self.views.bases[view].store(0, Ordering::Release);
         self.discount_tables(left);
-        self.shared.release(left, false);
+        self.shared.memory.release(left);
     }
 
     /// Notes in the words of a span what was stored to it at a view, and takes the view from the span's; false if it was
     /// none of them.
     fn leave_view(&self, number: u64, view: usize, stored: &mut StoredPages) -> bool {
-        let span = self.span(number);
+        let span = self.table.span(number);
         if !span.views.ready().contains(view) {
             return false;
         }
@@ -225,15 +229,15 @@ impl Region {
         let held = span.lock();
         let leaves = span.views.ready().contains(view);
         if leaves && self.access == Access::ReadWrite {
-            self.dirty_spans.insert(number);
+            self.dirty.spans.insert(number);
             let first = number * SPAN_PAGES as u64;
-            let address = self.address_at(Place { view, page: first });
+            let address = self.views.address_at(Place { view, page: first });
             stored.clear();
             if self.deactivatable().is_some_and(|frames| frames.stored(address, SPAN_BYTES, stored).is_err()) {
                 stored.assume_all();
             }
             let pages = (first..).take(SPAN_PAGES).filter(|page| stored.contains((page - first) as usize));
-            pages.for_each(|page| self.word(page).note_store());
+            pages.for_each(|page| self.table.word(page).note_store());
         }
         span.views.remove(view);
         drop(held);

@@ -1,35 +1,26 @@
-//! The thread that changes the capacity of a cache that follows the memory there is.
+//! A cache whose capacity follows the memory there is: what the thread does at each look.
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::cache::CacheCore;
 use crate::cache::overhead::Overhead;
 use crate::cache::resize::Unmet;
-use crate::cache::shared::capacity_for_pins;
-use crate::cache::{Cache, CacheCore, FaultBackend};
-use crate::elastic::{Governor, Observer};
+use crate::cache::shared::memory::capacity_for_pins;
+use crate::elastic::{Follower, Governor, Observer};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
-use crate::sys::fork::OfProcess;
-use crate::sys::{PAGE_BYTES, thread};
+use crate::open::{Cache, FaultBackend};
+use crate::sys::PAGE_BYTES;
 
-/// How often it looks.
-const PERIOD: Duration = Duration::from_millis(100);
 /// After a capacity that could not be met it leaves the cache alone for so long: each attempt evicts and writes.
 const REST: Duration = Duration::from_secs(5);
 
-/// The thread; it ends when this is dropped.
-pub(crate) struct Follower {
-    /// Dropped, it ends the thread. In a forked child there is none, and the channel may be in the middle of something.
-    _alive: OfProcess<Sender<()>>,
-}
-
-/// What it is made of, before there is a cache.
+/// What the thread is made of that follows, before there is a cache.
 pub(super) struct FollowerParts {
     governor: Governor,
     observer: Observer,
@@ -57,10 +48,10 @@ impl FollowerParts {
 
     /// Starts the thread.
     pub(super) fn start(self, cache: &Cache) -> io::Result<()> {
-        let (alive, ended) = mpsc::channel();
-        let (followed, alive) = (Followed::of(cache), OfProcess::new(alive)?);
-        thread::spawn("vmio-capacity", move || follow(self.governor, self.observer, &followed, &ended))?;
-        let follower = Follower { _alive: alive };
+        let followed = Followed::of(cache);
+        let FollowerParts { mut governor, mut observer, .. } = self;
+        let mut resting_until = None;
+        let follower = Follower::start(move || follow(&mut governor, &mut observer, &followed, &mut resting_until))?;
         let _ = match cache.backend() {
             FaultBackend::Workers(core) => core.follower.set(follower),
             FaultBackend::Reclaimer(core) => core.follower.set(follower),
@@ -96,38 +87,42 @@ impl Followed {
     }
 }
 
-fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, ended: &Receiver<()>) {
-    let mut resting_until = None;
-    while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        let Some(cache) = followed.cache() else { return };
-        let stats = cache.stats();
-        let held_pages = match cache.backend() {
-            FaultBackend::Workers(_) => stats.resident_pages + stats.table_pages,
-            // The kernel counts its page cache as what can be had.
-            FaultBackend::Reclaimer(_) => 0,
-            // Used or not.
-            FaultBackend::Module(_) => stats.capacity_pages,
-        };
-        let overhead = cache.overhead();
-        let present = overhead.capacity_bytes(stats.capacity_pages as u32);
-        let now = Instant::now();
-        let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
-        // The floors of mappings are kept, come what may.
-        let least = overhead.capacity_bytes(cache.least_capacity_pages() as u32);
-        let next =
-            governor.decide(present, seen).max(needed_for_pins(overhead, stats.pinned_pages)).max(least.min(present));
-        if overhead.capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
-            continue;
-        }
-        if next < present && resting_until.is_some_and(|until| now < until) {
-            continue;
-        }
-        tracing::debug!(present, next, ?seen, "the capacity follows the memory there is");
-        if let Err(error) = cache.resize_or(next, Unmet::Kept) {
-            tracing::debug!(%error, next, "the capacity has not become what it should be");
-            resting_until = Some(Instant::now() + REST);
-        }
+/// One look; breaks when the cache is gone.
+fn follow(
+    governor: &mut Governor,
+    observer: &mut Observer,
+    followed: &Followed,
+    resting_until: &mut Option<Instant>,
+) -> ControlFlow<()> {
+    let Some(cache) = followed.cache() else { return ControlFlow::Break(()) };
+    let stats = cache.stats();
+    let held_pages = match cache.backend() {
+        FaultBackend::Workers(_) => stats.resident_pages + stats.table_pages,
+        // The kernel counts its page cache as what can be had.
+        FaultBackend::Reclaimer(_) => 0,
+        // Used or not.
+        FaultBackend::Module(_) => stats.capacity_pages,
+    };
+    let overhead = cache.overhead();
+    let present = overhead.capacity_bytes(stats.capacity_pages as u32);
+    let now = Instant::now();
+    let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
+    // The floors of mappings are kept, come what may.
+    let least = overhead.capacity_bytes(cache.least_capacity_pages() as u32);
+    let next =
+        governor.decide(present, seen).max(needed_for_pins(overhead, stats.pinned_pages)).max(least.min(present));
+    if overhead.capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
+        return ControlFlow::Continue(());
     }
+    if next < present && resting_until.is_some_and(|until| now < until) {
+        return ControlFlow::Continue(());
+    }
+    tracing::debug!(present, next, ?seen, "the capacity follows the memory there is");
+    if let Err(error) = cache.resize_or(next, Unmet::Kept) {
+        tracing::debug!(%error, next, "the capacity has not become what it should be");
+        *resting_until = Some(Instant::now() + REST);
+    }
+    ControlFlow::Continue(())
 }
 
 /// The least capacity, in bytes, at which pins may hold this many pages.
@@ -138,7 +133,7 @@ fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::cache::shared::pinned_pages_max;
+    use crate::cache::shared::memory::pinned_pages_max;
 
     /// So it never asks for more than there is: pins within the limit need no more than the present capacity.
     #[test]

@@ -1,0 +1,161 @@
+//! Direct reclaim: what a thread that misses does when no page is free, or few are. It helps to write, evicts, or waits for a
+//! worker. Everything here is async-signal-safe.
+
+use std::time::Instant;
+
+use crate::budget::Taken;
+use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::cache::shared::eviction::DIRECT_PAGES;
+use crate::cache::tenant::Tenant;
+use crate::telemetry::counters::Counter;
+
+/// Rounds of failed writes, without a page gained, after which a fault gives up.
+pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
+/// Rounds of eviction for the pages of a whole span or unit, before they come in one by one.
+const ROUNDS_MAX: u32 = 4;
+/// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
+const VISITS_MAX: u32 = 8;
+
+impl Region {
+    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
+    #[inline]
+    pub(super) fn make_room(&self, core: usize, more: u32) {
+        if let Some(tenant) = self.at_ceiling(more) {
+            self.shared.evict_from(core, tenant, more);
+        }
+    }
+}
+
+impl Shared {
+    /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
+    /// the same. An error says what holds all pages.
+    pub(super) fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
+        match self.memory.budget.take(core, pages) {
+            Some(Taken::Local) => {}
+            Some(Taken::Refilled) => {
+                let free = self.memory.budget.free();
+                if free < self.memory.watermarks().low {
+                    self.workers.wake(free < self.memory.watermarks().low / 2);
+                }
+            }
+            None => return self.take_pages_hard(core, pages),
+        }
+        // Short of pages: everybody writes a little, in place of somebody stopping for long.
+        if self.memory.budget.pooled() < self.memory.watermarks().help {
+            self.help_write(core);
+        }
+        Ok(())
+    }
+
+    /// Takes this many pages for a fault, evicting if it must; false if others are faster.
+    pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
+        for _ in 0..ROUNDS_MAX {
+            let event = self.memory.freed_event();
+            if self.memory.budget.take(core, pages).is_some() {
+                if self.memory.budget.free() < self.memory.watermarks().low {
+                    self.workers.wake(false);
+                }
+                return true;
+            }
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
+                continue;
+            };
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
+            evictor.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
+            let _ = self.eviction.spare_evictors.push(evictor);
+        }
+        false
+    }
+
+    #[cold]
+    fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
+        let mut failed_rounds = 0;
+        let mut idle_rounds = 0_u32;
+        let mut since = Instant::now();
+        loop {
+            self.workers.wake(true);
+            let event = self.memory.freed_event();
+            if self.memory.budget.take(core, pages).is_some() {
+                return Ok(());
+            }
+            if self.help_write(core) {
+                continue;
+            }
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
+                continue;
+            };
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
+            let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
+            let _ = self.eviction.spare_evictors.push(evictor);
+            if pass.freed > 0 {
+                since = Instant::now();
+                continue;
+            }
+            idle_rounds += 1;
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
+            if failed_rounds > FAILED_ROUNDS_MAX && !self.memory.is_shrinking() {
+                return Err("its pages cannot be written (sync returns the reason) or unmapped");
+            }
+            self.memory.wait_for_free(event);
+        }
+    }
+
+    /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
+    /// reserve tells who must help.
+    pub(super) fn slow_down_for_dirty(&self, core: usize) {
+        if self.needs_help_with_dirty() && self.memory.budget.pooled() >= self.memory.watermarks().high {
+            self.help_write(core);
+        }
+    }
+
+    /// Writes one run that waits, if there is one.
+    fn help_write(&self, core: usize) -> bool {
+        let Some(run) = self.write_back.queue.pop() else { return false };
+        self.telemetry.count(core, Counter::HelpedWrites, 1);
+        run.write(self);
+        true
+    }
+
+    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
+    #[cold]
+    #[inline(never)]
+    fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
+        let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
+        let mut since = Instant::now();
+        while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
+            let event = self.memory.freed_event();
+            let over = tenant.over(more);
+            if over == 0 {
+                return;
+            }
+            if over < least {
+                (least, idle_rounds, failed_rounds) = (over, 0, 0);
+                since = Instant::now();
+            }
+            let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                self.memory.wait_for_free(event);
+                continue;
+            };
+            self.telemetry.count(core, Counter::DirectReclaims, 1);
+            let pass = evictor.pass_of(
+                self,
+                tenant,
+                over as usize + tenant.batch_pages(),
+                Goal::after(idle_rounds, failed_rounds, since),
+            );
+            let _ = self.eviction.spare_evictors.push(evictor);
+            if pass.freed > 0 {
+                continue;
+            }
+            idle_rounds += 1;
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
+            if idle_rounds > VISITS_MAX {
+                self.memory.wait_for_free(event);
+            }
+        }
+    }
+}

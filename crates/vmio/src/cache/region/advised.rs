@@ -1,0 +1,50 @@
+//! What the program has advised of a mapped file as a whole. Of a span it may have advised otherwise.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::page::reuse::Reuse;
+use crate::page::span::Span;
+
+/// Advice for the spans that have none of their own.
+pub(crate) struct Advised {
+    priority: AtomicU8,
+    /// Pages to read at a miss; 0 to find it out.
+    window: AtomicU16,
+    /// How often pages are wanted.
+    reuse: AtomicU8,
+}
+
+impl Advised {
+    /// A priority and a window, and nothing of how often pages are wanted.
+    pub(super) fn new(priority: u8, window: u16) -> Self {
+        Advised { priority: AtomicU8::new(priority), window: AtomicU16::new(window), reuse: AtomicU8::new(0) }
+    }
+
+    pub(crate) fn priority(&self) -> u8 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_priority(&self, priority: u8) {
+        self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_window(&self, pages: u16) {
+        self.window.store(pages, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_reuse(&self, reuse: Reuse) {
+        self.reuse.store(reuse.bits(), Ordering::Relaxed);
+    }
+
+    /// Pages to read at a miss in a span, if that was advised.
+    pub(crate) fn window(&self, span: &Span) -> Option<u64> {
+        let window = span.window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
+        (window > 0).then(|| u64::from(window).min(WINDOW_PAGES_MAX as u64))
+    }
+
+    /// How often the pages of a span are wanted.
+    pub(crate) fn reuse(&self, span: &Span) -> Reuse {
+        span.reuse().unwrap_or_else(|| Reuse::from_bits(self.reuse.load(Ordering::Relaxed)))
+    }
+}

@@ -1,0 +1,355 @@
+//! One mapped file, in parts. What needs one part is a method of that part; what needs several, or what all mappings share,
+//! is a method of the region, beside what it is about.
+
+pub(crate) mod advised;
+pub(crate) mod dirty_tracking;
+pub(crate) mod page_table;
+pub(crate) mod read_ahead;
+pub(crate) mod views;
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::backing::{Access, Backing};
+use crate::cache::fetch::OpenRequests;
+use crate::cache::huge_pages::HugePages;
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::pre_images::PreImages;
+use crate::cache::read_failures::{ReadFailure, ReadFailures};
+use crate::cache::region::advised::Advised;
+use crate::cache::region::dirty_tracking::DirtyTracking;
+use crate::cache::region::page_table::PageTable;
+use crate::cache::region::read_ahead::ReadAhead;
+use crate::cache::region::views::Views;
+use crate::cache::saved_pages::SavedPages;
+use crate::cache::shared::Shared;
+use crate::cache::tenant::{Bounds, Tenant};
+use crate::cache::write_batch::{Destination, epoch_of};
+use crate::engine::{DeactivatableFrames, Frames};
+use crate::error::{Error, Result};
+use crate::journal::JournaledBacking;
+use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
+use crate::page::unit::Unit;
+use crate::page::word::WriteEnd;
+use crate::page::{SPAN_BYTES, span_of};
+use crate::policy::{EvictionOrder, SpanRef};
+use crate::sys::abort::AbortOnUnwind;
+use crate::sys::address_table::GRANULE_BYTES;
+use crate::sys::reservation::Reservation;
+use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
+
+/// A mapped file.
+pub(crate) struct Region {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) backing: Arc<dyn Backing>,
+    /// The same, if changes reach the file by commits only.
+    pub(crate) journaled: Option<Arc<JournaledBacking>>,
+    pub(crate) access: Access,
+    pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
+    pub(crate) on_read_error: OnReadError,
+    pub(crate) table: PageTable,
+    pub(crate) dirty: DirtyTracking,
+    pub(crate) read_ahead: ReadAhead,
+    pub(crate) advised: Advised,
+    pub(crate) views: Views,
+    deactivatable: Option<Box<dyn DeactivatableFrames>>,
+    /// If it has a floor or a ceiling.
+    pub(crate) tenant: Option<Arc<Tenant>>,
+    pub(crate) requests: OpenRequests,
+    pub(crate) read_failures: ReadFailures,
+    /// The number of its first page in published misses.
+    first_published_page: u64,
+    /// What the budget is charged for its page tables and page words. Not in the table, whose cache lines all misses read.
+    pub(crate) table_pages: AtomicU32,
+}
+
+/// A store to a poisoned page would go unnoticed in frames whose stores the kernel tracks, and so would one that comes while
+/// a commit draws its line.
+fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint> {
+    let poisons = matches!(options.on_read_error, OnReadError::Poison(_));
+    let is_atomic = options.journal.is_some();
+    match options.frames {
+        FrameHint::Auto if is_atomic => Ok(FrameHint::ReadMostly),
+        hint if is_atomic && hint != FrameHint::ReadMostly => Err(Error::BadOption {
+            option: "frames",
+            value: format!("{hint:?}, of an atomic mapping"),
+            expected: "ReadMostly or Auto: a commit must see every store, and keep it waiting",
+        }),
+        FrameHint::Auto if poisons => Ok(FrameHint::ReadMostly),
+        FrameHint::Auto => Ok(shared.paging.frame_hint),
+        hint @ (FrameHint::Mixed | FrameHint::SharedAddresses) if poisons => Err(Error::BadOption {
+            option: "frames",
+            value: format!("{hint:?}, with a poison pattern for unreadable pages"),
+            expected: "ReadMostly or Auto: a store to a poisoned page would go unnoticed",
+        }),
+        hint => Ok(hint),
+    }
+}
+
+/// Without it, scans read ahead by small pages, as far as their window goes.
+fn installs_spans(shared: &Shared) -> bool {
+    // The kernel moves pages between ranges that are both locked, or neither.
+    let installs = shared.paging.frames.installs_spans() && !shared.paging.locks_memory;
+    if !installs {
+        tracing::warn!(
+            "huge pages cannot be moved into a mapping (that takes Linux 6.8, Engine::Sigbus and memory that is not locked): scans come in small pages"
+        );
+    }
+    installs
+}
+
+/// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
+fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
+    match shared.paging.engine.deactivatable(len, GRANULE_BYTES) {
+        Ok(range_and_frames) => Some(range_and_frames),
+        Err(error) => {
+            tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
+            None
+        }
+    }
+}
+
+impl Region {
+    /// Reserves address space for a backing and attaches it to the engine. Costs nothing until touched.
+    pub(crate) fn new(shared: Arc<Shared>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let len = backing.len();
+        let reserved = options.reserved_bytes(len)?;
+        let access = options.access_to(&*backing)?;
+        let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.eviction.new_order())));
+        let hint = choose_frames(&shared, &options)?;
+        let huge_pages = match hint {
+            _ if tenant.as_ref().is_some_and(|tenant| !tenant.has_room_for_huge_pages()) => HugePages::Never,
+            FrameHint::Stream if installs_spans(&shared) => HugePages::Always.unless_recorded(&shared),
+            FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
+                HugePages::OfSequences.unless_recorded(&shared)
+            }
+            _ => HugePages::Never,
+        };
+        if hint == FrameHint::Stream && access == Access::ReadWrite {
+            return Err(Error::BadOption {
+                option: "frames",
+                value: "Stream, of a mapping that can be stored to".to_owned(),
+                expected: "Access::ReadOnly with it: a store could go unnoticed while a huge page comes in",
+            });
+        }
+        let (backing, journaled): (Arc<dyn Backing>, _) = match &options.journal {
+            Some(journal) => {
+                let journaled = Arc::new(journal.join_boxed(backing)?);
+                (Arc::clone(&journaled) as _, Some(journaled))
+            }
+            None => (Arc::from(backing), None),
+        };
+        let copies =
+            SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
+        // Of the other pages of a larger unit, the touches would be missing in the record.
+        let unit = if shared.telemetry.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
+        let pages = reserved / PAGE_BYTES;
+        let spans = reserved.div_ceil(SPAN_BYTES) as u64;
+        let build = || -> io::Result<_> {
+            let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
+            let (mut range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
+                Some((range, frames)) => (range, Some(frames)),
+                None => {
+                    let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
+                    shared.paging.engine.attach(&range)?;
+                    (range, None)
+                }
+            };
+            // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
+            range.prepare_for_frames(
+                access == Access::ReadOnly && huge_pages == HugePages::Never,
+                shared.paging.locks_memory,
+            )?;
+            let views = Views::of(&range, hint == FrameHint::SharedAddresses && deactivatable.is_some());
+            let table = PageTable::new(range, len, unit)?;
+            let dirty = DirtyTracking::new(spans, journaled.is_some(), saved, pre_images)?;
+            Ok((views, table, dirty, deactivatable))
+        };
+        let (views, table, dirty, deactivatable) =
+            build().map_err(Error::system("reserving address space for a mapping"))?;
+        // A span that cannot come in as a whole comes in by as few reads as can be.
+        let window = if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 0 };
+        let published = shared.telemetry.miss_ring.as_ref();
+        Ok(Region {
+            first_published_page: published.map_or(0, |ring| ring.number_pages(pages as u64, len)),
+            shared,
+            backing,
+            journaled,
+            access,
+            verifier: options.verifier,
+            on_read_error: options.on_read_error,
+            table,
+            dirty,
+            read_ahead: ReadAhead::new(huge_pages),
+            advised: Advised::new(options.priority, window),
+            views,
+            deactivatable,
+            tenant,
+            requests: OpenRequests::default(),
+            read_failures: ReadFailures::default(),
+            table_pages: AtomicU32::new(0),
+        })
+    }
+
+    // ---- geometry
+
+    pub(crate) fn store_len(&self, len: u64) {
+        let before = self.table.swap_len(len);
+        self.shared.telemetry.mapped_bytes.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Tells whoever records misses of those of some pages.
+    pub(crate) fn publish_misses(&self, pages: Range<u64>, store: bool) {
+        if let Some(ring) = &self.shared.telemetry.miss_ring {
+            pages.for_each(|page| ring.note(self.first_published_page + page, store));
+        }
+    }
+
+    /// The region that a queued span belongs to.
+    ///
+    /// # Safety
+    /// The span must have been queued by a region that still lives (the eviction gate is held for reading).
+    pub(crate) unsafe fn of_span<'a>(span: SpanRef) -> (&'a Region, u64) {
+        let (region, number) = span.get().owner();
+        // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
+        (unsafe { &*region.cast::<Region>() }, number)
+    }
+
+    // ---- frames
+
+    /// Its frames, if they can be deactivated and the kernel notes their stores.
+    pub(crate) fn deactivatable(&self) -> Option<&dyn DeactivatableFrames> {
+        self.deactivatable.as_deref()
+    }
+
+    /// Its frames.
+    pub(crate) fn frames(&self) -> &dyn Frames {
+        match &self.deactivatable {
+            Some(frames) => &**frames,
+            None => &*self.shared.paging.frames,
+        }
+    }
+
+    /// Waits until the engine has done with the region's faults, of which it finds no more.
+    pub(crate) fn detach(&self) {
+        self.shared.paging.engine.detach(self.table.range());
+    }
+
+    // ---- dirtiness
+
+    /// The present sync epoch; where changes are committed, that of the present commit.
+    pub(crate) fn epoch(&self) -> bool {
+        match &self.journaled {
+            Some(backing) => epoch_of(backing.present_commit()),
+            None => self.dirty.epoch(),
+        }
+    }
+
+    /// Announces that a page of ours (its word is busy) is about to become writable; returns the epoch in which it is
+    /// dirty. A sync that does not see the mark began before this epoch; one that does waits for the busy word.
+    /// So a store by any thread, from the instant the frame is writable, belongs to the right sync.
+    pub(crate) fn announce_dirty(&self, page: u64) -> bool {
+        self.dirty.spans.insert(span_of(page));
+        self.epoch()
+    }
+
+    /// Counts a page whose word has just become Dirty.
+    pub(crate) fn count_dirty(&self, page: u64) {
+        self.table.span(span_of(page)).add_dirty();
+        self.shared.add_dirty();
+    }
+
+    /// A page's write has ended, well or not; false if it failed.
+    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>, destination: Destination) -> bool {
+        let Some(error) = error else {
+            self.table.word(page).finish_write(None);
+            return true;
+        };
+        self.shared.telemetry.count(cpu::current(), Counter::WriteErrors, 1);
+        self.shared.write_back.note_error(&error);
+        let end = {
+            // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
+            // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)
+            let mut failures = self.dirty.failures();
+            failures.note_write(page, error);
+            let end = self.table.word(page).finish_write(Some(destination.epoch().unwrap_or_else(|| self.epoch())));
+            self.dirty.spans.insert(span_of(page));
+            end
+        };
+        match (end, destination) {
+            (WriteEnd::DirtyAgain, _) => self.count_dirty(page),
+            (WriteEnd::Overtaken, Destination::Spill(commit)) => self.note_lost_image(commit),
+            _ => {}
+        }
+        false
+    }
+
+    /// Makes the copy of a page what the device is to get.
+    pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
+        self.clear_behind_end(page, copy);
+        if let Some(verifier) = &self.verifier {
+            let _verifier_may_panic = AbortOnUnwind::new();
+            verifier.seal(page * PAGE_BYTES as u64, copy);
+        }
+    }
+
+    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
+    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
+    pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
+        let offset = page * PAGE_BYTES as u64;
+        if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
+            tail.fill(0);
+        }
+    }
+
+    // ---- eviction
+
+    /// What its spans stand in for evictors.
+    pub(crate) fn order(&self) -> &EvictionOrder {
+        self.tenant.as_ref().map_or(&self.shared.eviction.order, |tenant| &tenant.order)
+    }
+
+    /// The tenant, if this many more pages would take it over its ceiling.
+    #[inline]
+    pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
+        self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
+    }
+
+    /// A page's frame is gone; it was evicted at that time.
+    pub(crate) fn finish_evict(&self, page: u64, time: u8) {
+        let (word, order) = (self.table.word(page), self.order());
+        let before = word.load();
+        if before.is_inactive() {
+            order.eviction_queue.add_pages(-1);
+        }
+        order.note_queue(cpu::current(), before.frequency(), -1);
+        word.finish_evict(time);
+        if let Some(tenant) = &self.tenant {
+            tenant.remove(1);
+        }
+        self.remove_resident(span_of(page), 1);
+    }
+
+    /// Takes its pages out of the counts of its order, in which nobody finds its spans any more.
+    pub(crate) fn leave_order(&self) {
+        let words = self.table.occupied(0..self.table.pages()).map(|page| self.table.word(page).load());
+        self.order().remove_pages(words.filter(|word| word.is_resident()));
+    }
+
+    // ---- failures
+
+    /// Notes a page that could not be brought in.
+    pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
+        self.shared.telemetry.count(cpu::current(), Counter::ReadErrors, 1);
+        self.read_failures.note(page, failure);
+    }
+
+    /// The error for a page that could not be brought in.
+    pub(crate) fn read_error(&self, page: u64, failure: ReadFailure) -> Error {
+        failure.into_error(self.backing.describe(), page)
+    }
+}

@@ -1,0 +1,230 @@
+//! The page table of a mapped file: its range of addresses, and what is known of each page and of each span.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::page::page_set::PageSet;
+use crate::page::sequence::Sequence;
+use crate::page::span::{Span, SpanGuard};
+use crate::page::unit::Unit;
+use crate::page::word::{PageWord, Snapshot, State};
+use crate::page::{SPAN_PAGES, span_of};
+use crate::sys::PAGE_BYTES;
+use crate::sys::reservation::Reservation;
+use crate::sys::sparse_array::SparseArray;
+
+const LAST_PLACE: u64 = SPAN_PAGES as u64 - 1;
+
+/// The pages of a mapped file, and where they are.
+pub(crate) struct PageTable {
+    range: Reservation,
+    words: SparseArray<PageWord>,
+    spans: SparseArray<Span>,
+    len: AtomicU64,
+    /// Which pages come and go together.
+    pub(crate) unit: Unit,
+    /// Every page that was never touched holds garbage on the device.
+    all_fresh: AtomicBool,
+}
+
+impl PageTable {
+    /// Of a file of this length, in a range that it may grow into.
+    pub(super) fn new(range: Reservation, len: u64, unit: Unit) -> std::io::Result<Self> {
+        let reserved = range.len();
+        Ok(PageTable {
+            words: SparseArray::new(reserved / PAGE_BYTES)?,
+            spans: SparseArray::new(reserved.div_ceil(crate::page::SPAN_BYTES))?,
+            range,
+            len: AtomicU64::new(len),
+            unit,
+            all_fresh: AtomicBool::new(false),
+        })
+    }
+
+    // ---- geometry
+
+    /// Length of the mapping in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        // Ordered against the page words: see `resize.rs`.
+        self.len.load(Ordering::SeqCst)
+    }
+
+    /// Sets the length; returns what it was.
+    pub(super) fn swap_len(&self, len: u64) -> u64 {
+        self.len.swap(len, Ordering::SeqCst)
+    }
+
+    /// Pages of the mapping, the last one possibly partial.
+    #[inline]
+    pub(crate) fn pages(&self) -> u64 {
+        self.len().div_ceil(PAGE_BYTES as u64)
+    }
+
+    /// Spans of the mapping.
+    pub(crate) fn spans(&self) -> u64 {
+        self.pages().div_ceil(SPAN_PAGES as u64)
+    }
+
+    /// The address space that the mapping may grow into, in bytes.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.range.len() as u64
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.range.base()
+    }
+
+    /// The range of addresses of the mapping itself.
+    pub(crate) fn range(&self) -> &Reservation {
+        &self.range
+    }
+
+    /// The address of a page in it.
+    pub(crate) fn address(&self, page: u64) -> usize {
+        debug_assert!(page * (PAGE_BYTES as u64) < self.reserved());
+        self.base() as usize + page as usize * PAGE_BYTES
+    }
+
+    /// The pages of a span that the mapping reaches.
+    pub(crate) fn pages_of_span(&self, span: u64) -> Range<u64> {
+        let first = span * SPAN_PAGES as u64;
+        first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
+    }
+
+    /// What is left of some pages within the mapping. The thread that shortens it waits for the span's lock afterwards: with the lock,
+    /// these are pages that are not being cut off.
+    pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
+        pages.start..pages.end.min(self.pages()).max(pages.start)
+    }
+
+    // ---- what is known of a page, and of a span
+
+    #[inline]
+    pub(crate) fn word(&self, page: u64) -> &PageWord {
+        self.words.get(page as usize)
+    }
+
+    /// Address and length in bytes of the words of some pages.
+    pub(crate) fn words_of(&self, pages: Range<u64>) -> (usize, usize) {
+        self.words.pages_of(pages.start as usize..pages.end as usize)
+    }
+
+    pub(crate) fn span(&self, span: u64) -> &Span {
+        self.spans.get(span as usize)
+    }
+
+    /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
+    /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
+    /// replace, with a TLB shootdown.
+    #[inline]
+    pub(crate) fn peek(&self, page: u64) -> Snapshot {
+        if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
+    }
+
+    /// Whether a page is in memory, and not on its way out.
+    #[inline]
+    pub(crate) fn has_page(&self, page: u64) -> bool {
+        let word = self.peek(page);
+        word.is_resident() && !word.is_leaving()
+    }
+
+    /// Whether a load of the page would go through, and not to poison.
+    #[inline]
+    pub(crate) fn is_active(&self, page: u64) -> bool {
+        let word = self.peek(page);
+        word.is_active() && !word.is_poisoned()
+    }
+
+    /// The pages of a range that may be in memory or on their way in, found by the counts of their spans: of a huge
+    /// sparse range only the used part is looked at.
+    pub(crate) fn occupied(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let spans = span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64);
+        spans.filter(|span| self.span(*span).resident() > 0).flat_map(move |span| {
+            let first = span * SPAN_PAGES as u64;
+            pages.start.max(first)..pages.end.min(first + SPAN_PAGES as u64)
+        })
+    }
+
+    /// Whether the pages of a unit that are in memory can all go now, the dirty ones once they are written.
+    pub(crate) fn can_go_together(&self, mut unit: Range<u64>, writes: bool) -> bool {
+        unit.end - unit.start == 1
+            || unit.all(|page| {
+                let word = self.word(page).load();
+                let free = word.pins() == 0 && !word.in_flight();
+                match word.state() {
+                    State::Absent => true,
+                    State::Clean => free,
+                    State::Dirty => free && writes,
+                    _ => false,
+                }
+            })
+    }
+
+    // ---- pages that hold garbage on the device
+
+    pub(crate) fn set_all_fresh(&self, fresh: bool) {
+        self.all_fresh.store(fresh, Ordering::SeqCst);
+    }
+
+    /// Whether pages of a span that were never touched hold garbage on the device.
+    pub(crate) fn untouched_is_fresh(&self, span: u64) -> bool {
+        let span = self.span(span);
+        (self.all_fresh.load(Ordering::SeqCst) || span.all_fresh()) && !span.has_forgotten()
+    }
+
+    // ---- misses in a row
+
+    /// The sequence that a miss of a page continues, or begins.
+    pub(crate) fn sequence_at(&self, page: u64) -> Sequence {
+        let (span, place) = (span_of(page), page % SPAN_PAGES as u64);
+        let within = self.span(span).sequence().missed_at(place);
+        if within.has_followed() {
+            return within;
+        }
+        match (place, span) {
+            (0, 1..) => self.span(span - 1).sequence().missed_at(SPAN_PAGES as u64),
+            (LAST_PLACE, _) if span + 1 < self.spans() => self.span(span + 1).sequence().missed_below(),
+            _ => within,
+        }
+    }
+
+    /// Remembers it for the miss that would come next: the last one has brought these pages.
+    pub(crate) fn keep_sequence(&self, sequence: Sequence, pages: &Range<u64>) {
+        let (last, behind) = if sequence.goes_down() { (pages.start, 0) } else { (pages.end - 1, 1) };
+        self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + behind));
+    }
+
+    // ---- absent pages between others
+
+    /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
+    pub(crate) fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
+        let mut gaps = PageSet::default();
+        pages
+            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
+            .for_each(|page| gaps.insert(page));
+        gaps
+    }
+
+    /// Lets them go. Before the last page that is ours: a span without pages may lose its words.
+    pub(crate) fn release_gaps(&self, gaps: &PageSet, pages: Range<u64>) {
+        pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_absent());
+    }
+
+    /// Makes the pages of a range ours if all of them are absent.
+    pub(crate) fn claim_gap(&self, gap: Range<u64>) -> bool {
+        let claimed = gap.clone().take_while(|page| self.word(*page).claim_absent()).count() as u64;
+        let whole = claimed == gap.end - gap.start;
+        if !whole {
+            self.release_gap(gap.start..gap.start + claimed);
+        }
+        whole
+    }
+
+    /// Lets a range go that [`Self::claim_gap`] has claimed.
+    pub(crate) fn release_gap(&self, gap: Range<u64>) {
+        gap.for_each(|page| self.word(page).release_absent());
+    }
+}

@@ -1,0 +1,29 @@
+//! Read-ahead: what is known of the misses of a mapped file beyond the sequences, which its spans remember.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cache::huge_pages::HugePages;
+use crate::page::strides::Strides;
+
+/// How far misses of a mapped file read ahead, and in which steps.
+pub(crate) struct ReadAhead {
+    pub(crate) huge_pages: HugePages,
+    pub(crate) strides: Strides,
+    spans_until: AtomicU64,
+}
+
+impl ReadAhead {
+    /// Of a file whose misses bring in such huge pages.
+    pub(super) fn new(huge_pages: HugePages) -> Self {
+        ReadAhead { huge_pages, strides: Strides::default(), spans_until: AtomicU64::new(0) }
+    }
+
+    /// Up to which span a scan's read-ahead was asked for.
+    pub(crate) fn spans_until(&self) -> u64 {
+        self.spans_until.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_spans_until(&self, span: u64) {
+        self.spans_until.store(span, Ordering::Relaxed);
+    }
+}

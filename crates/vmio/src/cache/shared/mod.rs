@@ -1,0 +1,159 @@
+//! What all mappings of a cache share, in parts. What needs one part is a method of that part.
+
+pub(crate) mod eviction;
+pub(crate) mod memory;
+pub(crate) mod paging;
+pub(crate) mod reads;
+pub(crate) mod telemetry;
+pub(crate) mod workers;
+pub(crate) mod write_back;
+
+use std::io;
+use std::iter::repeat_n;
+use std::sync::Arc;
+
+use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::overhead::Overhead;
+use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction, spare_evictors};
+use crate::cache::shared::memory::Memory;
+use crate::cache::shared::paging::Paging;
+use crate::cache::shared::reads::Reads;
+use crate::cache::shared::telemetry::{READ_SAMPLING, Telemetry};
+use crate::cache::shared::workers::Workers;
+use crate::cache::shared::write_back::WriteBack;
+use crate::cache::write_batch::BATCH_PAGES;
+use crate::engine::{FaultEngine, Frames};
+use crate::options::FrameHint;
+use crate::policy::EvictionPolicy;
+use crate::sys::cpu;
+use crate::sys::fork::Generation;
+use crate::sys::kernel::{KernelFeature, KernelFeatures};
+use crate::sys::unmap::Unmapper;
+use crate::telemetry::counters::NAMES;
+use crate::telemetry::layout::Latency;
+use crate::telemetry::page::{Description, StatPage};
+
+/// This many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
+pub(super) const SHARED_BATCHES_MAX: usize = 16;
+
+/// The state that mappings and workers share.
+pub(crate) struct Shared {
+    pub(crate) generation: Generation,
+    pub(crate) memory: Memory,
+    pub(crate) eviction: Eviction,
+    pub(crate) paging: Paging,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) reads: Reads,
+    pub(crate) write_back: WriteBack,
+    pub(crate) workers: Workers,
+}
+
+/// What [`Shared`] is made of.
+pub(crate) struct Parts {
+    pub(crate) generation: Generation,
+    pub(crate) capacity_pages: u32,
+    pub(crate) overhead: Overhead,
+    pub(crate) dirty_ratio: f64,
+    pub(crate) policy: EvictionPolicy,
+    pub(crate) engine: Box<dyn FaultEngine>,
+    pub(crate) frames: Box<dyn Frames>,
+    pub(crate) frame_hint: FrameHint,
+    pub(crate) locks_memory: bool,
+    pub(crate) measures_misses: bool,
+    pub(crate) publishes_misses: bool,
+    pub(crate) kernel_features: KernelFeatures,
+    pub(crate) pages_in_flight: u32,
+    pub(crate) workers: u32,
+    pub(crate) cores: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_evictors(parts.cores));
+        let sizes = repeat_n(BATCH_PAGES, batches).chain(repeat_n(DIRECT_PAGES, spares));
+        let merge_buffers = Arc::new(MergeBuffers::new(sizes)?);
+        let eviction = Eviction::new(parts.policy, parts.cores, &merge_buffers)?;
+        let page = StatPage::new(Description {
+            capacity_pages: parts.capacity_pages,
+            cores: parts.cores,
+            counters: NAMES.len(),
+            read_sampling: READ_SAMPLING,
+        })?;
+        let telemetry = Telemetry::new(&page, parts.measures_misses, parts.publishes_misses)?;
+        let paging = Paging {
+            engine: parts.engine,
+            frames: parts.frames,
+            unmapper: Unmapper::probe(parts.kernel_features),
+            frame_hint: parts.frame_hint,
+            locks_memory: parts.locks_memory,
+        };
+        let use_io_uring = parts.kernel_features.allow(KernelFeature::IoUring);
+        Ok(Shared {
+            generation: parts.generation,
+            memory: Memory::new(&page, parts.capacity_pages, parts.overhead),
+            eviction,
+            telemetry,
+            reads: Reads::new(&paging, parts.cores, parts.workers, use_io_uring, parts.pages_in_flight)?,
+            paging,
+            write_back: WriteBack::new(&page, parts.dirty_ratio, merge_buffers),
+            workers: Workers::new(parts.workers, parts.cores),
+        })
+    }
+
+    /// Changes the capacity. The caller holds the lock on resizing.
+    pub(super) fn set_capacity(&self, pages: u32) {
+        let before = self.memory.capacity_pages();
+        self.memory.set_capacity(pages);
+        self.eviction.set_capacity(before, pages);
+        self.memory.note_freed();
+        self.workers.wake(true);
+    }
+
+    /// Gives the budget of evicted pages back, and wakes the threads that wait for one.
+    pub(crate) fn release_evicted(&self, pages: u32) {
+        if pages > 0 {
+            self.memory.budget.release(pages);
+            self.eviction.note_evicted(pages);
+            self.memory.note_freed();
+        }
+    }
+
+    /// The present time of the eviction clock, 1 to 255.
+    pub(crate) fn eviction_time(&self) -> u8 {
+        self.eviction.time(self.memory.capacity_pages())
+    }
+
+    /// How long ago an eviction was, in eighths of a turnover of the cache; wraps around after 32 turnovers.
+    pub(crate) fn evicted_ago(&self, time: u8) -> Option<u8> {
+        (time != 0).then(|| ((u16::from(self.eviction_time()) + 255 - u16::from(time)) % 255) as u8)
+    }
+
+    /// One more dirty page; wakes a worker when that is one too many.
+    pub(crate) fn add_dirty(&self) {
+        let before = self.write_back.add_dirty();
+        if before == u64::from(self.write_back.dirty_pages_max(self.memory.capacity_pages())) {
+            self.workers.wake(false);
+        }
+    }
+
+    /// Whether more pages are dirty than there may be before write-back begins in its own right.
+    pub(crate) fn has_too_many_dirty(&self) -> bool {
+        self.write_back.dirty_pages() > self.write_back.dirty_pages_max(self.memory.capacity_pages())
+    }
+
+    /// Whether even more are, so that storing threads help to write.
+    pub(crate) fn needs_help_with_dirty(&self) -> bool {
+        self.write_back.dirty_pages() > self.write_back.unaided_dirty_pages_max(self.memory.capacity_pages())
+    }
+
+    /// Pages that a ring may have under way at a time.
+    pub(crate) fn pages_in_flight(&self) -> u32 {
+        self.reads.pages_in_flight(self.memory.capacity_pages())
+    }
+
+    /// Notes how long a write took.
+    pub(crate) fn note_write(&self, ns: u64) {
+        self.workers.note_write(ns);
+        self.telemetry.counters.record(cpu::current(), Latency::Write, ns);
+    }
+}

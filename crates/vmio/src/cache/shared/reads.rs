@@ -1,0 +1,49 @@
+//! Reads: the buffers and rings by which pages come in.
+
+use std::io;
+
+use crate::cache::fetch::EndedRequests;
+use crate::cache::page_buffers::PageBuffers;
+use crate::cache::shared::paging::Paging;
+use crate::cache::stream::Streams;
+use crate::cache::strided::StridedReads;
+
+/// Fetches have at most one page in this many of the cache under way, so that the rest can be evicted for faults.
+const IN_FLIGHT_SHARE: u32 = 8;
+
+/// What the threads share that bring pages in.
+pub(crate) struct Reads {
+    pub(crate) page_buffers: PageBuffers,
+    pub(crate) streams: Streams,
+    pub(crate) strided: StridedReads,
+    pub(crate) ended_requests: EndedRequests,
+    /// Whether pages may be fetched through io_uring.
+    pub(crate) use_io_uring: bool,
+    /// Pages that a ring may have under way at a time, at most.
+    pages_in_flight_max: u32,
+}
+
+impl Reads {
+    /// For this many cores, and workers that read ahead.
+    pub(super) fn new(
+        paging: &Paging,
+        cores: usize,
+        workers: u32,
+        use_io_uring: bool,
+        pages_in_flight_max: u32,
+    ) -> io::Result<Self> {
+        Ok(Reads {
+            page_buffers: PageBuffers::new(cores)?,
+            streams: Streams::new(cores + workers as usize, &*paging.engine, &*paging.frames)?,
+            strided: StridedReads::new(cores, use_io_uring),
+            ended_requests: EndedRequests::default(),
+            use_io_uring,
+            pages_in_flight_max,
+        })
+    }
+
+    /// Pages that a ring may have under way at a time in a cache of that capacity.
+    pub(super) fn pages_in_flight(&self, capacity_pages: u32) -> u32 {
+        self.pages_in_flight_max.min(capacity_pages / IN_FLIGHT_SHARE)
+    }
+}

@@ -1,0 +1,47 @@
+//! What a cache counts, for others to see.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::telemetry::counters::{Counter, Counters};
+use crate::telemetry::layout::Gauge;
+use crate::telemetry::miss_ring::MissRing;
+use crate::telemetry::page::{PublishedWord, StatPage};
+
+/// One in this many device reads is timed: every miss is, and that is enough of reading the clock.
+pub(super) const READ_SAMPLING: u64 = 8;
+
+/// The counters of a cache, and the record of its misses.
+pub(crate) struct Telemetry {
+    pub(crate) counters: Counters,
+    pub(crate) measures_misses: bool,
+    /// Where misses are published, if they are.
+    pub(crate) miss_ring: Option<MissRing>,
+    pub(crate) mappings: PublishedWord,
+    pub(crate) mapped_bytes: PublishedWord,
+}
+
+impl Telemetry {
+    /// Counts in the stat page.
+    pub(super) fn new(page: &Arc<StatPage>, measures_misses: bool, publishes_misses: bool) -> io::Result<Self> {
+        Ok(Telemetry {
+            counters: Counters::new(page),
+            measures_misses,
+            miss_ring: publishes_misses.then(|| MissRing::new(page.cache_number())).transpose()?,
+            mappings: page.gauge(Gauge::Mappings),
+            mapped_bytes: page.gauge(Gauge::MappedBytes),
+        })
+    }
+
+    /// Adds to a counter of the given core.
+    #[inline]
+    pub(crate) fn count(&self, core: usize, counter: Counter, amount: u64) {
+        self.counters.add(core, counter, amount);
+    }
+
+    /// Whether the next device read of the given core is one of those that are timed.
+    #[inline]
+    pub(crate) fn times_read(&self, core: usize) -> bool {
+        self.counters.of_core(core, Counter::Reads).is_multiple_of(READ_SAMPLING)
+    }
+}
