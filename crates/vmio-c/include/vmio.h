@@ -36,12 +36,12 @@
 
 /*
  Reader threads of the cache handle faults while the faulting thread sleeps: no signal handler, and system calls take
- mapped pointers. Misses are dearer, and a right is needed; `vmio doctor` says which.
+ mapped pointers. Misses take longer, and a right is needed; `vmio doctor` says which.
  */
 #define VMIO_ENGINE_READER_THREAD 2
 
 /*
- The kernel's own mmap takes the faults, and vmio keeps the budget from outside.
+ The kernel's own mmap takes the faults, and a background reclaimer of vmio keeps the budget.
  */
 #define VMIO_ENGINE_MANAGED 3
 
@@ -52,7 +52,7 @@
 #define VMIO_ENGINE_KERNEL 4
 
 /*
- What the cache was made with; if that is VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
+ The frames of the cache's options; if these are VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
  */
 #define VMIO_FRAMES_AUTO 0
 
@@ -77,7 +77,7 @@
 #define VMIO_FRAMES_DYNAMIC 4
 
 /*
- What is best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
+ The best for most programs: S3-FIFO; over frames that can be deactivated, span by span.
  */
 #define VMIO_POLICY_AUTO 0
 
@@ -144,7 +144,7 @@
 #define VMIO_CREATE_IF_MISSING 1
 
 /*
- The file is made, or what it holds is thrown away; it is `len` zeros long.
+ The file is made, or its contents are discarded; it is `len` zeros long.
  */
 #define VMIO_CREATE_EMPTY 2
 
@@ -154,7 +154,7 @@
 #define VMIO_ON_READ_ERROR_SIGBUS 0
 
 /*
- It finds a page filled with the 8 bytes of `poison`; vmio_take_read_error tells what happened.
+ A load of such a page finds it filled with the 8 bytes of `poison`; vmio_take_read_error returns the error.
  */
 #define VMIO_ON_READ_ERROR_POISON 1
 
@@ -194,7 +194,7 @@
 #define VMIO_ADVICE_DONT_NEED 4
 
 /*
- What the device holds is garbage that the program is about to write over: misses give zeros in place of reading.
+ The device holds garbage that the program is about to write over: misses fill pages with zeros instead of reading.
  */
 #define VMIO_ADVICE_FRESH 5
 
@@ -214,13 +214,13 @@
 #define VMIO_ADVICE_REUSE 8
 
 /*
- What the device holds counts, and nothing else: drop what is in memory without writing it, and forget what was fresh. For
+ Only what the device holds counts: drop what is in memory without writing it, and forget what was fresh. For
  programs that write the file past the mapping; what was stored since the last sync is lost.
  */
 #define VMIO_ADVICE_INVALIDATE 9
 
 /*
- The program has done with the range for now: it goes before what is in use, when the cache needs room.
+ The program needs the range no more for now: its pages are evicted before those in use, when the cache needs room.
  */
 #define VMIO_ADVICE_COLD 10
 
@@ -230,12 +230,12 @@
 #define VMIO_REUSE_UNKNOWN 0
 
 /*
- Once, or more than once within a short while, as by a scan: no page counts as wanted again.
+ Once, or several times within a short while, as by a scan: no page counts as wanted again.
  */
 #define VMIO_REUSE_ONCE 1
 
 /*
- Again and again, if only after long: every page counts as wanted often from the first time on.
+ Again and again, if only after a long time: every page counts as wanted often from the first time on.
  */
 #define VMIO_REUSE_OFTEN 2
 
@@ -366,7 +366,7 @@ struct vmio_pinned;
 struct vmio_sync_handle;
 
 /*
- How a cache is made. Zero is the default of every field but `size` and `capacity_bytes`.
+ Options of a cache. Zero is the default of every field but `size` and `capacity_bytes`.
  */
 struct vmio_cache_options {
     /*
@@ -414,15 +414,15 @@ struct vmio_cache_options {
      */
     uint32_t reserved;
     /*
-     If not 0, the capacity is left to vmio, from so many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
+     If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
      memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
-     vmio_cache_stats tells what it is at present.
+     vmio_cache_stats has the present one.
      */
     uint64_t capacity_min_bytes;
 };
 
 /*
- What a cache holds, in pages of 4096 bytes, and what it has done since it was made.
+ The state of a cache, in pages of 4096 bytes, and its counters since it was made.
  */
 struct vmio_stats {
     /*
@@ -434,15 +434,15 @@ struct vmio_stats {
      */
     uint64_t capacity_pages;
     /*
-     Pages that are.
+     Pages that are resident.
      */
     uint64_t resident_pages;
     /*
-     Of these, newer than the device.
+     Resident pages that are newer than the device.
      */
     uint64_t dirty_pages;
     /*
-     Pages of the budget that go to page tables.
+     Pages of the budget for page tables and page words.
      */
     uint64_t table_pages;
     /*
@@ -539,7 +539,7 @@ struct vmio_stats {
 };
 
 /*
- How a journal is used. Zero is the default of every field but `size`.
+ Options of a journal. Zero is the default of every field but `size`.
  */
 struct vmio_journal_options {
     /*
@@ -558,7 +558,7 @@ struct vmio_journal_options {
 };
 
 /*
- How a file is mapped. Zero is the default of every field but `size`.
+ Options of a mapping. Zero is the default of every field but `size`.
  */
 struct vmio_open_options {
     /*
@@ -570,7 +570,7 @@ struct vmio_open_options {
      */
     uint64_t len;
     /*
-     Address space to set aside, so that the file can grow to this length in place: see vmio_set_len. Costs no memory;
+     Address space to reserve, so that the file can grow to this length in place: see vmio_set_len. Costs no memory;
      at least the length of the file, rounded up to 1 GiB.
      */
     uint64_t reserve_bytes;
@@ -603,7 +603,7 @@ struct vmio_open_options {
      */
     uint8_t poison[8];
     /*
-     Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
+     Lets the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
      VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
      */
     const struct vmio_journal *journal;
@@ -651,14 +651,14 @@ void vmio_cache_free(struct vmio_cache *cache);
 
 /*
  Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
- a smaller one this evicts, and returns when it is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
- if pins hold more than three quarters of the new capacity, or pages cannot be written: then it is what it was.
+ a smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
+ if pins hold more than three quarters of the new capacity, or pages cannot be written: the capacity is then what it was.
  */
 vmio_status vmio_cache_resize(const struct vmio_cache *cache,
                               uint64_t capacity_bytes);
 
 /*
- The engine that serves the mappings of a cache: what VMIO_ENGINE_AUTO has become. VMIO_ENGINE_AUTO for NULL.
+ Returns the engine of a cache: for VMIO_ENGINE_AUTO the one that it stands for here. VMIO_ENGINE_AUTO for NULL.
  */
 uint32_t vmio_cache_engine(const struct vmio_cache *cache);
 
@@ -683,9 +683,9 @@ const char *vmio_version(void);
 const char *vmio_strerror(int32_t status);
 
 /*
- Copies what the last failed call of this thread has to say, with the path or value that was wrong, as a string of at
+ Copies the message of the last failed call of this thread, with the path or value that was wrong, as a string of at
  most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
- call it with NULL and 0 to know how much room it needs. A call that succeeds does not clear it.
+ call it with NULL and 0 to learn how many bytes the message needs. A call that succeeds does not clear the message.
  */
 size_t vmio_last_error(char *buffer,
                        size_t bytes);
@@ -705,7 +705,7 @@ vmio_status vmio_journal_create(const char *path,
 
 /*
  Opens a journal, and brings its files to the state of the last acknowledged commit before it returns; `options` may be
- NULL. Do it before you open the files, which must be where they were.
+ NULL. Open the journal before its files, which must be where they were.
  */
 vmio_status vmio_journal_open(const char *path,
                               const struct vmio_journal_options *options,
@@ -735,19 +735,19 @@ vmio_status vmio_open(const struct vmio_cache *cache,
 
 /*
  Syncs and gives the handle back; with the last handle and pin, the addresses too. A mapping with a journal is not
- committed. The handle is gone whatever it returns: sync first, if you can do something about an error. NULL does
+ committed. The handle is gone whatever the call returns: sync first, if you can handle an error. NULL does
  nothing.
  */
 vmio_status vmio_close(struct vmio_mapping *mapping);
 
 /*
- The first byte, for loads and, unless the mapping is read-only, stores; it stays where it is until the last handle is
+ Returns the address of the first byte, for loads and, unless the mapping is read-only, stores; it is valid until the last handle is
  closed. NULL for NULL.
  */
 void *vmio_pointer(const struct vmio_mapping *mapping);
 
 /*
- The length in bytes; 0 for NULL.
+ Returns the length in bytes; 0 for NULL.
  */
 uint64_t vmio_len(const struct vmio_mapping *mapping);
 
@@ -775,7 +775,7 @@ vmio_status vmio_pin(const struct vmio_mapping *mapping,
                      struct vmio_pinned **pinned);
 
 /*
- Lets the range go, and the mapping if all its handles are closed. NULL does nothing.
+ Unpins the range, and closes the mapping if all its handles are closed. NULL does nothing.
  */
 void vmio_unpin(struct vmio_pinned *pinned);
 
@@ -798,19 +798,19 @@ vmio_status vmio_ensure(const struct vmio_mapping *mapping,
 
 /*
  Begins to read what will be wanted soon, and returns at once: a guess, which takes little from others. A call brings in
- an eighth of the cache at most, the ranges that come first. Pages that cannot be read are left to whoever touches them.
+ an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of the access that needs it.
  */
 vmio_status vmio_prefetch(const struct vmio_mapping *mapping,
                           const struct vmio_range *ranges,
                           size_t count);
 
 /*
- Whether the page of a byte is in memory right now; false behind the end. It may change at once.
+ Returns whether the page of a byte is in memory right now; false behind the end. The answer may change at once.
  */
 bool vmio_is_resident(const struct vmio_mapping *mapping, uint64_t offset);
 
 /*
- Which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
+ Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
  `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
  */
 vmio_status vmio_residency(const struct vmio_mapping *mapping,
@@ -834,7 +834,7 @@ vmio_status vmio_write_at(const struct vmio_mapping *mapping,
                           size_t bytes);
 
 /*
- Returns when every store made before the call is durable. Threads that go on storing are not held up. Pages that
+ Makes every store durable that was made before the call. Threads that go on storing are not held up. Pages that
  cannot be written stay dirty, and the next sync tries them again. Of a mapping with a journal this is vmio_commit.
  */
 vmio_status vmio_sync(const struct vmio_mapping *mapping);
@@ -852,17 +852,17 @@ vmio_status vmio_sync_begin(const struct vmio_mapping *mapping,
                             struct vmio_sync_handle **sync);
 
 /*
- Whether a sync has ended; true for NULL.
+ Returns whether a sync has ended; true for NULL.
  */
 bool vmio_sync_is_finished(const struct vmio_sync_handle *sync);
 
 /*
- Waits for the end of a sync, returns what became of it, and gives the handle back. NULL does nothing.
+ Waits for the end of a sync, returns its status, and gives the handle back. NULL does nothing.
  */
 vmio_status vmio_sync_wait(struct vmio_sync_handle *sync);
 
 /*
- Gives the handle back and leaves the sync to itself; what becomes of it, only the next sync tells. NULL does nothing.
+ Gives the handle back and lets the sync go on; only the next sync returns its failure. NULL does nothing.
  */
 void vmio_sync_detach(struct vmio_sync_handle *sync);
 

@@ -36,7 +36,7 @@
 //! | the budget holds | at every instant | at every instant | within milliseconds (d) | at every instant, reserved at the start |
 //! | written and evicted by | vmio | vmio | vmio, and Linux as it likes | vmio.ko |
 //! | a page that cannot be read | SIGBUS, or poison | SIGBUS, poison, or EFAULT | SIGBUS | SIGBUS, or poison |
-//! | a page that cannot be written | stays dirty | stays dirty | is lost (e) | stays dirty |
+//! | a page that cannot be written | stays dirty | stays dirty | may be lost (e) | stays dirty |
 //! | page verifier, poison | yes | yes | no | yes; one that seals: read-only mappings |
 //! | atomic mappings | yes | yes | no | no |
 //! | floors and ceilings | yes | yes | no | no |

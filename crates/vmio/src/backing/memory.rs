@@ -35,7 +35,7 @@ impl MemoryBacking {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::System`] if the address space cannot be reserved.
+    /// [`crate::Error::BadOption`] for more than 1 TiB; [`crate::Error::System`] if the address space cannot be reserved.
     pub fn new(len: u64) -> crate::Result<Self> {
         if len > MAX_LEN {
             return Err(crate::Error::BadOption { option: "len", value: len.to_string(), expected: "at most 1 TiB" });

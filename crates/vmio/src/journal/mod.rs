@@ -305,7 +305,9 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::JournaledFile`], [`Error::InUse`], [`Error::Forked`] or [`Error::Journal`].
+    /// - [`Error::BadOption`] for a path of more than 960 bytes, or a sixty-first file; [`Error::ReadOnly`].
+    /// - [`Error::AlreadyMapped`] if the file is part of the journal already.
+    /// - [`Error::Checkpoint`], [`Error::Journal`] or [`Error::JournalFlush`] if what is committed cannot be written; [`Error::Forked`].
     pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
         self.join_boxed(Box::new(data))
     }
