@@ -16,7 +16,7 @@ const NICE: i32 = 5;
 /// Without evictions or a filling cache for so long, dirty pages above the ratio are written in their own right.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Starts a worker. It ends after [`Shared::stop`].
+/// Starts a worker. It ends after `Workers::stop`.
 pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<OwnThread> {
     let evictor = Evictor::new(BATCH_PAGES, &shared.write_back.merge_buffers)?;
     thread::spawn(format!("vmio-worker-{number}"), move || {

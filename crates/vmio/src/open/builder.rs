@@ -7,7 +7,7 @@ use crate::cache::CacheCore;
 use crate::cache::fault::handle_fault;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
-use crate::cache::shared::{Parts, Shared};
+use crate::cache::shared::{Settings, Shared};
 use crate::engine::{AnonymousFrames, FaultCalls};
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
@@ -349,7 +349,7 @@ impl CacheBuilder {
         let locks_memory = self.decide_on_locking()?;
         let frames = AnonymousFrames::new(userfaultfd, self.kernel_features);
         let overhead = Overhead::of(workers, least_bytes);
-        let parts = Parts {
+        let settings = Settings {
             generation,
             capacity_pages: overhead.capacity_pages(capacity_bytes)?,
             overhead,
@@ -366,7 +366,7 @@ impl CacheBuilder {
             workers: workers as u32,
             cores,
         };
-        let shared = Shared::new(parts).map_err(Error::system("reserving memory for the cache"))?;
+        let shared = Shared::new(settings).map_err(Error::system("reserving memory for the cache"))?;
         let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
         Ok(Cache { backend: FaultBackend::Workers(Arc::new(core)) })
     }

@@ -48,8 +48,8 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
 }
 
-/// What [`Shared`] is made of.
-pub(crate) struct Parts {
+/// What a cache is built with.
+pub(crate) struct Settings {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
     pub(crate) overhead: Overhead,
@@ -68,35 +68,36 @@ pub(crate) struct Parts {
 }
 
 impl Shared {
-    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
-        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_evictors(parts.cores));
+    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+        let (batches, spares) =
+            ((settings.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_evictors(settings.cores));
         let sizes = repeat_n(BATCH_PAGES, batches).chain(repeat_n(DIRECT_PAGES, spares));
         let merge_buffers = Arc::new(MergeBuffers::new(sizes)?);
-        let eviction = Eviction::new(parts.policy, parts.cores, &merge_buffers)?;
+        let eviction = Eviction::new(settings.policy, settings.cores, &merge_buffers)?;
         let page = StatPage::new(Description {
-            capacity_pages: parts.capacity_pages,
-            cores: parts.cores,
+            capacity_pages: settings.capacity_pages,
+            cores: settings.cores,
             counters: NAMES.len(),
             read_sampling: READ_SAMPLING,
         })?;
-        let telemetry = Telemetry::new(&page, parts.measures_misses, parts.publishes_misses)?;
+        let telemetry = Telemetry::new(&page, settings.measures_misses, settings.publishes_misses)?;
         let paging = Paging {
-            engine: parts.engine,
-            frames: parts.frames,
-            unmapper: Unmapper::probe(parts.kernel_features),
-            frame_hint: parts.frame_hint,
-            locks_memory: parts.locks_memory,
+            engine: settings.engine,
+            frames: settings.frames,
+            unmapper: Unmapper::probe(settings.kernel_features),
+            frame_hint: settings.frame_hint,
+            locks_memory: settings.locks_memory,
         };
-        let use_io_uring = parts.kernel_features.allow(KernelFeature::IoUring);
+        let use_io_uring = settings.kernel_features.allow(KernelFeature::IoUring);
         Ok(Shared {
-            generation: parts.generation,
-            memory: Memory::new(&page, parts.capacity_pages, parts.overhead),
+            generation: settings.generation,
+            memory: Memory::new(&page, settings.capacity_pages, settings.overhead),
             eviction,
             telemetry,
-            reads: Reads::new(&paging, parts.cores, parts.workers, use_io_uring, parts.pages_in_flight)?,
+            reads: Reads::new(&paging, settings.cores, settings.workers, use_io_uring, settings.pages_in_flight)?,
             paging,
-            write_back: WriteBack::new(&page, parts.dirty_ratio, merge_buffers),
-            workers: Workers::new(parts.workers, parts.cores),
+            write_back: WriteBack::new(&page, settings.dirty_ratio, merge_buffers),
+            workers: Workers::new(settings.workers, settings.cores),
         })
     }
 
