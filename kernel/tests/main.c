@@ -54,7 +54,7 @@ static const struct {
 	{ "frozen_and_thawed", frozen_and_thawed },
 	{ "verify", verify },
 	{ "poisoned", poisoned },
-	{ "vetted_under_pressure", vetted_under_pressure },
+	{ "verify_under_pressure", verify_under_pressure },
 	{ "verify_refused", verify_refused },
 	{ "killed", killed },
 };

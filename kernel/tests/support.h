@@ -96,7 +96,7 @@ void frozen_file_system(void);
 void frozen_and_thawed(void);
 void verify(void);
 void poisoned(void);
-void vetted_under_pressure(void);
+void verify_under_pressure(void);
 void verify_refused(void);
 void killed(void);
 

@@ -163,7 +163,7 @@ void poisoned(void)
 	free(page);
 }
 
-void vetted_under_pressure(void)
+void verify_under_pressure(void)
 {
 	int pool = new_pool(POOL_PAGES);
 	struct mapped mapped = map_vetted(pool);

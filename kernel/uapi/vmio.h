@@ -19,7 +19,7 @@ struct vmio_reserve {
 struct vmio_attach {
 	__s32 fd; /* opened with O_DIRECT, for reading or for both */
 	__u32 flags; /* VMIO_ATTACH_VERIFY, or 0 */
-	/* the most pages of it in memory, at least 64; 0: as many as were reserved */
+	/* the most pages of it in memory; less than 64 counts as 64; 0: as many as were reserved */
 	__u64 limit_pages;
 };
 

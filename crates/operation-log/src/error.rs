@@ -89,7 +89,7 @@ pub enum Error {
         log: PathBuf,
     },
     /// The log belongs to the parent of this forked process.
-    #[error("{log} belongs to process {owner}, the parent of this one: create another log")]
+    #[error("{log} belongs to process {owner}, from which this one was forked: create another log")]
     Forked {
         /// The log.
         log: PathBuf,

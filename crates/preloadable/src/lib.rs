@@ -231,10 +231,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut front = [0; FRONT_BYTES];
         assert_eq!(look(&compiled(dir.path(), "dynamic", &[]), &mut front), Program::Covered);
-        let unseen = Program::Uncovered(Uncovered::Static);
-        assert_eq!(look(&compiled(dir.path(), "static", &["-static"]), &mut front), unseen);
+        let uncovered = Program::Uncovered(Uncovered::Static);
+        assert_eq!(look(&compiled(dir.path(), "static", &["-static"]), &mut front), uncovered);
         // It names no loader, though it is linked as a library is.
-        assert_eq!(look(&compiled(dir.path(), "static-pie", &["-static-pie"]), &mut front), unseen);
+        assert_eq!(look(&compiled(dir.path(), "static-pie", &["-static-pie"]), &mut front), uncovered);
     }
 
     /// What Go's linker writes, in a program of C's.

@@ -464,10 +464,10 @@ struct vmio_stats {
     /*
      Minor faults: touches of pages that were inactive (in memory, but unmapped), or mapped at another address only.
      */
-    union {
+    __extension__ union {
         uint64_t minor_faults;
         /*
-         The name of minor_faults until ABI 0.5.
+         The name of minor_faults up to ABI 0.5.
          */
         uint64_t soft_misses;
     };

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Rewrites the header in place of comparing it; `make header` sets it.
 const WRITE: &str = "VMIO_WRITE_HEADER";
@@ -30,9 +31,17 @@ fn with_both_names(header: String, (name, old): &(&str, &str)) -> String {
     let field = format!("    uint64_t {name};\n");
     assert_eq!(header.matches(&field).count(), 1, "{name}");
     let union = format!(
-        "    union {{\n        uint64_t {name};\n        /*\n         The name of {name} until ABI 0.5.\n         */\n        uint64_t {old};\n    }};\n"
+        "    __extension__ union {{\n        uint64_t {name};\n        /*\n         The name of {name} up to ABI 0.5.\n         */\n        uint64_t {old};\n    }};\n"
     );
     header.replace(&field, &union)
+}
+
+#[test]
+fn strict_c99_takes_the_header() -> Result<(), Box<dyn Error>> {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/vmio.h");
+    let flags = ["-std=c99", "-pedantic-errors", "-Wall", "-Werror", "-fsyntax-only", "-x", "c"];
+    assert!(Command::new("cc").args(flags).arg(header).status()?.success());
+    Ok(())
 }
 
 #[test]

@@ -227,7 +227,7 @@ pub enum Error {
     },
     /// Another process or node has taken the store over. It has all writes that were acknowledged; no more are accepted here.
     #[error(
-        "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and do not open it before the new owner has closed it"
+        "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and do not open it before the new owner has closed it or ended"
     )]
     Fenced {
         /// The volume.

@@ -55,7 +55,7 @@ process of its own within a memory cgroup, page cache included, and on a cold pa
 warm it up. Zipf's exponent is 0.99; popular records are neither neighbours by key nor in the order of their writing.
 
 **Writes** are durable within a second for all engines, unless a command says otherwise: the benchmark syncs each second. A phase
-with writes has ended when all is in its place on the device (memtables and memory levels written, the rest synced) and nothing is
+with writes has ended when all is in its place on the device (memtables written, the rest synced) and nothing is
 left to be done in the background; that time counts. *Read* and *written* are by the block device's counters, file system
 included; *w. amp.* are bytes written for each byte of keys and values put. *Space* is what the files take, closed. CPU time is the
 process's: what the kernel's own threads write back for LMDB is not in it.
@@ -251,7 +251,7 @@ fn reopen_table(runs: &[&Value]) -> String {
     let head = [
         "engine",
         "records put",
-        "memory levels",
+        "memtables",
         "open ms",
         "first read µs",
         "replayed",
@@ -294,7 +294,11 @@ fn phase_sections(runs: &Runs, is_distribution_said: bool, parts: &mut Vec<Strin
 /// The scenarios, each with its phases or its table of opening.
 fn scenario_sections(runs: &Runs, parts: &mut Vec<String>) {
     for (name, title) in SCENARIOS {
-        let of_scenario = select(runs, &[("scenario", json!(name)), ("failure", Value::Null)]);
+        let mut of_scenario = select(runs, &[("scenario", json!(name)), ("failure", Value::Null)]);
+        if name == "keyspaces" {
+            // As results of earlier versions name it.
+            of_scenario.extend(select(runs, &[("scenario", json!("regions")), ("failure", Value::Null)]));
+        }
         for set in distinct(&of_scenario, "set") {
             let here = select(&of_scenario, &[("set", set)]);
             let Some(first) = here.first() else { continue };

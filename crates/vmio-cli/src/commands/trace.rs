@@ -67,7 +67,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let reader = Reader::open(id)?;
     if args.pid.is_some() && reader.misses(args.cache_number)?.is_none() {
         eprintln!(
-            "vmio: process {id} has no cache {} yet that publishes its misses: waiting for one (Ctrl-C ends this)",
+            "vmio: process {id} has no cache {} yet that publishes its misses: waiting for one until it ends (Ctrl-C ends this)",
             args.cache_number
         );
     }

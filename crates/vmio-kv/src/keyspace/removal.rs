@@ -49,7 +49,7 @@ impl Keyspace {
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-        assert!(!writing.is_removed, "a keyspace is removed twice at a time");
+        debug_assert!(!writing.is_removed, "a keyspace is removed twice at a time");
         writing.is_removed = true;
         while writing.is_compacting.contains(&true) {
             self.changed.wait(&mut writing);

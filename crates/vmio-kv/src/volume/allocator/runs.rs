@@ -192,8 +192,10 @@ impl Allocator {
     pub(crate) fn commit_run(&mut self, extent: Extent) {
         let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         self.change(unit_of(extent.offset), |map, index| {
-            let is_taken = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask);
-            debug_assert!(is_taken, "{extent:?} is committed, and is not taken");
+            debug_assert!(
+                masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask),
+                "{extent:?} is committed, and is not taken"
+            );
             map.set(index, first, extent.blocks, false);
         });
     }
