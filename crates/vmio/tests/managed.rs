@@ -200,8 +200,8 @@ fn advice_fetches_and_gives_up() {
 
 /// Cold pages count until they have left the page cache. A load before that finds them in memory.
 #[test]
-fn what_is_cold_is_out_of_sight_and_counts() {
-    let _watchdog = watchdog("what_is_cold_is_out_of_sight_and_counts");
+fn what_is_cold_is_inactive_and_counts() {
+    let _watchdog = watchdog("what_is_cold_is_inactive_and_counts");
     let file = file_of(64);
     let cache = managed(1024);
     let map = open(&cache, file.path(), Access::ReadWrite).unwrap();

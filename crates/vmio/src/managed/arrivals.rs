@@ -25,7 +25,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Pages in memory that are in no page table.
-    pub(super) fn unmapped(self) -> u64 {
+    pub(super) fn cached_only(self) -> u64 {
         if self.is_in_line { 0 } else { self.read.saturating_sub(self.mapped) }
     }
 }
@@ -66,6 +66,6 @@ mod tests {
         let known = Known { before: 512, mapped: 3, read: 400, is_in_line: true };
         arrivals.set(7, known);
         assert_eq!((arrivals.get(7), arrivals.get(6)), (known, Known::default()));
-        assert_eq!((known.unmapped(), Known { is_in_line: false, ..known }.unmapped()), (0, 397));
+        assert_eq!((known.cached_only(), Known { is_in_line: false, ..known }.cached_only()), (0, 397));
     }
 }

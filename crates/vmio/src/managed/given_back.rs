@@ -104,7 +104,7 @@ impl Ledger {
                 continue;
             }
             region.arrivals.set(stretch, Known { is_in_line: true, ..known });
-            let pages = in_memory.unwrap_or(pages + known.unmapped());
+            let pages = in_memory.unwrap_or(pages + known.cached_only());
             self.line.push_back(Unmapped { region, bytes, pages, dirty: 0, is_written });
         }
         self.count_line();

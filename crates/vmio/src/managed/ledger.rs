@@ -36,7 +36,7 @@ pub(super) struct Totals {
     /// Pages in line.
     pub(super) in_line: AtomicU64,
     /// Pages that were read and that nobody has mapped.
-    pub(super) unmapped: AtomicU64,
+    pub(super) cached_only: AtomicU64,
 }
 
 impl Totals {
@@ -44,7 +44,7 @@ impl Totals {
     /// count twice until they are dropped, and those read ahead until the next count.)
     pub(super) fn resident(&self, mapped: u64) -> u64 {
         let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
-        ours.max(0) as u64 + self.in_line() + self.unmapped.load(Ordering::Relaxed)
+        ours.max(0) as u64 + self.in_line() + self.cached_only.load(Ordering::Relaxed)
     }
 
     pub(super) fn in_line(&self) -> u64 {

@@ -61,7 +61,7 @@ struct Counted {
 #[derive(Default)]
 struct Found {
     mapped: u64,
-    unmapped: u64,
+    cached_only: u64,
     read: u64,
     grown: Vec<Grown>,
     /// Pages that came in since the last count, and since the period began.
@@ -102,13 +102,13 @@ impl Ledger {
             self.survey.period_began = began;
         }
         let regions = self.regions.clone();
-        let (mut ours, mut unmapped, mut found_any) = (0, 0, false);
+        let (mut ours, mut cached_only, mut found_any) = (0, 0, false);
         let before = self.mapped.read()?;
         let resident = self.totals.resident(before);
         for region in &regions {
             let found = self.look_at(region, is_new_period)?;
             ours += found.mapped as i64;
-            unmapped += found.unmapped;
+            cached_only += found.cached_only;
             found_any |= !found.grown.is_empty();
             self.read_on(region, &found, budget, resident);
         }
@@ -119,9 +119,9 @@ impl Ledger {
         for lost in self.ahead.settle(is_needed, |region, stretch| region.arrivals.get(stretch).mapped) {
             self.give_up_waiting(lost.region, lost.stretch);
         }
-        unmapped +=
-            self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).unmapped()).sum::<u64>();
-        self.totals.unmapped.store(unmapped, Ordering::Relaxed);
+        cached_only +=
+            self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).cached_only()).sum::<u64>();
+        self.totals.cached_only.store(cached_only, Ordering::Relaxed);
         self.survey.mapped = self.mapped.read()?;
         // What the program maps while this counts, which on busy cores may take long, is not somebody else's.
         let foreign = before.min(self.survey.mapped) as i64 - ours;
@@ -228,7 +228,7 @@ impl Ledger {
             if known.mapped == 0 {
                 self.ahead.insert(region, stretch);
             }
-            self.totals.unmapped.fetch_add(self.stretch_pages - known.mapped, Ordering::Relaxed);
+            self.totals.cached_only.fetch_add(self.stretch_pages - known.mapped, Ordering::Relaxed);
             let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
             let end = (first + self.stretch_pages * PAGE_BYTES as u64).min(region.reach().end);
             let bytes = first..end.max(first);
@@ -280,7 +280,7 @@ impl Found {
         let read = if is_usual { (2 * mapped).min(stretch_pages) } else { mapped };
         let now = Known { before, mapped, read: known.read.max(read), ..known };
         region.arrivals.set(stretch, now);
-        self.unmapped += now.unmapped();
+        self.cached_only += now.cached_only();
         self.read += now.read;
     }
 }
