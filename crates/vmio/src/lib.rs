@@ -27,7 +27,7 @@
 //! | | [`Sigbus`] (default) | [`ReaderThread`] | [`Managed`] | [`Kernel`] |
 //! |---|---|---|---|---|
 //! | a miss is handled by | the thread that misses, in a SIGBUS handler | a thread of the cache | Linux mmap | vmio.ko |
-//! | a miss costs, beside its I/O | some 3 µs | 6 to 46 µs more | what Linux takes | what the module takes |
+//! | a miss costs, beside its I/O | some 3 µs | 5 to 34 µs more | what Linux takes | what the module takes |
 //! | needs | userfaultfd | Linux 6.6, a right (a) | nothing | vmio.ko, `/dev/vmio` |
 //! | threads may block SIGBUS | no | yes | yes | yes (b) |
 //! | pointers for system calls | to pinned pages | yes (c) | yes | yes (b) |

@@ -117,7 +117,7 @@ pub enum Engine {
     /// The faulting thread sleeps in the kernel until a reader thread of the cache has handled its fault. Pointers into the
     /// mapping may be given to system calls (`read`, `write`, futexes), signals may be blocked, and there is no signal handler.
     ///
-    /// A miss costs 6 µs (several threads that miss) to 46 µs (one thread) more than with [`Engine::Sigbus`]: two threads have to
+    /// A miss costs 5 µs (two threads that miss) to 34 µs (one thread) more than with [`Engine::Sigbus`]: two threads have to
     /// be scheduled. Without the right to handle faults of system calls, building the cache is an [`Error::KernelFaultsDenied`].
     ///
     /// A page that cannot be read is a SIGBUS for a load or store, and EFAULT for a system call. That answer stands for
