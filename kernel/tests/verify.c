@@ -17,7 +17,7 @@
 #define PAGES (8 * POOL_PAGES)
 
 /* A file whose pages are filled, in version 1, and its mapping. */
-static struct mapped map_vetted(int pool)
+static struct mapped map_verified(int pool)
 {
 	struct mapped mapped = { .backing = new_file(PAGES * PAGE), .length = PAGES * PAGE };
 	struct vmio_attach request = { .fd = mapped.backing, .flags = VMIO_ATTACH_VERIFY };
@@ -80,7 +80,7 @@ static void of_page(struct mapped *mapped, unsigned long request, uint64_t numbe
 void verify(void)
 {
 	int pool = new_pool(POOL_PAGES);
-	struct mapped mapped = map_vetted(pool);
+	struct mapped mapped = map_verified(pool);
 	unsigned char *page = new_page(), *third = mapped.bytes + 3 * PAGE;
 	uint64_t arrival, later;
 	int pipes[2];
@@ -124,7 +124,7 @@ void verify(void)
 void poisoned(void)
 {
 	int pool = new_pool(POOL_PAGES);
-	struct mapped mapped = map_vetted(pool);
+	struct mapped mapped = map_verified(pool);
 	unsigned char *page = new_page(), *third = mapped.bytes + 3 * PAGE;
 	struct vmio_pin pin = { .length = PAGE };
 	uint64_t arrival;
@@ -166,7 +166,7 @@ void poisoned(void)
 void verify_under_pressure(void)
 {
 	int pool = new_pool(POOL_PAGES);
-	struct mapped mapped = map_vetted(pool);
+	struct mapped mapped = map_verified(pool);
 	pid_t other = fork();
 	unsigned char *page = new_page();
 	int status;
@@ -194,7 +194,7 @@ void verify_under_pressure(void)
 void verify_refused(void)
 {
 	int pool = new_pool(POOL_PAGES), other = new_pool(POOL_PAGES), backing = new_file(PAGES * PAGE);
-	struct mapped plain = map(pool, backing, PAGES * PAGE), mapped = map_vetted(pool);
+	struct mapped plain = map(pool, backing, PAGES * PAGE), mapped = map_verified(pool);
 	void *page = new_page();
 	struct vmio_attach attach = { .fd = backing, .flags = VMIO_ATTACH_VERIFY };
 	struct vmio_inspect inspect = { .contents = (uintptr_t)page };

@@ -2,7 +2,7 @@
 //!
 //! Keys and values are appended to a log. An index in levels says where each record is. The first level is a *memtable* in memory; the
 //! others are B-trees on the device, each larger than the one above. A full memtable is *flushed* into the first tree, and a full tree is
-//! *compacted* into the next. Kreon calls both a *spill*. Flushes and compactions move the fronts of keys and pointers; values stay in the
+//! *compacted* into the next. Kreon calls both a *spill*. Flushes and compactions move prefixes of keys and pointers; values stay in the
 //! log. Nodes and records are read by loads from a [`vmio::Mapping`], and there is no other cache.
 //!
 //! A store is a volume: a file or a block device. It is divided into *segments*, each with a log of its own. A segment holds *keyspaces*,

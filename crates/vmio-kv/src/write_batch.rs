@@ -76,7 +76,8 @@ impl WriteBatch {
     ///
     /// # Errors
     ///
-    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it, [`Error::KeyLength`], [`Error::ValueLength`];
+    /// nothing is added then.
     pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) -> Result<()> {
         check_value_length(value.len() as u64)?;
         self.add(keyspace, RecordKind::Put, key, value)
@@ -86,7 +87,7 @@ impl WriteBatch {
     ///
     /// # Errors
     ///
-    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it, [`Error::KeyLength`]; nothing is added then.
     pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<()> {
         self.add(keyspace, RecordKind::Delete, key, &[])
     }

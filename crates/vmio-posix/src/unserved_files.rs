@@ -1,4 +1,5 @@
-//! Files of which Linux has a shared mapping: it and vmio would not see each other's stores, so vmio does not serve later mappings either.
+//! Files that vmio must not map from now on: Linux has a shared mapping of them, and neither would see the other's stores; or the engine
+//! cannot map them.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ pub(crate) fn contains(file: Identity) -> bool {
     files().contains(&(file.device, file.inode))
 }
 
-/// Records that Linux maps a file shared.
+/// Records that vmio must not map a file.
 pub(crate) fn insert(file: Identity) {
     let _no_handlers = SignalsBlocked::new();
     files().insert((file.device, file.inode));

@@ -14,7 +14,7 @@ pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
 const LONG_PIVOTS: u64 = 1;
 /// Feature: pointers to heads of large values have a number, which is part of the heads' checksums.
 const NUMBERED_HEADS: u64 = 2;
-/// Features of segments that this program has opened.
+/// All features that this version knows. The first commit of an opening sets them all; older versions refuse the store after it.
 pub(crate) const FEATURES: u64 = LONG_PIVOTS | NUMBERED_HEADS;
 
 const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
@@ -36,6 +36,7 @@ struct Fields {
     allocator_epochs: U64,
     units: U64,
     write_fence: U64,
+    /// Written as zeros by every version that does not know a field here: a field that must survive an older version needs a feature.
     reserved: [u8; 104],
 }
 

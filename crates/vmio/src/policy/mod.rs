@@ -92,8 +92,8 @@ pub(crate) trait Policy: Send + Sync {
     /// Removes every queued span for which `of` holds.
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
-    /// The frequency of a page that comes in now: how often it has come back soon, 7 at most. Each time doubles the visits
-    /// of the evictor that it survives. It had `before` the last time, and was evicted this many eighths of a cache turnover
+    /// The frequency of a page that comes in now: at frequency n it survives 2ⁿ − 1 visits of the evictor. The page word has three bits for
+    /// it. It had `before` the last time, and was evicted this many eighths of a cache turnover
     /// ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 

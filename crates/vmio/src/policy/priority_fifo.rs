@@ -1,5 +1,5 @@
-//! kmmap's order (Kreon §3.3.1): the highest priority number first, first in first out within it; and further rounds
-//! twice as many each time for pages that come back soon after their eviction.
+//! Spans in FIFO queues by priority (kmmap's Primary Queue, Kreon §3.3.1), and how often a page comes round again: by S3-FIFO, which is the
+//! default, by `KeepRefaulted` (twice as many rounds for each return soon after an eviction), or `Fifo` (once).
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
-/// A page survives 7 visits at most: when it is wanted no more, it leaves after this many rounds.
+/// With `KeepRefaulted` a page survives 7 visits at most: when it is wanted no more, it leaves after this many rounds.
 const FREQUENCY_MAX: u8 = 3;
 /// A page missed while half the cache turned over should have stayed twice as long; in eighths of a turnover.
 const SOON: u8 = 4;
@@ -25,7 +25,7 @@ const LATE: u8 = 8;
 const INACTIVE_SHARE: u32 = 4;
 /// S3-FIFO's small queue, a part of the cache. docs/design/policies.md says how these were found.
 const S3_SMALL_SHARE: u32 = 20;
-/// Pages wait as part of the small queue, nearly all of them.
+/// The same with S3-FIFO: nearly all inactive pages are of the small queue.
 const S3_INACTIVE_SHARE: u32 = 32;
 /// A page that comes back no later than this is not new; in eighths of a turnover.
 const S3_GHOSTS: u8 = 6;

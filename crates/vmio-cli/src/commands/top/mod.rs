@@ -62,7 +62,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if args.once {
         std::thread::sleep(args.interval);
         processes.update(&mut view)?;
-        if let Some(process) = processes.watched_has_ended() {
+        if let Some(process) = processes.ended_process() {
             bail!("{process} has ended");
         }
         io::stdout().lock().write_all(Dashboard::new(&view).as_text().as_bytes())?;
@@ -78,7 +78,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     // Messages are printed after the screen is restored, so that they stay readable.
     drop(screen);
     outcome?;
-    if let Some(process) = processes.watched_has_ended() {
+    if let Some(process) = processes.ended_process() {
         print_line(format_args!("{process} has ended"))?;
     }
     Ok(())
@@ -91,7 +91,7 @@ fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> any
         screen.draw(&Dashboard::new(view))?;
         loop {
             let left = next.saturating_duration_since(Instant::now());
-            if left.is_zero() || processes.has_watched_ended()? {
+            if left.is_zero() || processes.has_ended_by_now()? {
                 break;
             }
             if event::poll(left.min(PATIENCE))? {
@@ -102,10 +102,10 @@ fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> any
                 }
             }
         }
-        if !view.is_paused() || processes.has_watched_ended()? {
+        if !view.is_paused() || processes.has_ended_by_now()? {
             processes.update(view)?;
         }
-        if processes.watched_has_ended().is_some() {
+        if processes.ended_process().is_some() {
             return Ok(());
         }
         next = Instant::now() + view.interval();

@@ -95,15 +95,15 @@ impl Processes {
     }
 
     /// The process that was asked for, if an update has found that it has ended.
-    pub fn watched_has_ended(&self) -> Option<&str> {
+    pub fn ended_process(&self) -> Option<&str> {
         self.only.and(self.ended.as_deref())
     }
 
     /// Whether that process has ended by now.
-    pub fn has_watched_ended(&self) -> Result<bool, ReadError> {
+    pub fn has_ended_by_now(&self) -> Result<bool, ReadError> {
         match (self.only, self.watched.first()) {
             (Some(_), Some(process)) => process.reader.wait_for_end(Duration::ZERO),
-            _ => Ok(self.watched_has_ended().is_some()),
+            _ => Ok(self.ended_process().is_some()),
         }
     }
 

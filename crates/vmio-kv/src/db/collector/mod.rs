@@ -29,7 +29,8 @@ pub(super) use thread::{CollectorThread, Wake};
 const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
 /// Chunks that one commit frees, unless a thread waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
-/// Garbage that is not worth a collection of its own while the log is written to: an eighth of the volume at most.
+/// Garbage beyond the limit that is tolerated while the log is written to: an eighth of the longest that the volume may be, within these
+/// bounds.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
 /// The same while there are no writes.
 const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::volume::space_reservation::SpacePriority;
 
-/// Without a new chunk for this long, the segment counts as idle.
+/// After this long without a wake-up, the store counts as idle.
 const IDLE: Duration = Duration::from_millis(500);
 /// Wait while a compaction runs that has to end first.
 const COMPACTION_WAIT: Duration = Duration::from_millis(20);
@@ -24,8 +24,8 @@ const COMPACTION_WAIT: Duration = Duration::from_millis(20);
 const BOUND_BYTES: u64 = 32 << 20;
 /// Chunks of one segment that are collected before the other segments' turn.
 const CHUNKS_A_ROUND: usize = 16;
-/// Where the volume cannot grow, writers are slowed below this number of free chunks.
-const FREE_CHUNKS: u64 = 16;
+/// Where the volume cannot grow, writers are slowed below this number of free chunks, or fewer in a short volume.
+const FREE_CHUNKS_MAX: u64 = 16;
 
 /// Wakes the collector thread.
 #[derive(Default)]
@@ -200,7 +200,7 @@ impl OpenSegment {
 
     /// With this number of free chunks no writer is slowed.
     fn chunks_to_keep(&self) -> u64 {
-        (self.segment.allocator().units_in_all() / 32).clamp(1, FREE_CHUNKS)
+        (self.segment.allocator().units_in_all() / 32).clamp(1, FREE_CHUNKS_MAX)
     }
 }
 
