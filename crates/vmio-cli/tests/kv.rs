@@ -88,7 +88,7 @@ fn space_held_for_former_owners_is_not_reported_as_a_full_store() -> TestResult 
         .map(|round| take_over(&round.to_string()))
         .find(|output| !matches!(output, Ok(output) if output.status.success()));
     let said = String::from_utf8(refusal.ok_or("each has found space")??.stderr)?;
-    assert!(said.contains("open it without --take-over"), "{said}");
+    assert!(said.contains("open the store without --take-over"), "{said}");
     succeeded(kv("put", &store).args(["key", "green"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("key"))?, "green");
     Ok(())
