@@ -807,7 +807,8 @@ vmio_status vmio_prefetch(const struct vmio_mapping *mapping,
 /*
  Returns whether the page of a byte is in memory right now; false behind the end. The answer may change at once.
  */
-bool vmio_is_resident(const struct vmio_mapping *mapping, uint64_t offset);
+bool vmio_is_resident(const struct vmio_mapping *mapping,
+                      uint64_t offset);
 
 /*
  Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
