@@ -89,7 +89,7 @@ const LIMITS: [Limit; 24] = [
     limit(Kind::Page,     Measure::LongestSentence,  44,   40),
     limit(Kind::Page,     Measure::LongestAverage,    25,   25),
     limit(Kind::Page,     Measure::LongSentences,    2,    0),
-    limit(Kind::Page,     Measure::BareSubjects,     4,    0),
+    limit(Kind::Page,     Measure::BareSubjects,     2,    0),
     limit(Kind::Page,     Measure::SoMany,             1,    0),
     limit(Kind::Page,     Measure::PassiveChains,    225,   40),
     limit(Kind::Rustdoc,  Measure::LongestSentence,   53,   40),
