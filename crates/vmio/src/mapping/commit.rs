@@ -34,8 +34,8 @@ impl Mapping {
     /// let cache = Cache::builder().capacity(16 << 20).build()?;
     /// # if cache.engine() == vmio::Engine::Managed { return Ok(()) }
     /// let journal = Journal::create(MemoryBacking::new(64 << 20)?, JournalOptions::new())?;
-    /// let open = || Mapping::open(&cache, MemoryBacking::new(1 << 20)?, MappingOptions::new().atomic(&journal));
-    /// let (from, to) = (open()?, open()?);
+    /// let open = |bytes| Mapping::open(&cache, MemoryBacking::new(bytes)?, MappingOptions::new().atomic(&journal));
+    /// let (from, to) = (open(1 << 20)?, open(2 << 20)?);
     /// from.write_at(0, &90_u64.to_le_bytes())?;
     /// to.write_at(0, &10_u64.to_le_bytes())?;
     /// from.commit()?; // both, or neither
