@@ -118,6 +118,17 @@ fn a_page_of_kv_keeps_what_was_written_by_hand() -> TestResult {
 }
 
 #[test]
+fn a_page_of_kv_shows_keyspaces_by_their_earlier_name() -> TestResult {
+    let mut pages = Pages::new()?;
+    let mut runs = kept("figures/kv.json")?;
+    runs.iter_mut().for_each(|run| run["scenario"] = "regions".into());
+    pages.add("zram_scenarios.json", &runs)?;
+    fs::write(pages.folder.path().join("zram_scenarios.command"), "vmio-bench kv --dir SOMEWHERE/else\n")?;
+    assert!(pages.render("kv")?.contains("\n## 300 keyspaces: "));
+    Ok(())
+}
+
+#[test]
 fn a_busy_machine_is_beside_the_same_round_of_mmap() -> TestResult {
     let mut pages = Pages::new()?;
     let mut runs: Vec<_> = kept("figures/random-stores.json")?;
