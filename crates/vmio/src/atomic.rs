@@ -1,5 +1,5 @@
-//! The atomics that the lock-free parts use, and sleeping on them: the standard ones with futexes, or loom's when their
-//! interleavings are explored.
+//! Atomics for the lock-free parts, and sleeps on them: the standard ones with futexes, or loom's when it explores their
+//! interleavings.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     crate::sys::futex::wake_all(word);
 }
 
-// Under loom a waiter polls: what is explored is that somebody makes its condition false.
+// Under loom a waiter polls: loom explores whether another thread ends the wait.
 #[cfg(loom)]
 pub(crate) fn sleep_on(_word: &AtomicU32, _expected: u32) {
     loom::thread::yield_now();
@@ -27,11 +27,11 @@ pub(crate) fn sleep_on(_word: &AtomicU32, _expected: u32) {
 #[cfg(loom)]
 pub(crate) fn wake_all(_word: &AtomicU32) {}
 
-/// Orders what comes before it against what comes after it. Between operations that are SeqCst it does nothing.
+/// Orders the operations before it against those after it. Between SeqCst operations it does nothing.
 #[cfg(not(loom))]
 pub(crate) fn between_seq_cst() {}
 
-// Loom takes SeqCst for AcqRel, but for fences.
+// Loom treats SeqCst as AcqRel, except in fences.
 #[cfg(loom)]
 pub(crate) fn between_seq_cst() {
     loom::sync::atomic::fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Errors: each with the value that was wrong, and what to do about it.
+//! Errors: each names the wrong value and the remedy.
 
 use std::fmt;
 use std::io;
@@ -13,28 +13,28 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel denies userfaultfd or lacks what vmio needs of it.
+    /// The kernel denies userfaultfd, or its userfaultfd lacks a feature that vmio needs.
     #[error("userfaultfd is not available: {reason} (`vmio doctor` says what to change)")]
     NoUserfaultfd {
-        /// The kernel's answer, and what it means.
+        /// The kernel's answer and its meaning.
         reason: String,
     },
-    /// The process may not handle page faults inside system calls, as [`crate::Engine::ReaderThread`] has to.
+    /// The process may not handle page faults inside system calls, which [`crate::Engine::ReaderThread`] needs.
     #[error("the reader-thread engine may not handle page faults inside system calls: {reason}")]
     KernelFaultsDenied {
-        /// The rights of which one is needed, and how to get one.
+        /// The rights, of which one is needed, and the way to get one.
         reason: String,
     },
     /// There is no kernel module for [`crate::Engine::Kernel`].
     #[error("the kernel module is not available: {reason}")]
     NoKernelModule {
-        /// What is missing, and what to do about it.
+        /// The missing part, and the remedy.
         reason: String,
     },
     /// A system call that vmio needs failed.
     #[error("{operation} failed")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// The kernel's answer.
         #[source]
@@ -45,9 +45,9 @@ pub enum Error {
     BadOption {
         /// The option's name.
         option: &'static str,
-        /// What it was set to.
+        /// The value that was set.
         value: String,
-        /// What it may be.
+        /// The values that are allowed.
         expected: &'static str,
     },
     /// The backing could not be opened.
@@ -71,11 +71,11 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another process has the file mapped in a way that does not go with the one that was wanted: cached pages of one process
-    /// would differ from what others store.
+    /// Another process has mapped the file in a way that excludes this mapping: the cached pages of one process would miss the
+    /// stores of the other.
     #[error("{backing} is in use: {holder}; {}", wanted.way_round(*holder))]
     InUse {
-        /// What was to be mapped.
+        /// The description of the backing.
         backing: String,
         /// The holder of the lock.
         holder: Holder,
@@ -85,25 +85,25 @@ pub enum Error {
     /// This process already maps the file, through another cache or with other rights.
     #[error("{backing} is already mapped in this process {how}")]
     AlreadyMapped {
-        /// What was to be mapped.
+        /// The description of the backing.
         backing: String,
-        /// How the present mapping differs.
+        /// How the existing mapping differs.
         how: &'static str,
     },
-    /// The engine, or the kind of mapping, does not support what was asked for.
+    /// The engine, or the kind of mapping, does not support the request.
     #[error("{by} does not support {what}: {why}")]
     Unsupported {
-        /// Which engine or kind of mapping.
+        /// The engine or kind of mapping.
         by: UnsupportedBy,
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// Why not, and what to do instead.
+        /// The reason, and an alternative.
         why: &'static str,
     },
     /// A commit of a mapping without a journal.
     #[error("{backing} has no journal to commit to: open it with MappingOptions::atomic")]
     NotAtomic {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
     },
     /// A view of a mapping whose frames can be mapped at one range of addresses only.
@@ -112,15 +112,15 @@ pub enum Error {
          open it first with FrameHint::SharedAddresses, on Linux 6.7 or later"
     )]
     OneAddress {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
     },
-    /// A view of a mapping that has as many views as it may have.
+    /// A view of a mapping that already has the most views allowed.
     #[error("{backing} has {limit} views, which is the limit: drop one")]
     TooManyViews {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
-        /// The most views at a time.
+        /// The limit of views at a time.
         limit: u64,
     },
     /// A range lies outside the mapping.
@@ -134,82 +134,83 @@ pub enum Error {
     /// A write to a read-only mapping.
     #[error("the mapping of {backing} is read-only")]
     ReadOnly {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
     },
     /// A page could not be read from the backing.
     #[error("cannot read the page at byte {offset} of {backing}")]
     Read {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
-        /// Where the page starts.
+        /// The offset of the page.
         offset: u64,
-        /// Why.
+        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// A page whose contents the mapping's verifier rejects.
+    /// The mapping's verifier rejects a page's contents.
     #[error("the page at byte {offset} of {backing} does not verify: its contents are not what was written")]
     Corrupt {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
-        /// Where the page starts.
+        /// The offset of the page.
         offset: u64,
     },
-    /// Dirty pages could not be written. They stay in memory, dirty, and the next sync tries them again.
+    /// Dirty pages could not be written. They stay dirty in memory, and the next sync tries again.
     #[error("cannot write {failed_pages} page(s) of {backing}, the first at byte {offset}; they stay dirty in memory")]
     Write {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
-        /// The first of them.
+        /// The offset of the first of these pages.
         offset: u64,
-        /// How many.
+        /// The number of these pages.
         failed_pages: u64,
-        /// Why the first one failed.
+        /// The error of the first page.
         #[source]
         source: io::Error,
     },
-    /// The last handle was closed, and dirty pages could not be written: no later sync tries them again. To keep them, sync first, and
-    /// close when the sync has succeeded.
+    /// Closing the last handle could not write dirty pages, and no later sync tries again. To keep such pages, sync first, and
+    /// close after the sync has succeeded.
     #[error(
         "{lost_pages} page(s) of {backing} could not be written when it was closed, the first at byte {offset}: what was stored to them is lost"
     )]
     Lost {
-        /// What was mapped.
+        /// The description of the backing.
         backing: String,
-        /// The first of them.
+        /// The offset of the first of these pages.
         offset: u64,
-        /// How many.
+        /// The number of these pages.
         lost_pages: u64,
-        /// Why the first one failed.
+        /// The error of the first page.
         #[source]
         source: io::Error,
     },
-    /// The device could not be flushed. Which of the earlier writes are durable is unknown, now and for good.
+    /// The device could not be flushed. It stays unknown which of the earlier writes are durable.
     #[error("flushing {backing} failed; what was written since the last good sync may be lost: reopen it")]
     Flush {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
         /// The kernel's answer at the first failure.
         #[source]
         source: io::Error,
     },
-    /// No page can be given up: all are pinned, or dirty and unwritable.
+    /// The cache cannot evict any page: all are pinned, or dirty and unwritable.
     #[error("the cache of {capacity_pages} pages has none to give up: {why}")]
     CacheExhausted {
-        /// Its size.
+        /// The capacity of the cache.
         capacity_pages: u64,
-        /// What holds the pages.
+        /// The reason that the pages stay.
         why: &'static str,
     },
-    /// Pins would hold more than three quarters of the cache, and leave too little for the rest of the program.
+    /// Pins would exceed their limit, three quarters of the cache, and leave too little to the rest of the program. The limit is
+    /// half of the cache with [`crate::Engine::Kernel`], and three quarters of the mapping's ceiling if it has one.
     #[error(
         "pinning {wanted_pages} more pages would exceed the limit of {limit_pages}; drop pins or enlarge the cache"
     )]
     TooManyPins {
-        /// Pages of this request.
+        /// The pages of this request.
         wanted_pages: u64,
-        /// The most that may be pinned at a time.
+        /// The limit of pinned pages.
         limit_pages: u64,
     },
     /// The floors of the open mappings would leave less of the cache than it needs.
@@ -218,82 +219,83 @@ pub enum Error {
          that the cache may promise: lower it, or enlarge the cache"
     )]
     FloorsTooHigh {
-        /// The floor asked for, in whole pages.
+        /// The floor of this mapping, rounded up to whole pages.
         floor_bytes: u64,
         /// The sum of the floors of the open mappings.
         others_bytes: u64,
-        /// The most that all floors may be.
+        /// The limit for the sum of all floors.
         limit_bytes: u64,
     },
-    /// The cache could not be made smaller; its capacity is what it was.
+    /// The cache could not shrink. Its capacity has not changed.
     #[error("the cache cannot shrink to {wanted_bytes} bytes of pages: {why}")]
     NotShrunk {
-        /// The bytes that its pages were to take.
+        /// The capacity asked for, in bytes of pages.
         wanted_bytes: u64,
-        /// What prevents it.
+        /// The obstacle, and how to remove it.
         why: &'static str,
     },
-    /// The file cannot grow beyond the address space that was reserved for it.
+    /// The file cannot grow beyond its reserved address space.
     #[error("{requested} bytes exceed the {reserved} bytes reserved for this mapping: see MappingOptions::reserve")]
     BeyondReservation {
         /// The length asked for.
         requested: u64,
-        /// What was reserved when it was opened.
+        /// The bytes reserved at the opening.
         reserved: u64,
     },
     /// The length of the backing could not be changed.
     #[error("cannot change the length of {backing} to {requested} bytes")]
     Resize {
-        /// What is mapped.
+        /// The description of the backing.
         backing: String,
         /// The length asked for.
         requested: u64,
-        /// Why.
+        /// The error of the backing.
         #[source]
         source: io::Error,
     },
-    /// What was opened is no journal, or none that this version can read.
+    /// The file is no journal, or this version cannot read it.
     #[error("{journal} is no journal that vmio can use: {reason}")]
     NotAJournal {
         /// The journal's path.
         journal: String,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// A part of the journal that had been durable is damaged, which no crash does. Nothing was changed.
+    /// A durable part of the journal is damaged, which no crash does. Nothing was changed.
     #[error("{journal} is damaged at byte {offset}: {what}; `vmio journal verify` says what can still be read")]
     JournalDamaged {
         /// The journal's path.
         journal: String,
-        /// Where.
+        /// The offset of the damage.
         offset: u64,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
-    /// The journal has no space for what is not committed. Nothing is lost: it stays dirty in memory, or spilled.
+    /// The journal has no space for the uncommitted pages. Nothing is lost: they stay dirty in memory, or spilled.
     #[error(
         "{journal} is full: {uncommitted_bytes} of its {capacity_bytes} bytes are not committed; commit more often, or make a larger journal"
     )]
     JournalFull {
         /// The journal's path.
         journal: String,
-        /// Length of its log.
+        /// The length of the log.
         capacity_bytes: u64,
-        /// What was appended to it since the last commit.
+        /// The bytes appended since the last commit.
         uncommitted_bytes: u64,
     },
-    /// The journal could not be read or written. A commit that fails so is not acknowledged; its pages are part of the next one.
+    /// The journal could not be read or written. A commit that fails in this way is not acknowledged, and its pages are part of the
+    /// next one.
     #[error("{operation} the journal {journal} failed")]
     Journal {
         /// The journal's path.
         journal: String,
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The journal could not be flushed. The next commit writes everything again whose durability is not known.
+    /// The journal could not be flushed. The next commit writes everything again that may not be durable.
     #[error("flushing the journal {journal} failed; the commit is not acknowledged, and the next one tries again")]
     JournalFlush {
         /// The journal's path.
@@ -302,7 +304,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Committed pages could not be written to their file. They are safe in the journal, which tries again.
+    /// Committed pages could not be written to their file. The journal keeps them and tries again.
     #[error("cannot write committed pages to {file}; they stay in the journal")]
     Checkpoint {
         /// The file's path.
@@ -318,7 +320,7 @@ pub enum Error {
         journal: String,
         /// The file's path.
         path: String,
-        /// What is wrong, and what to do.
+        /// The difference, and the remedy.
         reason: &'static str,
     },
     /// A forked child used a mapping of its parent.
@@ -326,7 +328,7 @@ pub enum Error {
     Forked,
 }
 
-/// What does not support something: see [`Error::Unsupported`].
+/// The engine or kind of mapping that does not support a request: see [`Error::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedBy {
@@ -352,7 +354,7 @@ impl fmt::Display for UnsupportedBy {
 }
 
 impl Error {
-    /// The error of the last handle: dirty pages that could not be written are lost with the mapping.
+    /// The error for closing the last handle: the mapping takes unwritten dirty pages with it.
     pub(crate) fn at_the_end(self) -> Self {
         match self {
             Error::Write { backing, offset, failed_pages, source } => {

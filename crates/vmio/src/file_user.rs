@@ -1,26 +1,26 @@
-//! The kinds of users of a file, and which of them may have it mapped at the same time.
+//! The kinds of users of a file, and which of them may map it at the same time.
 
 use std::fmt;
 
-/// How a process has a file mapped, as far as others must know. With [`crate::Engine::Managed`] pages are the kernel's, the same in
-/// all processes; with the other engines they are cached, and the process's own.
+/// How a process maps a file, as far as other processes must know. With [`crate::Engine::Managed`] the pages are the kernel's, the
+/// same in all processes. With the other engines the process has cached pages of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUser {
-    /// Keeps pages of its own and stores to them. Others would not see its stores in time: it shares with nobody.
+    /// Caches pages and stores to them. Others would not see its stores in time: it shares the file with nobody.
     CachedWriter,
-    /// Keeps pages of its own, which must not become old: it shares with all that do not store.
+    /// Caches pages, which must not become stale: it shares the file with all processes that do not store.
     CachedReader,
-    /// Stores to the kernel's pages: it shares with all that access those.
+    /// Stores to the kernel's pages: it shares the file with all users of the kernel's pages.
     ManagedWriter,
-    /// Loads from the kernel's pages: it shares with all but a cached writer.
+    /// Loads from the kernel's pages: it shares the file with all but cached writers and successors.
     ManagedReader,
-    /// A cached writer that maps the file whoever has it mapped, and prevents by other means that their stores and its own meet.
-    /// Others than successors are locked out from then on.
+    /// A cached writer that maps the file no matter who else does, and keeps their stores apart from its own by other means. From
+    /// then on it locks out new users other than successors.
     Successor,
 }
 
 impl FileUser {
-    /// What somebody who wants to be this kind of user can do about another one.
+    /// The advice for a process that wants to become this kind of user, but finds that holder.
     pub(crate) fn way_round(self, holder: Holder) -> &'static str {
         match (self, holder) {
             (_, Holder::Stranger) => "end its lock (`lslocks` shows it)",
@@ -43,7 +43,7 @@ impl FileUser {
 pub enum Holder {
     /// Another process that maps the file.
     User(FileUser),
-    /// A process with a lock that is not vmio's and covers the whole file.
+    /// A process with a lock that covers the whole file and is not vmio's.
     Stranger,
 }
 

@@ -1,9 +1,10 @@
 //! Memory-mapped I/O for fast storage: reach data larger than memory with loads and stores, and control what is resident, when
 //! dirty pages are written, and what is durable.
 //!
-//! A [`Cache`] is a budget of memory. A [`Mapping`] is a file, device or other [`Backing`](backing::Backing) as a range of addresses
-//! over a cache. [`MappingOptions`] say how it is mapped, [`Advice`] how it will be used, and [`Mapping::sync`] makes stores
-//! durable. With a [`Journal`](journal::Journal) the stores to several files become durable together ([`Mapping::commit`]).
+//! A [`Cache`] is a budget of memory. A [`Mapping`] is a file, device or other [`Backing`](backing::Backing) as a range of
+//! addresses over a cache. [`MappingOptions`] set up the mapping, [`Advice`] prepares the cache for coming accesses, and
+//! [`Mapping::sync`] makes stores durable. With a [`Journal`](journal::Journal) the stores to several files become durable together
+//! ([`Mapping::commit`]).
 //!
 //! ```
 //! use vmio::backing::FileBacking;
@@ -22,7 +23,7 @@
 //! }
 //! ```
 //!
-//! A hit costs the same with each [`Engine`]: nothing. The engines differ in who handles a miss:
+//! A hit costs nothing with any [`Engine`]. The engines differ in how they handle a miss:
 //!
 //! | | [`Sigbus`] (default) | [`ReaderThread`] | [`Managed`] | [`Kernel`] |
 //! |---|---|---|---|---|
@@ -55,11 +56,11 @@
 //! - (b) Not for pages of a mapping with a verifier or poison: see [`Kernel`].
 //! - (c) Two kinds of system call still need a pinned range: see [`ReaderThread`].
 //! - (d) A burst of misses may exceed the budget for some milliseconds: see [`Managed`].
-//! - (e) Linux may take a page for clean that it failed to write. After a failed sync every later one fails too
+//! - (e) Linux may mark a page as clean although it failed to write that page. After a failed sync every later one fails too
 //!   ([`Error::Flush`]), and the file must be reopened.
-//! - (f) Oldest first, except for pages that were touched between their unmapping and their eviction.
+//! - (f) Eviction takes the oldest pages first, except those that were touched between their unmapping and their eviction.
 //!
-//! What an engine does not support is an [`Error::Unsupported`].
+//! A request that the engine does not support fails with [`Error::Unsupported`].
 //!
 //! [`Sigbus`]: Engine::Sigbus
 //! [`ReaderThread`]: Engine::ReaderThread

@@ -9,10 +9,11 @@ use crate::journal::Journal;
 use crate::page::unit::Unit;
 use crate::sys::address_table::GRANULE_BYTES;
 
-/// Checks pages as they arrive from the device, and prepares them as they leave.
+/// Checks pages as they arrive from the device, and prepares pages for their write.
 ///
-/// vmio calls both methods with its locks held, and `verify` in a signal handler of the faulting thread, in a thread that all
-/// faults wait for, or in that of a call. They must be async-signal-safe: no allocation, no lock, no access to mapped memory.
+/// vmio calls both methods with its locks held. `verify` runs in a signal handler of the faulting thread, in a thread that handles
+/// the faults of others, or in the thread of a call. Both methods must be async-signal-safe: no allocation, no lock, no access to
+/// mapped memory.
 ///
 /// # Examples
 ///
@@ -49,16 +50,15 @@ use crate::sys::address_table::GRANULE_BYTES;
 /// # }
 /// ```
 pub trait PageVerifier: Send + Sync {
-    /// Returns whether the page that was read from byte `offset` is what was written there. The program cannot access the page
-    /// yet. Bytes behind the end of the file are zeros.
+    /// Returns whether the page at byte `offset` reads as it was written. The program cannot access the page yet. Bytes behind the
+    /// end of the file are zeros.
     fn verify(&self, offset: u64, page: &[u8]) -> bool;
 
-    /// Prepares the copy of a page that is about to be written to byte `offset`: puts a checksum in, for example. The page in
-    /// memory is not changed.
+    /// Prepares the copy of a page for its write to byte `offset`, for example with a checksum. The page in memory does not change.
     fn seal(&self, offset: u64, page: &mut [u8]);
 
     /// Returns whether `seal` changes anything. [`crate::Engine::Kernel`] does not call `seal`: it supports verifiers that seal
-    /// for read-only mappings only.
+    /// only on read-only mappings.
     ///
     /// # Default
     ///
@@ -68,7 +68,7 @@ pub trait PageVerifier: Send + Sync {
     }
 }
 
-/// What a load gets from a page that cannot be read, or does not verify.
+/// The answer to a load of a page that cannot be read or does not verify.
 ///
 /// # Default
 ///
@@ -76,12 +76,12 @@ pub trait PageVerifier: Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnReadError {
-    /// SIGBUS with the address of the access, as with Linux mmap. (A system call that [`crate::Engine::ReaderThread`]
-    /// lets touch the page fails with EFAULT.)
+    /// SIGBUS with the address of the access, as with Linux mmap. (With [`crate::Engine::ReaderThread`] a system call that touches
+    /// the page fails with EFAULT.)
     #[default]
     Sigbus,
-    /// A page filled with this pattern, for a program that checks what it reads; [`crate::Mapping::take_read_error`]
-    /// returns the error. A store to such a page is a SIGBUS all the same, and so is a store that misses it.
+    /// A page filled with this pattern, for a program that checks its data. [`crate::Mapping::take_read_error`] returns the error.
+    /// A store to such a page is still a SIGBUS, and so is a store that misses the page.
     Poison([u8; 8]),
 }
 
@@ -105,62 +105,69 @@ pub enum OnReadError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// [`Engine::Sigbus`]; where userfaultfd is denied (EPERM, as in most containers), missing (ENOSYS) or too old,
-    /// [`Engine::Managed`], with a warning that says why and what it costs. [`crate::Cache::engine`] returns which one it is.
+    /// [`Engine::Sigbus`] where userfaultfd works. Where userfaultfd is denied (EPERM, as in most containers), missing (ENOSYS) or
+    /// too old, [`Engine::Managed`], with a warning that names the reason and the cost. [`crate::Cache::engine`] returns the engine
+    /// in use.
     #[default]
     Auto,
     /// The faulting thread handles its own fault, in a SIGBUS handler that the cache installs. No privilege is needed.
     ///
-    /// A thread that touches mapped memory must not block SIGBUS: its first miss would kill it. System calls may be given pointers
-    /// to pinned ranges only ([`crate::Mapping::pin`]); other pages fail with EFAULT.
+    /// A thread that touches mapped memory must not block SIGBUS: its first miss would kill it. Pass system calls only pointers to
+    /// pinned ranges ([`crate::Mapping::pin`]): they fail with EFAULT on an absent page.
     Sigbus,
-    /// The faulting thread sleeps in the kernel until a reader thread of the cache has handled its fault. Pointers into the
-    /// mapping may be given to system calls (`read`, `write`, futexes), signals may be blocked, and there is no signal handler.
+    /// The faulting thread sleeps in the kernel until a reader thread of the cache has handled its fault. System calls (`read`,
+    /// `write`, futexes) accept pointers into the mapping, threads may block any signal, and there is no signal handler.
     ///
-    /// A miss costs 5 µs (two threads that miss) to 34 µs (one thread) more than with [`Engine::Sigbus`]: two threads have to
-    /// be scheduled. Without the right to handle faults of system calls, building the cache is an [`Error::KernelFaultsDenied`].
+    /// A miss costs 5 µs (two threads that miss) to 34 µs (one thread) more than with [`Engine::Sigbus`]: the kernel has to
+    /// schedule two threads. Without the right to handle faults of system calls, building the cache is an
+    /// [`Error::KernelFaultsDenied`].
     ///
-    /// A page that cannot be read is a SIGBUS for a load or store, and EFAULT for a system call. That answer stands for
-    /// a tenth of a second; the next access after it tries again. `read_at`, `pin` and growth of the mapping try again at once.
+    /// A page that cannot be read is a SIGBUS for a load or store, and EFAULT for a system call. That answer stands for a tenth of
+    /// a second. The next access after that time tries again; `read_at`, `pin` and growth of the mapping try again at once.
     ///
-    /// Two kinds of system call still need a pinned range. The first writes to memory past its page tables (direct
-    /// I/O into the mapping, registered buffers, `process_vm_writev`): its bytes would be lost if the page were evicted
-    /// meanwhile. The second reads or writes the very file that is mapped: the kernel may hold the file's lock while it
-    /// waits for the page, and the page cannot be read before that lock is free.
+    /// Two kinds of system call still need a pinned range:
+    ///
+    /// - Calls that write to memory past its page tables: direct I/O into the mapping, registered buffers, `process_vm_writev`. An
+    ///   eviction during the call would lose the bytes.
+    /// - Calls that read or write the mapped file itself. The kernel may hold the file's lock while the call waits for the page,
+    ///   and vmio cannot read the page before that lock is free.
     ReaderThread,
-    /// Linux's own mmap takes the faults. A background reclaimer keeps what is resident within the capacity, before the kernel has
-    /// to reclaim, and decides when dirty pages are written. Several processes may map the same file and see each other's stores.
+    /// Linux's own mmap takes the faults. A background reclaimer keeps the resident pages within the capacity, before the kernel
+    /// has to reclaim, and starts the writes of dirty pages. Several processes may map the same file and see each other's stores.
     ///
-    /// The budget is kept by watching. A burst of misses may exceed it for some milliseconds. A program that stores faster than the
-    /// device writes may exceed it until the kernel's own limits (a cgroup, `vm.dirty_ratio`) slow the program down.
-    /// With [`crate::CacheBuilder::hold_back_bursts`] the budget holds for bursts as well. Counted are the pages that this process has mapped; those that
-    /// another process maps too stay in memory. In a memory cgroup with less room for page cache than the capacity, that room is
-    /// the budget. Files on tmpfs cannot be evicted: they are memory.
+    /// The reclaimer keeps the budget by observation. A burst of misses may exceed it for some milliseconds. A program that stores
+    /// faster than the device writes may exceed it until the kernel's own limits (a cgroup, `vm.dirty_ratio`) slow the program
+    /// down. With [`crate::CacheBuilder::hold_back_bursts`] the budget holds for bursts as well.
     ///
-    /// The kernel writes and evicts as well, whenever it likes: nothing keeps a dirty page from the device before its sync.
+    /// The budget counts the pages that this process has mapped. Of these, pages that another process maps too stay in memory. In a
+    /// memory cgroup with less space for page cache than the capacity, that space is the budget. Files on tmpfs cannot be evicted:
+    /// they are memory.
+    ///
+    /// The kernel writes and evicts as well, at any time: a dirty page may reach the device before its sync.
     Managed,
-    /// The kernel module vmio.ko takes the faults, evicts and writes. System calls, direct I/O and debuggers may be given
-    /// pointers into the mapping, and nothing need be pinned for them. There is no signal handler and no userfaultfd.
+    /// The kernel module vmio.ko takes the faults, evicts and writes. System calls, direct I/O and debuggers accept pointers into
+    /// the mapping, without a pin. There is no signal handler and no userfaultfd.
     ///
-    /// The capacity is reserved when the cache is built, charged to the memory cgroup, and never swapped. A child that was forked and
-    /// goes on without exec keeps it reserved. Without the module, or the right to open `/dev/vmio`, building the cache is an
-    /// [`Error::NoKernelModule`].
+    /// Building the cache reserves the whole capacity. The memory cgroup is charged for this memory, which is never swapped. A
+    /// forked child that goes on without exec keeps it reserved. Without the module, or the right to open `/dev/vmio`, building the
+    /// cache is an [`Error::NoKernelModule`].
     ///
-    /// With a verifier or [`OnReadError::Poison`] there is a signal handler, and a system call that is given pointers to pages
-    /// that are not in memory fails with EFAULT: pin them, or call [`crate::Mapping::ensure`] first.
+    /// With a verifier or [`OnReadError::Poison`] there is a signal handler, and a system call fails with EFAULT on a page that is
+    /// not in memory: pin the range, or call [`crate::Mapping::ensure`] first.
     ///
-    /// A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
-    /// are dirty pages of a device that fails. A system call or device that is given more of a mapping at a time than the cache
-    /// holds ends after a second or more, with less than was asked for or EFAULT. Where system calls, devices or pipes hold all of
-    /// the cache for ten seconds, a load or store that misses is a SIGBUS. [`crate::Mapping::read_at`] and `write_at` hold a page
-    /// at a time.
+    /// The kernel raises SIGBUS for a load of a page that cannot be read. It does so too for a store where three quarters of the
+    /// cache are dirty pages of a device that fails, and for a miss where system calls, devices or pipes hold all of the cache for
+    /// ten seconds.
     ///
-    /// Write-back begins when half of the cache is dirty, and writes by age alone. What other processes append to the last page of
-    /// a file while that page is dirty is overwritten.
+    /// A transfer of a system call or device over more of a mapping than the cache holds ends after a second or more: short, or
+    /// with EFAULT. [`crate::Mapping::read_at`] and `write_at` hold one page at a time.
+    ///
+    /// Write-back begins when half of the cache is dirty, and writes by age alone. It overwrites bytes that another process appends
+    /// to the last page of a file while that page is dirty.
     Kernel,
 }
 
-/// The kind of memory that holds a mapping's resident pages, chosen by what the mapping is used for.
+/// The kind of memory that holds a mapping's resident pages, chosen by the use of the mapping.
 ///
 /// | | first store after a load costs | views | huge pages | needs |
 /// |---|---|---|---|---|
@@ -170,7 +177,7 @@ pub enum Engine {
 /// | [`Stream`](FrameHint::Stream) | (read-only) | no | always | Linux 6.8, [`Engine::Sigbus`] |
 /// | [`Dynamic`](FrameHint::Dynamic) | a trap and a TLB shootdown | no | for scans | Linux 6.8, [`Engine::Sigbus`] |
 ///
-/// Without the kernel or engine in the last column a hint is `ReadMostly`, with a warning (`Dynamic` without one).
+/// Without the kernel or engine in the last column a hint acts as `ReadMostly`, with a warning (`Dynamic` without one).
 ///
 /// # Default
 ///
@@ -178,28 +185,28 @@ pub enum Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameHint {
-    /// What the cache was built with ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`.
+    /// The hint of the cache ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`.
     #[default]
     Auto,
     /// Private anonymous pages: the cheapest to bring in and to evict.
     ReadMostly,
-    /// Pages of a memory file whose stores the kernel tracks. Pages that are about to be evicted are inactive for a while, in which
-    /// a touch reactivates them without I/O.
+    /// Pages of a memory file whose stores the kernel tracks. Pages are inactive for a while before their eviction: a touch then
+    /// reactivates them without I/O.
     ///
     /// A sync may write stores that came after it began. [`OnReadError::Poison`] is not supported.
     Mixed,
-    /// As `Mixed`, for a file that is accessed at several ranges of addresses: [`crate::Mapping::view`] gives each. A page
-    /// is in memory once, whichever is touched. Each view takes a page of page tables in every 2 MiB.
+    /// As `Mixed`, for a file accessed at several ranges of addresses: [`crate::Mapping::view`] maps each further range. A page is
+    /// in memory once, whichever range the program touches. Each view takes a page of page tables in every 2 MiB.
     SharedAddresses,
-    /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only
-    /// mappings. Other mappings are an [`Error::BadOption`]. A miss reads 2 MiB wherever it is. A store is a SIGBUS, not a SIGSEGV.
+    /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only mappings.
+    /// Other mappings are an [`Error::BadOption`]. Every miss reads 2 MiB. A store is a SIGBUS, not a SIGSEGV.
     Stream,
-    /// As `ReadMostly`, and scans of read-only mappings ([`crate::Access::ReadOnly`]) as with `Stream`. A miss reads 4 KiB, and
-    /// 2 MiB where misses in a row have come to a new 2 MiB, or [`crate::Advice::Sequential`] was given (with its largest
-    /// window). Workers read ahead as far as the scan has come, up to 16 MiB.
+    /// As `ReadMostly`, and scans of read-only mappings ([`crate::Access::ReadOnly`]) as with `Stream`. A miss reads 4 KiB. It
+    /// reads 2 MiB where misses in a row reach a new 2 MiB, or under [`crate::Advice::Sequential`] with its largest window. Workers
+    /// read ahead as far as the scan has come, up to 16 MiB.
     ///
-    /// There are no huge pages in a cache of less than 16 MiB, nor in mappings that can be stored to. A store to a read-only mapping
-    /// is a SIGBUS.
+    /// There are no huge pages in a cache of less than 16 MiB, nor in read-write mappings. A store to a read-only mapping is a
+    /// SIGBUS.
     Dynamic,
 }
 
@@ -235,7 +242,7 @@ pub struct MappingOptions {
 }
 
 impl MappingOptions {
-    /// The priority of ranges that were not given any.
+    /// The priority of ranges without advice.
     pub const DEFAULT_PRIORITY: u8 = 128;
 
     /// Makes options with the default of each method.
@@ -258,7 +265,7 @@ impl MappingOptions {
     ///
     /// # Default
     ///
-    /// What the backing was opened for.
+    /// The access of the backing ([`Backing::access`]).
     pub fn access(mut self, access: Access) -> Self {
         self.access = Some(access);
         self
@@ -274,11 +281,11 @@ impl MappingOptions {
         self
     }
 
-    /// Reserves address space, so that the file can grow to this length in place. It takes no memory.
+    /// Reserves address space, so that the file can grow to this length in place. The reservation takes no memory.
     ///
     /// # Default
     ///
-    /// The length, rounded up to 1 GiB. No less is reserved in any case.
+    /// The file's length, rounded up to a multiple of 1 GiB. A smaller reservation has no effect.
     pub fn reserve(mut self, bytes: u64) -> Self {
         self.reserve_bytes = Some(bytes);
         self
@@ -294,7 +301,7 @@ impl MappingOptions {
         self
     }
 
-    /// Sets what loads get from a page that cannot be read.
+    /// Sets the answer to a load of a page that cannot be read.
     ///
     /// # Default
     ///
@@ -314,7 +321,7 @@ impl MappingOptions {
         self
     }
 
-    /// Sets how much is read at a miss, and kept or given up together. [`crate::Engine::Managed`] leaves that to Linux.
+    /// Sets how many bytes a miss reads, which then stay or go together. [`crate::Engine::Managed`] leaves that to Linux.
     ///
     /// # Default
     ///
@@ -325,16 +332,16 @@ impl MappingOptions {
     }
 
     /// Lets changes reach the file by commits alone ([`crate::Mapping::commit`]). After a crash the file is exactly as the last
-    /// acknowledged commit left it, and what is not committed when the last handle goes is forgotten. The file joins the
-    /// journal; all mappings of a journal are committed together.
+    /// acknowledged commit left it. Closing the last handle discards uncommitted stores. The file joins the journal, and a commit
+    /// covers all mappings of the journal.
     ///
-    /// The journal must have room for what is dirty between two commits: its [`crate::journal::JournalOptions::commit_reserve`]
-    /// should be no smaller than the cache. Without room there, pages cannot be evicted, and in the end a store that misses is
-    /// a SIGBUS.
+    /// The journal must have space for the pages that are dirty between two commits: its
+    /// [`crate::journal::JournalOptions::commit_reserve`] should be no smaller than the cache. Without that space the cache cannot
+    /// evict dirty pages, and in the end a store that misses is a SIGBUS.
     ///
     /// # Default
     ///
-    /// No journal: stores reach the file when they are written back, and are durable after [`crate::Mapping::sync`].
+    /// No journal: write-back brings stores to the file, and [`crate::Mapping::sync`] makes them durable.
     ///
     /// # Errors
     ///
@@ -345,9 +352,9 @@ impl MappingOptions {
         self
     }
 
-    /// Sets the memory of the cache that the mapping keeps once it has it, in bytes of pages, with the page tables for them. As
-    /// long as other mappings have pages above their own floors, no pages of this one are evicted for them. A floor gives way only
-    /// where all other pages are pinned or cannot be written.
+    /// Sets the memory of the cache that the mapping keeps once it has it, in bytes of pages and their page tables. As long as
+    /// other mappings have pages above their own floors, they take no pages from this one. A floor gives way only where all other
+    /// pages are pinned or unwritable.
     ///
     /// # Default
     ///
@@ -363,12 +370,12 @@ impl MappingOptions {
         self
     }
 
-    /// Sets the memory of the cache that the mapping may have, in bytes of pages, with the page tables for them.
+    /// Sets the most memory of the cache that the mapping takes, in bytes of pages and their page tables.
     ///
-    /// A miss of a mapping at its ceiling first evicts from that mapping itself: what is too much, and up to 64 pages or a
-    /// sixteenth of the ceiling, whichever is less. Pins may hold three quarters of the ceiling. Misses at the same time may
-    /// exceed it for a moment, each by what it brings along: 2 pages for page tables, and the rest of its unit or huge page.
-    /// Where none of the mapping's pages can go, a page comes in over the ceiling: a ceiling never makes an access fail.
+    /// A miss of a mapping at its ceiling first evicts from that mapping itself: the excess, and up to 64 pages or a sixteenth of
+    /// the ceiling, whichever is less. Pins may hold three quarters of the ceiling. Concurrent misses may exceed the ceiling for a
+    /// moment, each by 2 pages for page tables and the rest of its unit or huge page. Where none of the mapping's pages can go, a
+    /// page comes in over the ceiling: a ceiling never makes an access fail.
     ///
     /// # Default
     ///

@@ -1,10 +1,10 @@
-//! Which cache a file is opened through, for those who do not know caches.
+//! Identifies the cache of a file to code that does not know caches.
 
 use std::sync::Arc;
 
 use crate::sys::fork::Generation;
 
-/// A cache, by the address of its core. Whoever compares it holds the core.
+/// A cache, by the address of its core. Every comparison happens while its caller holds the core.
 #[derive(Clone, Copy)]
 pub(crate) struct CacheIdentity {
     core: usize,
@@ -13,7 +13,7 @@ pub(crate) struct CacheIdentity {
 }
 
 impl CacheIdentity {
-    /// The cache of that core, which that process has built.
+    /// The cache with that core, built by that process.
     pub(crate) fn of<Core>(core: &Arc<Core>, generation: Generation) -> Self {
         CacheIdentity { core: Arc::as_ptr(core).addr(), generation }
     }

@@ -1,4 +1,4 @@
-//! Where a file ends that other processes may cut off or append to.
+//! The end of a file that other processes may shorten or append to.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 
-/// How long the file is by now; of a device what it was.
+/// The file's present length; for a device, its length at the opening.
 pub(crate) fn file_len(backing: &dyn Backing) -> io::Result<u64> {
     let Some(file) = backing.file() else { return Ok(backing.len()) };
     let stat = rustix::fs::fstat(file)?;
@@ -14,7 +14,7 @@ pub(crate) fn file_len(backing: &dyn Backing) -> io::Result<u64> {
     Ok(if is_file { stat.st_size as u64 } else { backing.len() })
 }
 
-/// Bytes behind the end that somebody else has given the file are gone, stored to or not: an error if it is shorter than `len`.
+/// Fails if somebody else has made the file shorter than `len`: the bytes behind its end are gone, stored to or not.
 pub(crate) fn check_not_shortened(backing: &dyn Backing, len: u64) -> Result<()> {
     let found = file_len(backing).map_err(Error::system("asking for the length of the file"))?;
     if found >= len {

@@ -1,4 +1,4 @@
-//! What an engine does for a [`crate::Mapping`]: the seam between what the user holds and who serves it.
+//! The interface between a [`crate::Mapping`] and the engine that serves it.
 
 mod advice;
 mod cache_identity;
@@ -23,37 +23,37 @@ use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
 use crate::sys::PAGE_BYTES;
 
-/// One call may guess at most one page in this many of the cache.
+/// A call may guess at most this share of the cache, as a divisor.
 pub(crate) const GUESSED_SHARE: u64 = 8;
 
-/// What keeps pinned pages in memory until it is dropped.
+/// Keeps pinned pages in memory until it is dropped.
 pub(crate) type HeldPages = Box<dyn Send + Sync>;
 
-/// A handle to a file that is open as a range of addresses. Ranges that it is given lie within the mapping, and
-/// `check_not_forked` has been asked before.
+/// A handle to a file that is open as a range of addresses. The caller passes only ranges within the mapping, and calls
+/// `check_not_forked` first.
 pub(crate) trait MappedFile: Send + Sync {
     /// The first byte.
     fn base(&self) -> *mut u8;
     /// Length in bytes.
     fn len(&self) -> u64;
-    /// What all handles to the file share.
+    /// The part that all handles to the file share.
     fn opened(&self) -> &dyn OpenedFile;
     /// Whether stores are allowed.
     fn access(&self) -> Access {
         self.opened().access()
     }
-    /// What it is, for messages.
+    /// The description of the file, for messages.
     fn describe(&self) -> String {
         self.opened().describe()
     }
-    /// Refuses what only a mapping for stores may do.
+    /// Refuses on a read-only mapping.
     fn check_writable(&self) -> Result<()> {
         match self.access() {
             Access::ReadWrite => Ok(()),
             Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
         }
     }
-    /// Refuses to go on in a forked child.
+    /// Refuses in a forked child.
     fn check_not_forked(&self) -> Result<()> {
         self.opened().check_not_forked()
     }
@@ -71,11 +71,11 @@ pub(crate) trait MappedFile: Send + Sync {
     fn ensure(&self, pages: Range<u64>) -> Result<()>;
     /// Begins to fetch ranges of pages: see [`crate::Mapping::fetch`], and for guesses [`crate::Mapping::prefetch`].
     fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>>;
-    /// What to return for a fetch that has failed.
+    /// The error to return for a failed fetch.
     fn fetch_error(&self, failure: Failure) -> Error;
     /// The most pages that one call may guess.
     fn guesses_max(&self) -> u64;
-    /// Calls `each` with those of the pages that are in memory.
+    /// Calls `each` for every page of the range that is in memory.
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64));
     /// See [`crate::Mapping::usage`].
     fn usage(&self) -> Usage;
@@ -85,7 +85,7 @@ pub(crate) trait MappedFile: Send + Sync {
     fn sync(&self, part: Option<Range<u64>>) -> Result<()>;
     /// See [`crate::Mapping::sync_begin`].
     fn sync_begin(&self) -> Result<SyncHandle>;
-    /// The file as its journal knows it, if changes reach it by commits only.
+    /// The file as its journal knows it, if changes reach the file by commits only.
     fn journaled(&self) -> Option<&Arc<JournaledBacking>> {
         None
     }
@@ -101,26 +101,26 @@ pub(crate) trait ViewAddresses: Send + Sync {
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
 }
 
-/// What the handles to one file share; see [`crate::mapped_file::open_files`].
+/// The part that all handles to one file share; see [`crate::mapped_file::open_files`].
 pub(crate) trait OpenedFile: Any + Send + Sync {
-    /// Whether it was opened through that cache.
+    /// Whether the file was opened through that cache.
     fn belongs_to(&self, cache: CacheIdentity) -> bool;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
-    /// What it is, for messages.
+    /// The description of the file, for messages.
     fn describe(&self) -> String;
-    /// Refuses to go on in a forked child.
+    /// Refuses in a forked child.
     fn check_not_forked(&self) -> Result<()>;
-    /// Whether it goes with what is asked for: commits to that journal.
+    /// Whether the file commits to that journal, if one is asked for.
     fn commits_to(&self, journal: Option<&Journal>) -> bool;
 }
 
-/// The bytes of some pages.
+/// The bytes of a range of pages.
 pub(crate) fn bytes_of(pages: &Range<u64>) -> Range<u64> {
     pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64
 }
 
-/// The pages that lie wholly within a byte range, the last partial page of the file included if its end is.
+/// The pages that lie wholly within a byte range. If the range ends with the file, the last partial page is among them.
 pub(crate) fn whole_pages(range: &Range<u64>, len: u64) -> Range<u64> {
     let page = PAGE_BYTES as u64;
     let end = if range.end == len { range.end.div_ceil(page) } else { range.end / page };

@@ -1,4 +1,4 @@
-//! Which files the process has open: one region per file and process, from the first handle to the last.
+//! The files that the process has open: one region per file and process, from the first handle to the last.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl OpenFiles {
     }
 }
 
-/// The file's place among those that are open; given up when dropped.
+/// A file's entry in the list of open files; the drop removes it.
 pub(crate) struct Entry {
     identity: Identity,
     open_files: &'static OpenFiles,
@@ -44,8 +44,8 @@ impl Drop for Entry {
     }
 }
 
-/// What the process has open of the file behind a backing, through this cache, or through none; else what `start` makes of it, once other
-/// processes are kept off.
+/// The open region of the backing's file in this cache (or without a cache), if the process has one. Else `start` makes the region,
+/// once the file is locked against other processes.
 pub(crate) fn open<R: OpenRegion>(
     cache: Option<CacheIdentity>,
     backing: Box<dyn Backing>,
@@ -74,14 +74,15 @@ pub(crate) fn open<R: OpenRegion>(
     let mut files = open_files.lock();
     while let Some(present) = files.get(&identity) {
         if let Some(opened) = present.upgrade() {
-            // It may be the last handle by now, and dropping that takes this lock.
+            // `opened` may be the last handle by now, and its drop takes this lock.
             drop(files);
             return share(opened, cache, &*backing, &options);
         }
-        // Its last handle is going, which syncs and unlocks the file, or its first is on the way.
+        // Another thread is closing the last handle, which syncs and unlocks the file, or is opening the first one.
         files = open_files.changed.wait(files).unwrap_or_else(PoisonError::into_inner);
     }
-    // The entry of a file that has no handle any more looks the same. Starting may wait: for a commit, and that for other files.
+    // The entry looks like that of a file without a handle. The lock is released for `start`, which may wait for a commit, which
+    // may wait for other files.
     files.insert(identity, Weak::<Opened<R>>::new() as _);
     drop(files);
     let entry = Entry { identity, open_files, generation };
@@ -91,7 +92,7 @@ pub(crate) fn open<R: OpenRegion>(
     Ok(opened)
 }
 
-/// Another handle to a file that is open, if it is open in the way that is wanted.
+/// Another handle to an open file, if it is open in the wanted way.
 fn share<R: OpenRegion>(
     opened: Arc<dyn OpenedFile>,
     cache: Option<CacheIdentity>,
@@ -126,10 +127,10 @@ mod tests {
     use super::*;
     use crate::backing::{FileUser, MemoryBacking};
 
-    /// Longer than any of it takes.
+    /// Longer than any part of a test takes.
     const HANGS_AFTER: Duration = Duration::from_secs(20);
 
-    /// A backing of which the process is to know that it is the same file.
+    /// A backing with the identity of a file, so that the process recognizes the file.
     struct SameFile(u64, MemoryBacking);
 
     impl SameFile {
@@ -183,7 +184,7 @@ mod tests {
         SYNCS.set(SYNCS.get() + 1);
     }
 
-    /// What one of two engines has of a file, and what happens when it is asked for its access.
+    /// A file in one of two engines, with the action to take when the access is asked for.
     struct Played<const ENGINE: u32> {
         backing: Box<dyn Backing>,
         asked: Mutex<Option<Asked>>,
@@ -237,7 +238,7 @@ mod tests {
         })
     }
 
-    /// Does something in a thread that is left behind if it hangs.
+    /// Runs something in a thread, and leaves that thread behind if it hangs.
     fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
         thread::spawn(move || done.send(what()));
@@ -262,7 +263,7 @@ mod tests {
         });
     }
 
-    /// Whoever opens the file while its last handle is closed makes it one of several.
+    /// A thread that opens the file while another closes the last handle makes it one of several.
     #[test]
     fn a_handle_that_is_closed_was_synced() {
         let done = AtomicBool::new(false);

@@ -10,31 +10,31 @@ use crate::mapped_file::open_files::Entry;
 use crate::mapped_file::{CacheIdentity, OpenedFile};
 use crate::sys::fork::Generation;
 
-/// What an engine keeps of a file that is mapped.
+/// A mapped file as its engine keeps it.
 pub(crate) trait OpenRegion: Send + Sync + 'static {
-    /// What it is for other processes.
+    /// The kind of user that this process is to others.
     fn file_user(access: Access) -> FileUser;
-    /// Where its bytes live.
+    /// The backing of its bytes.
     fn backing(&self) -> &dyn Backing;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
-    /// The process that opened it.
+    /// The process that opened the file.
     fn generation(&self) -> Generation;
-    /// Whether it was opened through that cache.
+    /// Whether the file was opened through that cache.
     fn belongs_to(&self, cache: CacheIdentity) -> bool;
-    /// The file as its journal knows it, if changes reach it by commits only.
+    /// The file as its journal knows it, if changes reach the file by commits only.
     fn journaled(&self) -> Option<&JournaledBacking> {
         None
     }
-    /// Makes what was stored durable, unless that takes a commit.
+    /// Makes stores durable, unless that takes a commit.
     fn sync(&self) -> Result<()>;
-    /// Syncs for the last time, or forgets what was not committed, and gives everything back that the region holds of the cache.
+    /// Syncs for the last time, or discards uncommitted stores, and returns to the cache all that the region holds of it.
     fn shut_down(&self) -> Result<()>;
     /// Counts a last sync whose failure could only be logged.
     fn count_drop_failure(&self);
 }
 
-/// A region in use. Dropping the last reference syncs and unmaps it, but not in a forked child: it is the parent's.
+/// A region in use. Dropping the last reference syncs and unmaps the region, except in a forked child: the region is the parent's.
 pub(crate) struct Opened<R: OpenRegion> {
     // Dropped in this order: the file is unlocked before its entry goes.
     region: R,
@@ -43,22 +43,23 @@ pub(crate) struct Opened<R: OpenRegion> {
 }
 
 impl<R: OpenRegion> Opened<R> {
-    /// Takes a region over whose file is locked.
+    /// Takes over a region with a locked file.
     pub(crate) fn new(region: R, entry: Option<Entry>) -> Self {
         Opened { region, closed: false, _entry: entry }
     }
 
-    /// Gives a handle up: syncs and, if it is the last one, unmaps.
+    /// Closes a handle: syncs and, if it is the last one, unmaps.
     pub(crate) fn close(self: Arc<Self>) -> Result<()> {
         self.check_not_forked()?;
         let shared = match Arc::try_unwrap(self) {
             Ok(mut last) => return last.shut_down(),
             Err(shared) => shared,
         };
-        // From here on the others may close theirs, and who did so last has not synced what is dirty since.
+        // While this handle syncs, all others may close. None of them was the last, so this one then shuts the region down, with
+        // the pages that became dirty since.
         let synced = shared.region.sync();
         match Arc::into_inner(shared) {
-            // What is lost now is more than what stayed dirty then.
+            // The error of lost pages comes before that of pages which stayed dirty.
             Some(mut last) => last.shut_down().and(synced),
             None => synced, // Others go on using it.
         }
@@ -67,7 +68,7 @@ impl<R: OpenRegion> Opened<R> {
     fn shut_down(&mut self) -> Result<()> {
         self.closed = true;
         let synced = self.region.shut_down();
-        // A forked child keeps the file open, and with it the lock that was taken before the fork.
+        // A forked child keeps the file open, and with it the lock from before the fork.
         let backing = self.region.backing();
         if let Err(error) = backing.unlock() {
             tracing::warn!(backing = backing.describe(), %error, "unlocking failed");
@@ -104,7 +105,7 @@ impl<R: OpenRegion> OpenedFile for Opened<R> {
     fn commits_to(&self, journal: Option<&Journal>) -> bool {
         match (self.region.journaled(), journal) {
             (Some(backing), Some(journal)) => backing.is_of(journal),
-            // Whoever does not ask for commits gets what is there, like any other option.
+            // Without a journal in its options, the handle takes the region as it is, as with any other option.
             (_, None) => true,
             (None, Some(_)) => false,
         }

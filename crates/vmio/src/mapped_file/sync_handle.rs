@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::sys::thread::{self, OwnThread};
 
-/// A sync or commit under way: see [`crate::Mapping::sync_begin`]. Dropping the handle does not stop it; a failure is then only logged.
+/// A sync or commit under way: see [`crate::Mapping::sync_begin`]. Dropping the handle does not stop it. The drop logs the failure
+/// of a sync that has ended; a later failure goes unreported.
 #[derive(Debug)]
 #[must_use = "only `wait` returns the outcome of the sync"]
 pub struct SyncHandle {
@@ -30,7 +31,7 @@ impl SyncHandle {
     /// Those of [`crate::Mapping::sync`] or [`crate::Mapping::commit`]; [`Error::Forked`] in a forked child.
     pub fn wait(mut self) -> Result<()> {
         match self.thread.take().and_then(OwnThread::join) {
-            // In a forked child, where there is no such thread.
+            // A forked child has no such thread.
             None => Err(Error::Forked),
             Some(Ok(result)) => result,
             Some(Err(panic)) => std::panic::resume_unwind(panic),

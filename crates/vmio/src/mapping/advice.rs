@@ -1,4 +1,4 @@
-//! Takes advice about how a program accesses a mapping.
+//! Takes advice about a program's accesses to a mapping.
 
 use std::io;
 use std::ops::Range;
@@ -20,15 +20,16 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// The most rounds. A page that is left then is being stored to or read all the time, is frozen by a commit, or cannot be unmapped.
+/// The limit of eviction rounds. The program stores to or reads the remaining pages all the time, a commit has frozen them, or the
+/// kernel cannot unmap them.
 const EVICT_ROUNDS_MAX: u32 = 8;
 
 impl Mapping {
-    /// Tells the cache how a range will be used.
+    /// Tells the cache about the coming use of a range.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], and what each kind of [`Advice`] says of itself.
+    /// [`Error::OutOfRange`], and those that each kind of [`Advice`] names.
     ///
     /// # Examples
     ///
@@ -92,7 +93,8 @@ impl CachedFile {
             Advice::Invalidate => {
                 self.check_droppable("Advice::Invalidate")?;
                 let _signals = SignalsBlocked::new();
-                // Before, so that who comes meanwhile reads; and after, for those who had begun to fill a fresh page.
+                // Once before, so that misses during the call read; and once after, for threads that had begun to fill a fresh
+                // page.
                 self.forget_fresh(whole.clone());
                 let kept = self.discard_pages(whole.clone(), Pinned::Stay);
                 self.forget_fresh(whole.clone());
@@ -128,7 +130,7 @@ impl CachedFile {
             region.advised.set_window(pages);
         }
         for span in Self::touched_spans(range).map(|number| region.table.span(number)) {
-            // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
+            // A span without advice of its own follows the mapping, and costs no memory in a huge mapping.
             if !all || span.window().is_some() {
                 span.set_window(pages);
             }
@@ -163,7 +165,7 @@ impl CachedFile {
         }
     }
 
-    /// Reads as far as that takes nothing away from others.
+    /// Reads pages as long as that takes none from others.
     fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let shared = &region.shared;
@@ -173,15 +175,16 @@ impl CachedFile {
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
 
-    /// Writes back and gives up the pages of a range that nobody holds. When it returns no older write of theirs is under way, which
-    /// would land over what somebody writes past the mapping; nor does one follow, or it is an error. The caller has signals blocked.
+    /// Writes back and evicts the pages of a range that nobody holds. When it returns, no older write of them is under way or
+    /// follows: that would overwrite writes that bypass the mapping. Where it cannot ensure this, it returns an error. The caller
+    /// has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let mut batch =
             region.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let failures_before = region.dirty.failures().writes;
         let mut rounds = 0;
-        // What was read before the call would be mapped after it, and what others write stays in memory meanwhile.
+        // Pages with a read under way would be mapped after the call, and pages that others write stay in memory meanwhile.
         self.wait_for_owners(pages.clone());
         let (evicted, is_left) = loop {
             let evicted = match region.deactivatable() {
@@ -189,7 +192,7 @@ impl CachedFile {
                 None => self.write_and_drop(&mut batch, pages.clone()),
             };
             rounds += 1;
-            // What cannot be written stays, and so does what cannot be unmapped.
+            // Pages that cannot be written or unmapped stay.
             let is_left = self.wait_for_owners(pages.clone());
             if !is_left || !matches!(evicted, Ok(Evicted { failed: 0, kept: 0 })) || rounds == EVICT_ROUNDS_MAX {
                 break (evicted, is_left);
@@ -198,15 +201,15 @@ impl CachedFile {
         batch.clear();
         region.shared.write_back.return_sync_batch(batch);
         let Evicted { failed, kept } = evicted.map_err(Error::system("write-protecting dirty pages"))?;
-        // Or somebody else was always faster in trying to write them.
+        // With no failure here, another thread may always have been first to try the write.
         if failed > 0 || is_left && region.dirty.failures().writes > failures_before {
             return Err(region.write_error(&pages, failed.max(1).into()));
         }
         check_none_kept(kept)
     }
 
-    /// Waits until nobody else moves, copies or writes the pages of a range; whether any is left then that could go or be written. A page that
-    /// the program has pinned for loads is written all the same, where its frame can be protected.
+    /// Waits until nobody else moves, copies or writes the pages of a range. True if a page remains that could go or be written.
+    /// Pages that the program has pinned for loads are written too, where the frames can be protected.
     fn wait_for_owners(&self, pages: Range<u64>) -> bool {
         let region = self.region();
         let mut is_left = false;
@@ -222,7 +225,7 @@ impl CachedFile {
         is_left
     }
 
-    /// Whether others than the program's pins hold a page: copies of its bytes in or out, which end in an instant.
+    /// Whether copies of bytes in or out hold a page, beside the program's pins. They end in an instant.
     fn is_being_copied(&self, page: u64, seen: Snapshot) -> bool {
         seen.pins() > 0 && seen.pins() > self.opened.pinned.holding(page)
     }
@@ -247,7 +250,7 @@ impl CachedFile {
             let can_go = seen.state() == State::Clean && !seen.in_flight();
             match can_go && (seen.pins() == 0 || self.is_being_copied(page, seen)) {
                 true => Claim::Busy,
-                // Another round looks at it.
+                // Another round looks at the page.
                 false => Claim::Left,
             }
         };
@@ -255,7 +258,7 @@ impl CachedFile {
         Ok(Evicted { failed, kept })
     }
 
-    /// An active page may be stored to at any time: only of an inactive one is what is written all there is.
+    /// The program may store to an active page at any time. Only the write of an inactive page holds all stores.
     fn deactivate_and_drop(
         &self,
         frames: &dyn DeactivatableFrames,
@@ -296,14 +299,14 @@ impl CachedFile {
             region.table.set_all_fresh(true);
         }
         for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
-            // A span of a huge mapping that nobody has touched costs no memory.
+            // An untouched span of a huge mapping costs no memory.
             if whole_mapping && !region.table.span(number).is_touched() {
                 continue;
             }
             let of_span = region.table.pages_of_span(number);
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let all = part == of_span;
-            // Nobody gives the words back meanwhile, with a mark that has just been made.
+            // Keeps the words from being given back with a new mark.
             region.add_resident(number);
             if all {
                 region.table.span(number).set_all_fresh();
@@ -311,7 +314,7 @@ impl CachedFile {
                 region.table.span(number).set_marks();
             }
             for page in part {
-                // In a span that is fresh as a whole, a page that was never touched needs no mark of its own.
+                // In a span that is fresh as a whole, an untouched page needs no mark of its own.
                 if !(all && region.table.word(page).load().is_untouched()) {
                     region.table.word(page).mark_fresh();
                 }
@@ -320,7 +323,7 @@ impl CachedFile {
         }
     }
 
-    /// The opposite of [`Self::mark_fresh`]; pages of the same spans may lose their marks as well, and are read.
+    /// Undoes [`Self::mark_fresh`]. Other pages of the same spans may lose their marks too; misses then read them.
     fn forget_fresh(&self, pages: Range<u64>) {
         let region = self.region();
         if pages == (0..region.table.pages()) {
@@ -341,7 +344,8 @@ impl CachedFile {
         }
     }
 
-    /// Drops pages without writing them; how many the kernel would not unmap, which stay as they are. The caller has signals blocked.
+    /// Drops pages without a write, and returns how many the kernel would not unmap; these stay as they are. The caller has signals
+    /// blocked.
     pub(super) fn discard_pages(&self, pages: Range<u64>, pinned: Pinned) -> u32 {
         let region = self.region();
         let is_waited_for = |page, word: Snapshot| match pinned {
@@ -370,8 +374,8 @@ impl CachedFile {
         })
     }
 
-    /// Unmaps the pages that `claim` takes. Waits for busy pages, and for what else is `waited_for`, but never while it holds
-    /// others: whoever is busy may be waiting for these. How many the kernel would not unmap.
+    /// Unmaps the pages that `claim` takes, and returns how many the kernel would not unmap. Waits for busy pages and those
+    /// `waited_for`, but never while it holds other pages: the thread that makes a page busy may wait for these.
     fn unmap_where(
         &self,
         pages: Range<u64>,
@@ -405,7 +409,7 @@ impl CachedFile {
         kept + self.unmap_victims(&mut victims, &mut list)
     }
 
-    /// How many the kernel would not unmap.
+    /// Unmaps the victims, and returns how many of them the kernel would not unmap.
     fn unmap_victims(&self, victims: &mut Vec<(u64, State)>, list: &mut UnmapList) -> u32 {
         if victims.is_empty() {
             return 0;
@@ -443,8 +447,8 @@ impl CachedFile {
                 region.table.word(page).fail_evict(before);
                 continue;
             }
-            // It may be stored to without a trap, and syncs have passed it by meanwhile: it is dirty in the present epoch. With the lock no
-            // sync looks between the announcement and the word.
+            // Stores to the page may not have trapped, and syncs have passed it by meanwhile: it is dirty in the present epoch.
+            // With the lock held, no sync looks between the announcement and the change of the word.
             let _held = region.table.span(span_of(page)).lock();
             let epoch = region.announce_dirty(page);
             region.table.word(page).fail_deactivate(Some(epoch));
@@ -460,38 +464,37 @@ fn check_none_kept(pages: u32) -> Result<()> {
     if pages == 0 { Ok(()) } else { Err(Error::system("dropping pages")(kept_by_the_kernel(pages))) }
 }
 
-/// The error for pages that the kernel would not take out of memory, as it does with such as the program has locked there (mlock), before
-/// Linux 5.18.
+/// The error for pages that the kernel keeps in memory. Before Linux 5.18 it keeps those that the program has locked (mlock).
 pub(super) fn kept_by_the_kernel(pages: u32) -> io::Error {
     let why = format!("the kernel keeps {pages} page(s) in memory: unlock what mlock has locked");
     io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
-/// What becomes of pinned pages where pages are dropped.
+/// The treatment of pinned pages when a range is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
-    /// Those of the program's stay in memory.
+    /// Pages that the program has pinned stay in memory.
     Stay,
-    /// They are dropped once they are not pinned any more: nobody holds them for long.
+    /// The drop waits for the end of each pin: nobody holds one for long.
     AreWaitedFor,
 }
 
-/// What is left of pages that were to be written back and given up.
+/// The pages that an eviction has left.
 struct Evicted {
-    /// How many could not be written.
+    /// The number of pages that could not be written.
     failed: u32,
-    /// How many the kernel would not unmap.
+    /// The number of pages that the kernel would not unmap.
     kept: u32,
 }
 
-/// What became of an attempt to take a page away.
+/// The outcome of an attempt to take a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// Its word says Evicting now; before, it said this.
+    /// The page's word says Evicting now; before, it held this state.
     Taken(State),
-    /// It is absent or pinned, or stays for another reason.
+    /// The page is absent or pinned, or stays for another reason.
     Left,
-    /// Somebody is at work on it.
+    /// Another thread works on the page.
     Busy,
 }
 
@@ -517,8 +520,8 @@ mod tests {
         map
     }
 
-    /// Copies of bytes in and out pin their page for an instant. One that was under way would leave old bytes in memory, which come
-    /// over what is written past the mapping afterwards.
+    /// Copies of bytes in and out pin their page for an instant. A copy under way would leave old bytes in memory, which later
+    /// overwrite writes that bypass the mapping.
     #[test]
     fn a_page_that_is_being_copied_goes_when_the_copy_has_ended() {
         for (hint, advice) in HINTS

@@ -19,7 +19,7 @@ use crate::mapping::view::CachedView;
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 
-/// A handle; what the methods do is beside the public ones of the same kind, in this folder.
+/// A handle to a region of the cache. Its methods stand beside the public ones of the same kind, in the files of this folder.
 #[derive(Clone)]
 pub(crate) struct CachedFile {
     pub(super) opened: Arc<Opened<CachedRegion>>,
@@ -42,8 +42,8 @@ impl CachedFile {
         self.opened.close()
     }
 
-    /// Calls `each` with every page of a range: its number, the address of the range's part in it, and where that
-    /// part lies in the caller's buffer.
+    /// Calls `each` for every page of a range, with its number, the address of the range's part in it, and the place of that part
+    /// in the caller's buffer.
     fn in_pages(
         &self,
         offset: u64,

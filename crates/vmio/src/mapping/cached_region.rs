@@ -19,12 +19,13 @@ use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 use crate::telemetry::counters::Counter;
 
-/// A region whose faults find it.
+/// A region that its faults find in the table of mappings.
 pub(crate) struct CachedRegion {
     pub(crate) region: Arc<Region>,
     /// Keeps the workers alive that write the region's pages.
     pub(crate) cache: Arc<CacheCore>,
-    /// What the program has pinned; a copy of bytes in or out pins its page as well, for an instant.
+    /// The ranges that the program has pinned. A copy of bytes in or out pins its page as well, for an instant, but is not noted
+    /// here.
     pub(super) pinned: PinnedRanges,
 }
 
@@ -63,7 +64,7 @@ impl CachedRegion {
 
 impl Drop for CachedRegion {
     fn drop(&mut self) {
-        // A forked child cannot shut it down. Its table of mappings must not go on naming the region all the same.
+        // A forked child cannot shut the region down, but must take it out of its own table of mappings.
         if !self.generation().is_current() {
             self.region.forget_addresses();
         }
@@ -101,9 +102,9 @@ impl OpenRegion for CachedRegion {
 
     fn shut_down(&self) -> Result<()> {
         let region = &*self.region;
-        // Those that nobody waits for any more: whoever waits holds a handle.
+        // Nobody waits for the requests that are left: a waiting thread would hold a handle.
         region.requests.end(&region.shared.reads.ended_requests);
-        // All that is dirty, of whatever epoch: there is no sync after this one.
+        // All dirty pages, of any epoch: this is the last sync.
         let synced = match &region.journaled {
             Some(backing) => {
                 backing.withdraw();
@@ -113,13 +114,13 @@ impl OpenRegion for CachedRegion {
             None => Ok(()),
         };
         let _signals = SignalsBlocked::new();
-        // First the faults: one that a reader thread still has in hand may yet queue a span.
+        // Faults end first: one that a reader thread still handles may queue a span.
         REGIONS.remove(region.table.range().addresses(), region);
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(&[]);
         {
-            // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
+            // Nobody evicts meanwhile. Afterwards no evictor finds a span of this region.
             let mut tenants = region.shared.eviction.gate.write().unwrap_or_else(PoisonError::into_inner);
             let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
             region.order().forget(&ours);

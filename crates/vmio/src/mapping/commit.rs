@@ -1,4 +1,4 @@
-//! Commits what was stored to atomic mappings.
+//! Commits the stores to atomic mappings.
 
 use std::sync::Arc;
 
@@ -10,18 +10,19 @@ use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
 
 impl Mapping {
-    /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), and returns the commit's
-    /// number when it is durable. A commit is a point in time between the call and the return: it holds every store that
-    /// happened before that point, in whichever of the mappings, and none that happened after it. Threads that commit
-    /// meanwhile share the next commit.
+    /// Commits the stores to all mappings of the journal ([`crate::MappingOptions::atomic`]), and returns the commit's number when
+    /// it is durable.
     ///
-    /// Stores are held up while dirty pages are protected, for [`crate::journal::JournalUse::stores_held_ns_max`] at most so
-    /// far, and not while they are written.
+    /// A commit is a point in time between the call and the return. It holds every store from before that point, in any of the
+    /// mappings, and none from after it. Threads that commit meanwhile share the next commit.
+    ///
+    /// Stores wait while the commit protects dirty pages, but not while it writes them.
+    /// [`crate::journal::JournalUse::stores_held_ns_max`] is the longest wait so far.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::journal::Journal::commit`]; [`Error::NotAtomic`] without a journal. After an
-    /// error nothing is lost: what was stored becomes part of the next commit.
+    /// Those of [`crate::journal::Journal::commit`]; [`Error::NotAtomic`] without a journal. An error loses nothing: the stores
+    /// become part of the next commit.
     ///
     /// # Examples
     ///
@@ -46,7 +47,7 @@ impl Mapping {
         self.journaled()?.commit()
     }
 
-    /// Starts a [`Self::commit`] in the background. Its point in time lies between this call and the end of the commit.
+    /// Starts a [`Self::commit`] in the background, with its point in time between this call and the end of the commit.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl Mapping {
 
 impl CachedFile {
     pub(super) fn commit_in_background(&self) -> Result<SyncHandle> {
-        // It stays open: what is closed takes part in no commit.
+        // Keeps the file open: closed files take no part in a commit.
         let file = self.clone();
         SyncHandle::spawn(move || file.sync(None))
     }

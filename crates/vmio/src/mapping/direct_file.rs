@@ -35,7 +35,7 @@ struct DirectRegion {
     flushes: Flushes,
 }
 
-/// Flushes of a file, by whichever call: of one that fails the kernel tells once, and may take for written since then what is not.
+/// The flushes of a file, by any call. The kernel reports a failed flush only once, and may mark unwritten pages as clean after it.
 #[derive(Default)]
 struct Flushes {
     failure: Mutex<Option<io::ErrorKind>>,
@@ -53,7 +53,7 @@ impl Flushes {
 }
 
 impl DirectFile {
-    /// Maps it; the same as is open already if the process maps it directly.
+    /// Maps the file, or returns a handle to the region that the process already maps directly.
     pub(crate) fn open(backing: DaxBacking, options: MappingOptions) -> Result<Self> {
         let backing = Arc::new(backing);
         let start = |_, options| DirectRegion::start(Arc::clone(&backing), &options);
@@ -94,7 +94,7 @@ impl DirectRegion {
         Ok(DirectRegion { backing, map, access, generation, pinned, flushes: Flushes::default() })
     }
 
-    /// Writes what was stored to a range back from the processor's caches.
+    /// Writes a range back from the processor's caches.
     fn write_back(&self, range: &Range<u64>) -> Result<()> {
         self.map.write_back(range).map_err(|refused| Error::Write {
             backing: self.backing.describe(),
@@ -110,7 +110,7 @@ impl DirectRegion {
 }
 
 impl OpenRegion for DirectRegion {
-    /// Its pages are the kernel's, the same in all processes, as with [`crate::Engine::Managed`].
+    /// The pages are the kernel's, the same in all processes, as with [`crate::Engine::Managed`].
     fn file_user(access: Access) -> FileUser {
         FileUser::managed(access)
     }
@@ -131,7 +131,7 @@ impl OpenRegion for DirectRegion {
         true // To none: it is the other engine that keeps a cache's mapping from being this one.
     }
 
-    /// The kernel knows which pages were stored to, and writes back no others.
+    /// The kernel knows the pages with stores, and writes back no others.
     fn sync(&self) -> Result<()> {
         if self.access == Access::ReadOnly {
             return Ok(());
@@ -188,7 +188,7 @@ impl MappedFile for DirectFile {
         match advice {
             Advice::WillNeed => self.ensure(whole_pages(&range, self.len())),
             Advice::Fresh | Advice::Free => self.check_writable(),
-            // There is nothing to read ahead, to evict or to put in order.
+            // There is no read-ahead, no eviction and no order of eviction.
             _ => Ok(()),
         }
     }
@@ -267,14 +267,14 @@ impl MappedFile for DirectFile {
         if pinned.iter().any(|pages| pages.start < cut_off.end && cut_off.start < pages.end) {
             return Err(failed(io::Error::other("pages behind the new end are pinned")));
         }
-        // Whatever the program stored behind the end, in the last page, is not part of the file; but what others have added since is.
+        // Stores of the program behind the end, in the last page, are not part of the file. Bytes that others have added since are.
         if len > old && !old.is_multiple_of(page) && region.backing.file_len().map_err(failed)? == old {
             let zeros = [0; PAGE_BYTES];
             let tail = &zeros[..(old.next_multiple_of(page) - old) as usize];
             region.map.store(old, tail).map_err(|refused| failed(refused.into()))?;
         }
         region.backing.change_file_len(len).map_err(failed)?;
-        // The length has changed, so that a failure is none of changing it; and it may be of what was stored as well.
+        // The length has changed by now: a failure is one of the flush, and may concern earlier stores as well.
         let flushed = region.flushes.flush(|| region.backing.open_file().sync_all());
         flushed.map_err(|source| region.flush_error(source))
     }
@@ -297,7 +297,7 @@ impl MappedFile for DirectFile {
     }
 }
 
-/// Keeps a mapping open, and pages of it from being cut off.
+/// Keeps a mapping open, and keeps its pages from being cut off.
 struct DirectPin {
     opened: Arc<Opened<DirectRegion>>,
     pages: Range<u64>,
@@ -309,7 +309,7 @@ impl Drop for DirectPin {
     }
 }
 
-/// The parts of a range of bytes by page: where each starts, and where it lies in the caller's buffer.
+/// The parts of a range of bytes by page: the offset of each, and its place in the caller's buffer.
 fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

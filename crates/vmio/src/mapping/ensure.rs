@@ -1,4 +1,4 @@
-//! Brings pages in by a call instead of a trap.
+//! Brings in pages by a call instead of a trap.
 
 use std::ops::Range;
 
@@ -8,17 +8,16 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Makes every page that a range touches resident, as loads would, but without a trap. A page that is resident already
-    /// costs a few instructions, a page that is not some 2 µs less than a load that misses. Neighbouring absent
-    /// pages come with one read.
+    /// Makes every page that a range touches resident, as loads would, but without traps. A resident page costs a few instructions;
+    /// an absent page costs some 2 µs less than a load that misses. Neighbouring absent pages come with one read.
     ///
-    /// Nothing holds the pages afterwards: of a range larger than the cache, the first may be evicted when the last
-    /// come. [`Self::pin`] keeps them. [`Self::fetch`] does the same without waiting.
+    /// Nothing holds the pages afterwards: with a range larger than the cache, the last pages may evict the first. [`Self::pin`]
+    /// keeps pages in memory. [`Self::fetch`] does the same as this call without a wait.
     ///
     /// # Errors
     ///
     /// - [`crate::Error::Read`] or [`crate::Error::Corrupt`] for a page that cannot be read, or holds poison.
-    /// - [`crate::Error::CacheExhausted`] for a cache full of pages that cannot be given up.
+    /// - [`crate::Error::CacheExhausted`] for a cache full of pages that cannot leave.
     /// - [`crate::Error::OutOfRange`] for a range that ends behind the mapping.
     ///
     /// # Examples
@@ -40,7 +39,8 @@ impl Mapping {
         if self.is_active(&range) { Ok(()) } else { self.bring_in(range) }
     }
 
-    /// Whether loads of the range would go through; false if that takes more than a look at each page's word.
+    /// Whether loads of the range would go through without a fault. False also where more than a look at each page's word is
+    /// needed.
     #[inline]
     pub(super) fn is_active(&self, range: &Range<u64>) -> bool {
         let Handle::Cached(file) = &self.handle else { return false };

@@ -12,21 +12,20 @@ use crate::mapped_file::touched_pages;
 use crate::mapping::Mapping;
 
 impl Mapping {
-    /// Begins to fetch every page that some ranges touch, and returns at once with a future that is ready when all of them
-    /// are resident. Any executor can poll it. The reads are under way from the call on, whether the future is polled or not.
+    /// Begins to fetch every page that some ranges touch, and returns at once a future that is ready when all of them are resident.
+    /// Any executor can poll it. The reads are under way from the call on, with or without polls.
     ///
-    /// A future that is dropped does not stop the fetch; one that exists keeps the mapping open. Nothing holds the pages once they
-    /// are resident: what is fetched beyond the cache's capacity, or long before its use, may be evicted
-    /// again. [`crate::CacheBuilder::pages_in_flight`] limits what is under way. The rest waits, as it does while the
-    /// cache is full of pages that must be written first.
+    /// The future keeps the mapping open. Dropping it does not stop the fetch. Nothing holds the pages once they are resident: the
+    /// cache may evict pages fetched beyond its capacity, or long before their use. [`crate::CacheBuilder::pages_in_flight`] limits
+    /// the pages under way. The rest waits for them, and also while the cache is full of dirty pages.
     ///
-    /// Threads of the cache fetch the pages and call the future's waker. Where a signal handler of the program touches mapped memory,
-    /// block its signal in threads that poll fetches: the handler could interrupt the executor while that holds a lock which its
-    /// waker takes. Wakers must neither touch mapped memory, nor advise, nor drop a mapping.
+    /// Threads of the cache fetch the pages and call the future's waker. Wakers must neither touch mapped memory, nor advise, nor
+    /// drop a mapping. Where a signal handler of the program touches mapped memory, block its signal in threads that poll fetches.
+    /// Else the handler could interrupt the executor while it holds a lock which its waker takes.
     ///
     /// # Errors
     ///
-    /// The future returns the first error there was, of those of [`Self::ensure`]; the other pages are fetched all the same.
+    /// The future returns the first error, one of those of [`Self::ensure`]. The fetch still brings in the other pages.
     ///
     /// # Examples
     ///
@@ -55,10 +54,12 @@ impl Mapping {
         }
     }
 
-    /// Begins to fetch what will be wanted soon, and returns at once. It is a guess, and takes little from others. A call
-    /// brings in no more than an eighth of the cache, of the ranges that were named first. It gives up where it would
-    /// need the last half of the reserve of free pages, which the cache keeps for misses (at least 8 pages, and 1 in 128)
-    /// and refills by evicting what is coldest. A page that cannot be read is an error of the access that needs it.
+    /// Begins to fetch pages that the program may need soon, and returns at once. A prefetch is a guess, and takes little from
+    /// others: a call brings in at most an eighth of the cache, from the first ranges.
+    ///
+    /// The cache keeps a reserve of free pages for misses (at least 8 pages, and 1 in 128), and refills it by evicting the coldest
+    /// pages. A prefetch gives up where it would need the last half of that reserve. An unreadable page is an error only of the
+    /// access that needs it.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Mapping {
         if pages.is_empty() { Ok(()) } else { self.file().fetch(pages, Urgency::Guessed).map(drop) }
     }
 
-    /// The pages of ranges of bytes, but for ranges that are in memory.
+    /// The pages of ranges of bytes, without the ranges that are in memory.
     fn absent_pages(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Vec<Range<u64>>> {
         let mut pages = Vec::new();
         for range in ranges {
@@ -122,7 +123,7 @@ impl Future for Fetch {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = &mut *self;
         if let State::Begun(outcome) = &this.state {
-            // The threads that would go on with it are the parent's.
+            // The threads that fetch are the parent's.
             this.mapping.file().check_not_forked()?;
             let failure = std::task::ready!(outcome.poll(context.waker()));
             this.state = State::Ended(failure.map_or(Ok(()), |failure| Err(this.mapping.file().fetch_error(failure))));

@@ -9,7 +9,7 @@ use crate::sys::signal;
 
 impl Mapping {
     /// Makes [`Self::load_at`] and [`Self::store_at`] return an error for a page that is not available. Without this call such a
-    /// page is a SIGBUS, as for any load.
+    /// page raises SIGBUS, as for any load.
     ///
     /// # Errors
     ///
@@ -18,14 +18,14 @@ impl Mapping {
         signal::recover_copies().map_err(Error::system("installing a handler of SIGBUS"))
     }
 
-    /// Copies bytes out as [`Self::read_at`] does, by nothing but loads: where the pages are in memory there is no system call, no
-    /// look-up and no pin. Of bytes that are stored at the same time some may be old and some new. Safe in signal handlers. The
-    /// thread must not block SIGBUS.
+    /// Copies bytes out as [`Self::read_at`] does, but by plain loads: for pages in memory there is no system call, no look-up and
+    /// no pin. Of bytes stored at the same time some may be old and some new. It is safe in signal handlers. The thread must not
+    /// block SIGBUS.
     ///
     /// # Errors
     ///
-    /// [`NotThere`] for a page that is not available, once [`Self::recover_loads`] was called, and in a forked child, which does not
-    /// have the mapping.
+    /// [`NotThere`] for a page that is not available, after a call of [`Self::recover_loads`], and in a forked child, which does
+    /// not have the mapping.
     ///
     /// # Panics
     ///
@@ -55,7 +55,7 @@ impl Mapping {
         unsafe { persistent_memory::move_bytes(buffer.as_mut_ptr(), from, buffer.len()) }.map_err(|_| NotThere)
     }
 
-    /// Copies bytes in by nothing but stores, as [`Self::load_at`] copies them out; they are durable after [`Self::sync`].
+    /// Copies bytes in by plain stores, as [`Self::load_at`] copies them out. They are durable after [`Self::sync`].
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ mod tests {
         let len = PAGES * PAGE_BYTES as u64;
         let map = Mapping::open(&cache, MemoryBacking::new(len).unwrap(), MappingOptions::new()).unwrap();
         map.recover_loads().unwrap();
-        // Across pages, and twice as much as the cache takes.
+        // Across pages, and more than the cache takes.
         let at = |page: u64| page * PAGE_BYTES as u64 + 4000;
         for page in 0..PAGES - 1 {
             map.store_at(at(page), &[page as u8; 200]).unwrap();

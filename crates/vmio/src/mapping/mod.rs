@@ -1,4 +1,4 @@
-//! Mappings: what a program holds of a file.
+//! Mappings: files as ranges of addresses.
 
 mod advice;
 mod cached_file;
@@ -34,15 +34,15 @@ use crate::open::{Cache, FaultBackend};
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
 
-/// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory. A handle: a clone
-/// is the same mapping.
+/// A file, device or other backing as a range of addresses. The cache keeps the useful part in memory. This is a handle: a clone is
+/// the same mapping.
 ///
-/// Loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost what they cost on ordinary memory
-/// while their page is resident; a miss fetches the page. Handles to the same file in one process share one region.
+/// Loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost the same as on ordinary memory while their page is
+/// resident. A miss fetches the page. Handles to the same file in one process share one region.
 ///
-/// With [`crate::Engine::Sigbus`], the default, a thread that blocks SIGBUS is killed by its first miss, and system
-/// calls cannot be given pointers to pages that may be evicted (they fail with EFAULT): [`Self::pin`] the range, or use
-/// [`Self::read_at`] and [`Self::write_at`]. The [table of the crate](crate) compares the engines.
+/// With [`crate::Engine::Sigbus`], the default, the first miss kills a thread that blocks SIGBUS. System calls fail with EFAULT on
+/// pages that are not resident: [`Self::pin`] the range, or use [`Self::read_at`] and [`Self::write_at`]. The [table of the
+/// crate](crate) compares the engines.
 ///
 /// # Examples
 ///
@@ -87,15 +87,15 @@ enum Handle {
 // pointers that `as_ptr` and `as_mut_ptr` give out are the caller's to use soundly.
 
 impl Mapping {
-    /// Maps a backing. Opening the same file again in this process gives another handle to the same region; its
-    /// options are then those of the first.
+    /// Maps a backing. Opening the same file again in this process returns another handle to the same region, with the options of
+    /// the first.
     ///
     /// # Errors
     ///
-    /// - [`Error::InUse`] if another process has the file mapped in a way that does not go with this one: see
-    ///   [`crate::backing::FileUser`]; [`Error::AlreadyMapped`] if this process has.
-    /// - [`Error::BadOption`], [`Error::Unsupported`] or [`Error::FloorsTooHigh`] for options that contradict each other, the engine or
-    ///   the backing, and [`Error::ReadOnly`] for a read-write mapping of a read-only backing.
+    /// - [`Error::InUse`] if another process maps the file in a way that excludes this one (see [`crate::backing::FileUser`]), and
+    ///   [`Error::AlreadyMapped`] if this process does.
+    /// - [`Error::BadOption`], [`Error::Unsupported`] or [`Error::FloorsTooHigh`] for options that contradict each other, the
+    ///   engine or the backing. [`Error::ReadOnly`] for a read-write mapping of a read-only backing.
     /// - [`Error::System`] if the kernel refuses address space, memory or a descriptor.
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
@@ -107,12 +107,12 @@ impl Mapping {
         Ok(Mapping { handle })
     }
 
-    /// Takes over a mapping that this process has already: that of its parent, which mapped the file through [`Engine::Managed`] and
-    /// then forked. The addresses are this mapping's from now on; after an error they stay as they are.
+    /// Takes over a mapping that this forked child has from its parent, which mapped the file through [`Engine::Managed`]. From now
+    /// on the addresses belong to this mapping; after an error they stay as they are.
     ///
     /// # Safety
     ///
-    /// The addresses are all of a mapping of the backing's file that the parent's [`Mapping`] had, they are mapped in this process
+    /// The addresses are those of the parent's whole [`Mapping`] of the backing's file. They are mapped in this process
     /// (MADV_DOFORK), and nothing else in it unmaps them.
     ///
     /// # Errors
@@ -136,19 +136,20 @@ impl Mapping {
         Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(core, Box::new(backing), options, present)?) })
     }
 
-    /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow
-    /// it. The kernel fills the page tables once; after that no page misses, and nothing is evicted.
+    /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow it.
+    /// The kernel fills the page tables once. After that there are no misses and no evictions.
     ///
     /// A store is durable after [`Self::flush`] of its range, which writes the touched lines back from the processor's caches
-    /// (clwb), or after [`Self::sync`], for which the kernel does that to all pages that were stored to. What [`Self::write_at`]
-    /// has written is durable when the call returns. Before that a store may become durable at any time, in any order.
+    /// (clwb). It is also durable after [`Self::sync`], which makes the kernel do the same for all pages with stores. The bytes of
+    /// [`Self::write_at`] are durable when the call returns. Before these points, a store may become durable at any time, in any
+    /// order.
     ///
-    /// Other processes may map the file too, as with [`crate::Engine::Managed`]; a load or store that the device refuses is a SIGBUS.
-    /// Advice has no effect but [`crate::Advice::WillNeed`], which fills page tables.
+    /// Other processes may map the file too, as with [`crate::Engine::Managed`]. A load or store that the device refuses is a
+    /// SIGBUS. Only [`crate::Advice::WillNeed`] has an effect: it fills page tables.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for options that need a cache; else those of [`Self::open`].
+    /// [`Error::Unsupported`] for options that need a cache, and those of [`Self::open`].
     pub fn open_direct(backing: DaxBacking, options: MappingOptions) -> Result<Mapping> {
         Ok(Mapping { handle: Handle::Direct(DirectFile::open(backing, options)?) })
     }
@@ -183,7 +184,7 @@ impl Mapping {
         self.file().access()
     }
 
-    /// Returns what is mapped, for messages.
+    /// Returns the description of the backing, for messages.
     pub fn describe(&self) -> String {
         self.file().describe()
     }
@@ -198,8 +199,8 @@ impl Mapping {
         }
     }
 
-    /// Returns the address of the first byte. It is valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists;
-    /// loads behind the last page are a SIGBUS.
+    /// Returns the address of the first byte. It is valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists.
+    /// Loads behind the last page are a SIGBUS.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.handle {
@@ -219,15 +220,15 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// As long as the slice lives, nobody may store to the mapping or shorten it, and nobody outside the process may
-    /// change the file: a page that was evicted and is read again would then change under the slice.
+    /// As long as the slice lives, nobody stores to the mapping or shortens it. Nobody outside the process changes the file either:
+    /// after an eviction, the next read of a page would change the slice.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as self; the caller vouches for the absence of writers.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// Copies bytes out of the mapping. Sound beside any other thread that uses `read_at` and `write_at`: of bytes that are written at
-    /// the same time some may be old and some new.
+    /// Copies bytes out of the mapping. It is sound beside other threads in `read_at` and `write_at`: of bytes that they write at
+    /// the same time, some may be old and some new.
     ///
     /// # Errors
     ///
@@ -254,7 +255,7 @@ impl Mapping {
         self.file().read_at(offset, buffer)
     }
 
-    /// Copies bytes into the mapping, as stores do: they are durable after [`Self::sync`]. See [`Self::read_at`].
+    /// Copies bytes into the mapping. Like stores they are durable after [`Self::sync`]. See [`Self::read_at`].
     ///
     /// # Errors
     ///
@@ -264,8 +265,8 @@ impl Mapping {
         self.file().write_at(offset, data)
     }
 
-    /// Takes the first error since the last call: of a page that was replaced by poison ([`crate::OnReadError::Poison`]), or could not
-    /// be read.
+    /// Takes the first read error since the last call: of a page that poison has replaced ([`crate::OnReadError::Poison`]), or of
+    /// an unreadable page.
     pub fn take_read_error(&self) -> Option<Error> {
         if let Err(error) = self.file().check_not_forked() {
             return Some(error);
@@ -273,26 +274,27 @@ impl Mapping {
         self.file().take_read_error()
     }
 
-    /// Returns how often a page could not be read since the mapping was opened. The number rises before poison replaces a page
+    /// Returns the number of failed reads of pages since the opening. The number rises before poison replaces a page
     /// ([`crate::OnReadError::Poison`]).
     ///
-    /// A reader that takes the number, calls [`Self::ensure`], reads the pages, and then finds the number unchanged, has read no
-    /// poison, even if pages were evicted meanwhile and read again. Where the number has changed, [`Self::read_at`] returns the error.
+    /// With it a reader makes sure that it has read no poison: take the number, call [`Self::ensure`], read the pages, and take the
+    /// number again. If both are equal, there was none, even if the cache evicted pages meanwhile and read them again. Else
+    /// [`Self::read_at`] returns the error.
     #[inline]
     pub fn failed_reads(&self) -> u64 {
         match &self.handle {
             Handle::Cached(file) => file.region().read_failures.count(),
             Handle::Kernel(file) => file.failed_reads(),
-            // They have no poison.
+            // These engines have no poison.
             Handle::Managed(_) | Handle::Direct(_) => 0,
         }
     }
 
-    /// Syncs and, with the last handle, unmaps. A mere drop could only log what fails.
+    /// Syncs and, with the last handle, unmaps. A drop does the same, but can only log a failure.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::sync`]; with the last handle [`Error::Lost`] for pages that could not be written.
+    /// Those of [`Self::sync`]; with the last handle, [`Error::Lost`] for unwritable pages.
     pub fn close(self) -> Result<()> {
         match self.handle {
             Handle::Cached(file) => file.close(),
@@ -302,7 +304,7 @@ impl Mapping {
         }
     }
 
-    /// A range that lies within the mapping.
+    /// Refuses a range that reaches outside the mapping.
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
         self.file().check_not_forked()?;
         if range.start <= range.end && range.end <= self.len() {

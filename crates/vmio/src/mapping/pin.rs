@@ -20,19 +20,19 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into the range,
-    /// to write there as well if it is pinned for [`Access::ReadWrite`]. Its pages are then dirty until they are unpinned: a sync
-    /// meanwhile writes what is there, and a later one writes them again.
+    /// Makes a range resident and keeps it so until the drop of the pin. System calls accept pointers into the range. With
+    /// [`Access::ReadWrite`] they may write there too. The pages of such a pin stay dirty until its end: a sync meanwhile writes
+    /// their present contents, and a later sync writes them again.
     ///
-    /// [`crate::Engine::Managed`] locks the pages (mlock), for which RLIMIT_MEMLOCK must suffice. With [`crate::Engine::Kernel`] each pin
-    /// takes a file descriptor, and a pinned page may take a fault without I/O.
+    /// [`crate::Engine::Managed`] locks the pages (mlock), within RLIMIT_MEMLOCK. With [`crate::Engine::Kernel`] each pin takes a
+    /// file descriptor, and the access to a pinned page may take a fault without I/O.
     ///
     /// # Errors
     ///
     /// - [`Error::Read`] or [`Error::Corrupt`] for a page that cannot be read.
-    /// - [`Error::TooManyPins`] if pins would hold more than three quarters of the cache, or of the mapping's ceiling; half of the cache
-    ///   with [`crate::Engine::Kernel`]. Every span of 2 MiB that a pin touches counts as two pages more.
-    /// - [`Error::Unsupported`] for a pin for writing of an atomic mapping.
+    /// - [`Error::TooManyPins`] if pins would hold more than three quarters of the cache (half with [`crate::Engine::Kernel`]) or
+    ///   of the mapping's ceiling. Every span of 2 MiB that a pin touches counts as two pages more.
+    /// - [`Error::Unsupported`] for a pin for writing on an atomic mapping.
     ///
     /// # Examples
     ///
@@ -64,14 +64,14 @@ impl Mapping {
 }
 
 impl CachedFile {
-    /// Pins pages as long as the user holds on to them, mapped at one of the mapping's views.
+    /// Pins pages for as long as the user holds them, mapped at one of the mapping's views.
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
         let charge = self.charge_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
         self.pin_pages(pages, access, view, charge, Held::ByTheProgram)
     }
 
-    /// Charges a pin of the user's, with the page tables that it needs, against the limit.
+    /// Charges a pin of the user and its page tables against the limit.
     fn charge_pins(&self, pages: u64) -> Result<PinCharge> {
         let region = self.region();
         let shared = &region.shared;
@@ -97,7 +97,7 @@ impl CachedFile {
         }
     }
 
-    /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
+    /// Pins a page for one access of vmio's own: outside the limit, since the pin is short.
     pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
         let charge = PinCharge { opened: Arc::clone(&self.opened), pages: 0 };
         self.pin_pages(page..page + 1, access, 0, charge, Held::ForAnInstant)
@@ -120,9 +120,9 @@ impl CachedFile {
             let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
             return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a pin for writing", why });
         }
-        // Until pins that are refused have been given back: the thread that shortens the mapping waits for them.
+        // Blocks signals until refused pins are given back: a thread that shortens the mapping waits for them.
         let _signals = SignalsBlocked::new();
-        // From here on, dropping `held` gives back what has been pinned so far.
+        // From here on, dropping `held` gives back the pins so far.
         let first = pages.start;
         let noted = (held == Held::ByTheProgram).then(|| pages.clone());
         if let Some(pages) = &noted {
@@ -148,7 +148,7 @@ impl CachedFile {
         Ok(held)
     }
 
-    /// Pins one page for reading that a store will not miss: resident, and dirty already if it can be had.
+    /// Pins one page for reading, so that a store to it does not miss: resident, and already dirty where possible.
     pub(super) fn pin_page_for_store(&self, page: u64) -> Result<PinnedPages> {
         let region = self.region();
         if region.access == Access::ReadOnly {
@@ -170,8 +170,8 @@ fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     Ok(())
 }
 
-/// The flusher leaves pages alone that are pinned for writing when it protects a span. So that none becomes so after
-/// it has looked, the mark is set under the span's lock, and the pages are made writable after that.
+/// The flusher skips pages pinned for writing when it protects a span. The mark is set under the span's lock, so that no such pin
+/// appears after the flusher has looked. The pages become writable after that.
 fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
     let first = pinned.end;
     while pinned.end < end {
@@ -185,13 +185,13 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
             match region.table.word(page).pin(true) {
                 PinOutcome::Pinned => break,
                 PinOutcome::TooMany => return Err(too_many(region)),
-                // It was written back in between.
+                // Write-back came in between.
                 PinOutcome::NotResident(_) => {}
             }
         }
         pinned.end += 1;
     }
-    // Dirty pages may be protected still, from a write-back that was overtaken by a store or has failed.
+    // Dirty pages may still be protected, from a write-back that a store has overtaken or that has failed.
     let len = (end - first) as usize * PAGE_BYTES;
     let unprotected = region.frames().unprotect(region.table.address(first), len);
     unprotected.map_err(Error::system("un-protecting pinned pages"))
@@ -213,7 +213,7 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     }
 }
 
-/// Pinned pages are in memory, but need not be mapped at every address yet; where they are, they stay.
+/// Maps pinned pages at a view. They are in memory, but perhaps not mapped at every address yet; an existing mapping stays.
 fn map_pinned(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
     pinned.clone().try_for_each(|page| {
         let mapped = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
@@ -225,7 +225,7 @@ fn too_many(region: &Region) -> Error {
     Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.memory.pinned_pages_max() }
 }
 
-/// A charge against the pages that pins may hold; keeps the mapping open.
+/// A charge against the limit of pinned pages. It keeps the mapping open.
 struct PinCharge {
     opened: Arc<Opened<CachedRegion>>,
     pages: u32,
@@ -243,20 +243,20 @@ impl Drop for PinCharge {
     }
 }
 
-/// For how long pages are pinned.
+/// The duration of a pin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     /// As long as the program likes.
     ByTheProgram,
-    /// For one copy: whoever wants the page gone waits for that.
+    /// For one copy: a thread that wants to take the page waits for its end.
     ForAnInstant,
 }
 
-/// Pages that hold a pin each.
+/// Pages with a pin each.
 pub(super) struct PinnedPages {
     charge: PinCharge,
     pages: Range<u64>,
-    /// What it has noted among the program's pins.
+    /// The range that it has noted among the program's pins.
     noted: Option<Range<u64>>,
 }
 
@@ -264,16 +264,16 @@ impl Drop for PinnedPages {
     fn drop(&mut self) {
         let region = &*self.charge.opened.region;
         if region.shared.generation.is_current() {
-            // A handler of the program's may wait for somebody who wants the list of pins.
+            // A signal handler of the program may wait for a thread that wants the list of pins.
             let _signals = self.noted.is_some().then(SignalsBlocked::new);
-            // Before: whoever is woken counts as the program's only what is pinned still.
+            // Before `unpin`: a thread that it wakes counts as the program's only the pins in the list.
             self.noted.iter().for_each(|pages| self.charge.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.table.word(page).unpin());
         }
     }
 }
 
-/// A range that stays in memory until this is dropped: see [`Mapping::pin`]. It keeps the mapping open.
+/// A range that stays in memory until the drop of this pin: see [`Mapping::pin`]. It keeps the mapping open.
 pub struct Pin {
     _held: HeldPages,
     pages: u64,
@@ -283,7 +283,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Of a range of bytes of a mapping or view that begins at `base`.
+    /// A pin of a range of bytes of a mapping or view that begins at `base`.
     pub(super) fn new(held: HeldPages, base: *const u8, range: Range<u64>, access: Access) -> Self {
         let pages = touched_pages(&range);
         let address = base as usize + range.start as usize;
@@ -311,7 +311,7 @@ impl Pin {
         self.len == 0
     }
 
-    /// Returns the number of pages held; of the first and the last perhaps a part is in the range.
+    /// Returns the number of pages held. The first and the last may be only partly in the range.
     pub fn pages(&self) -> u64 {
         self.pages
     }

@@ -1,11 +1,11 @@
-//! What the program has pinned of a mapping.
+//! The ranges of a mapping that the program has pinned.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sys::fork::Generation;
 
-/// Ranges of pages, each of which one pin holds.
+/// Ranges of pages, one for each pin.
 pub(super) struct PinnedRanges {
     ranges: Mutex<Vec<Range<u64>>>,
     generation: Generation,
@@ -37,7 +37,7 @@ impl PinnedRanges {
             return;
         }
         let mut ranges = self.lock();
-        // Those that came last go first.
+        // The latest pins usually go first.
         if let Some(at) = ranges.iter().rposition(|pinned| pinned == pages) {
             ranges.swap_remove(at);
         }
@@ -49,7 +49,7 @@ impl PinnedRanges {
 mod tests {
     use super::*;
 
-    /// Seconds after which a child is taken to hang.
+    /// Seconds after which a test takes its child to hang.
     const HANGS_AFTER_SECS: u32 = 10;
 
     #[test]

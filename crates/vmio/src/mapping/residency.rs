@@ -1,4 +1,4 @@
-//! Which pages are in memory.
+//! The residency of pages.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Returns whether the page of a byte is in memory right now; false behind the end. A hint: the answer may change at once. It
-    /// costs a few loads from memory (with [`crate::Engine::Managed`], a system call).
+    /// Returns whether the page of a byte is in memory right now; false behind the end. The answer is a hint: it may change at
+    /// once. The call costs a few loads from memory (with [`crate::Engine::Managed`], a system call).
     #[inline]
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
@@ -22,8 +22,8 @@ impl Mapping {
         resident
     }
 
-    /// Returns which of the pages that a range touches are in memory; pages behind the end are left out. [`crate::Engine::Managed`]
-    /// knows the pages that this process has mapped, not what else is in the page cache.
+    /// Returns which of the pages that a range touches are in memory, without pages behind the end. [`crate::Engine::Managed`]
+    /// knows the pages that this process has mapped, not the rest of the page cache.
     ///
     /// # Examples
     ///
@@ -43,7 +43,7 @@ impl Mapping {
         let pages = touched_pages(&(range.start..range.end.min(self.len())));
         let count = pages.end.saturating_sub(pages.start);
         let mut bits = vec![0_u64; count.div_ceil(64) as usize];
-        // A forked child has none of them.
+        // A forked child has none of the pages.
         if self.file().check_not_forked().is_ok() {
             self.file().for_each_resident(pages.clone(), &mut |page| {
                 let at = page - pages.start;
@@ -55,8 +55,8 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Returns how much of the cache the mapping takes. It costs a few loads from memory where the mapping has a floor or a ceiling,
-    /// else one for every 2 MiB (with [`crate::Engine::Managed`], a system call).
+    /// Returns how much of the cache the mapping takes. The call costs a few loads from memory where the mapping has a floor or a
+    /// ceiling, else one for every 2 MiB (with [`crate::Engine::Managed`], a system call).
     pub fn usage(&self) -> Usage {
         self.file().usage()
     }

@@ -13,16 +13,16 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Changes the length of the file and of the mapping. New bytes are zeros. Bytes that are cut off must not be in use: accesses
-    /// to them are a SIGBUS from now on. The growth of an atomic mapping is part of the next commit.
+    /// Changes the length of the file and of the mapping. New bytes are zeros. Bytes behind a shorter end must not be in use:
+    /// accesses to them are a SIGBUS from now on. The growth of an atomic mapping is part of the next commit.
     ///
     /// # Errors
     ///
     /// - [`Error::BeyondReservation`] for more than [`crate::MappingOptions::reserve`], and [`Error::ReadOnly`].
-    /// - [`Error::Resize`] if the backing refuses, or pages that would be cut off are pinned.
-    /// - [`Error::Unsupported`] for an atomic mapping that would shrink.
-    /// - [`Error::Flush`] of a direct mapping: the length has changed, but like what was stored it may not be durable, and every later
-    ///   sync fails too.
+    /// - [`Error::Resize`] if the backing refuses, or if there are pins behind the new end.
+    /// - [`Error::Unsupported`] for shrinking an atomic mapping.
+    /// - [`Error::Flush`] of a direct mapping: the length has changed, but neither the new length nor earlier stores may be
+    ///   durable, and every later sync fails too.
     ///
     /// # Examples
     ///
@@ -58,7 +58,7 @@ impl CachedFile {
             return Err(Error::Unsupported { by: UnsupportedBy::AtomicMapping, what: "a shorter length", why });
         }
         let _signals = SignalsBlocked::new();
-        // A sync and a change of length would tread on each other's feet.
+        // A sync and a change of length exclude each other.
         let _no_sync = region.dirty.lock_sync();
         let old = region.table.len();
         if len < old {
@@ -71,7 +71,7 @@ impl CachedFile {
         let pages = region.table.pages()..len.div_ceil(PAGE_BYTES as u64);
         if !pages.is_empty() {
             let bytes = (pages.end - pages.start) as usize * PAGE_BYTES;
-            // SAFETY: the pages lie behind the end, so none is in memory, or comes there before the next line.
+            // SAFETY: the pages lie behind the end, so none is in memory, and none comes there before `store_len` below.
             region
                 .views
                 .for_each_address(pages.start, |address| unsafe { region.shared.paging.engine.accept(address, bytes) });
@@ -80,7 +80,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Zeros behind the end in the last page: whatever the program stored there is not part of the file.
+    /// Zeroes the bytes behind the end in the last page: stores to them are not part of the file.
     fn clear_tail(&self, len: u64) -> Result<()> {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
@@ -97,8 +97,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Whether a page is in memory, active or inactive. Waits for its owner: a page that is being deactivated stays in memory, and so
-    /// does one that cannot be unmapped. One look tells both that nobody owns it and where it is.
+    /// Whether a page is in memory, active or inactive. It waits for the page's owner, since a deactivation or a failed unmap
+    /// leaves the page in memory. A single load of the word shows both that nobody owns the page and whether it is resident.
     fn is_in_memory(&self, page: u64) -> bool {
         let word = self.region().table.word(page);
         loop {
@@ -133,7 +133,7 @@ impl CachedFile {
         if pinned() {
             return Err(refused());
         }
-        // No fault begins behind the new end after this line, and no write-back that has yet to look at the length.
+        // After this line no fault begins behind the new end, and neither does a write-back that reads the length later.
         region.store_len(len);
         let undo = |error| {
             region.store_len(old);
@@ -143,8 +143,9 @@ impl CachedFile {
         if pinned() {
             return undo(refused());
         }
-        // Write-backs that looked before must have ended before the file is cut, or they would lengthen it again: each
-        // holds its span's lock until its pages are in flight. The page at the new end is kept from becoming so again.
+        // Write-backs that read the old length must end before the file is cut, or they would lengthen it again. Each holds its
+        // span's lock until its pages are in flight. The lock on the last kept span keeps the page at the new end from being in
+        // flight again.
         let last_kept = region.table.span(span_of(affected.start)).lock();
         (span_of(affected.start) + 1..affected.end.div_ceil(SPAN_PAGES as u64))
             .filter(|span| region.table.span(*span).resident() > 0)
@@ -154,7 +155,8 @@ impl CachedFile {
             return undo(error);
         }
         drop(last_kept);
-        // Whoever has pinned a page of these since was late, and finds that out: the page would be back if the file grew again.
+        // A thread that has pinned such a page since was late, and gets an error. Its page must go, or it would be back when the
+        // file grows again.
         let kept = self.discard_pages(cut_off.clone(), Pinned::AreWaitedFor);
         region.give_tables_back(cut_off);
         match kept {
@@ -182,8 +184,8 @@ mod tests {
     use crate::page::word::PinOutcome;
     use crate::{Cache, MappingOptions};
 
-    /// A backing of which a page is read between its mapping's look at the last page and the new length: it brings what the
-    /// old length has, and is settled when the new one is known.
+    /// A backing with a read between its mapping's look at the last page and the change of length. The read returns the bytes of
+    /// the old length, and ends when the new length is known.
     struct ReadWhileGrowing {
         bytes: MemoryBacking,
         grows: AtomicBool,
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!((bytes[..199].iter().max(), bytes[199]), (Some(&0), 7));
     }
 
-    /// A backing whose file is cut while a page behind the new end is pinned, by a read that had looked at the length before.
+    /// A backing whose file is cut while a read holds a pin behind the new end. The read had looked at the length before.
     struct PinnedWhileShrinking {
         bytes: MemoryBacking,
         is_cut: (mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>),
@@ -329,8 +331,8 @@ mod tests {
         assert_eq!(bytes.iter().max(), Some(&0), "what was cut off is back");
     }
 
-    /// An evictor that deactivates the last page, or tries to, leaves in memory what the program stored behind the
-    /// end: growth waits until that can be cleared.
+    /// An evictor that deactivates the last page, or tries to, leaves the stores behind the end in memory. Growth waits until it
+    /// can clear them.
     #[test]
     fn the_tail_is_cleared_of_a_page_that_is_being_deactivated() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();

@@ -9,14 +9,15 @@ use crate::mapping::cached_file::CachedFile;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes every store that happened before the call durable. Threads that go on storing are not held up:
-    /// a page is protected and copied, then released.
+    /// Makes every store from before the call durable. Threads that store meanwhile do not wait: the sync protects and copies a
+    /// page, then releases it.
     ///
     /// # Errors
     ///
-    /// - [`Error::Write`](crate::Error::Write) names a page that could not be written. Such pages stay dirty, and the next sync tries them again.
-    /// - [`Error::Flush`](crate::Error::Flush) if the device could not be flushed; with [`crate::Engine::Managed`] also for a page that
-    ///   could not be written, which Linux may take for clean. Every later sync then fails too: reopen the file.
+    /// - [`Error::Write`](crate::Error::Write) names the first page that could not be written. Such pages stay dirty, and the next
+    ///   sync tries again.
+    /// - [`Error::Flush`](crate::Error::Flush) if the device could not be flushed. With [`crate::Engine::Managed`] it also covers
+    ///   unwritable pages, which Linux may mark as clean. Every later sync then fails too: reopen the file.
     ///
     /// # Examples
     ///
@@ -38,8 +39,8 @@ impl Mapping {
         self.file().sync(None)
     }
 
-    /// As [`Self::sync`], for the pages that a range of bytes touches; of a direct mapping ([`Self::open_direct`]) for the lines of
-    /// 64 bytes that the range touches, without a system call.
+    /// As [`Self::sync`], for the pages that a range of bytes touches. For a direct mapping ([`Self::open_direct`]) it writes back
+    /// the lines of 64 bytes that the range touches, without a system call.
     ///
     /// # Errors
     ///
@@ -50,13 +51,15 @@ impl Mapping {
         self.file().sync(Some(range))
     }
 
-    /// Starts a [`Self::sync`] in the background. Pages that become dirty after the call are not part of it, but may be while another
-    /// sync of the mapping is under way, and with [`crate::Engine::Managed`].
+    /// Starts a [`Self::sync`] in the background. With [`crate::Engine::Sigbus`] and [`crate::Engine::ReaderThread`], pages that
+    /// become dirty after the call are not part of it. Exceptions are [`crate::FrameHint::Mixed`] and
+    /// [`crate::FrameHint::SharedAddresses`], another sync of the mapping that is under way, and an earlier one that failed. With
+    /// other engines such pages may be part of it.
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`](crate::Error::Forked), or [`Error::System`](crate::Error::System) if no thread can be started. The errors of
-    /// the sync are returned by [`SyncHandle::wait`].
+    /// [`Error::Forked`](crate::Error::Forked), or [`Error::System`](crate::Error::System) if no thread can be started.
+    /// [`SyncHandle::wait`] returns the errors of the sync.
     ///
     /// # Examples
     ///
@@ -87,7 +90,7 @@ impl CachedFile {
             let lock = self.region().dirty.try_lock_sync();
             lock.map(|lock| {
                 let begun = self.region().begin_sync(&lock);
-                // The thread below takes the lock over.
+                // The thread below takes over the lock.
                 std::mem::forget(lock);
                 begun
             })

@@ -11,12 +11,12 @@ use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
 
 impl Mapping {
-    /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would. A page is in memory once,
-    /// whatever addresses it is touched at: a store at one is seen at the others at once. The first touch of a resident
-    /// page at another address is a minor fault: a trap, but no I/O.
+    /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would. A page is in memory once for all
+    /// addresses: a store at one shows at the others at once. The first touch of a resident page at another address is a minor
+    /// fault: a trap, but no I/O.
     ///
-    /// The mapping must have been opened with [`crate::FrameHint::SharedAddresses`], and may have 15 views at a time. With
-    /// [`crate::Engine::Kernel`] any mapping may have views, as many as there are addresses for, unless it has a page verifier or
+    /// The mapping needs [`crate::FrameHint::SharedAddresses`], and may have 15 views at a time. With [`crate::Engine::Kernel`] any
+    /// mapping may have views, as many as the address space holds, unless it has a page verifier or
     /// [`OnReadError::Poison`](crate::OnReadError::Poison).
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Mapping {
     /// - [`Error::OneAddress`](crate::Error::OneAddress) for other frames.
     /// - [`Error::TooManyViews`](crate::Error::TooManyViews) for a sixteenth view.
     /// - [`Error::Unsupported`](crate::Error::Unsupported) with [`crate::Engine::Managed`], without a cache, and with
-    ///   [`crate::Engine::Kernel`] for a mapping that is verified or poisoned.
+    ///   [`crate::Engine::Kernel`] for a mapping with a verifier or poison.
     ///
     /// # Examples
     ///
@@ -52,23 +52,22 @@ impl Mapping {
     }
 }
 
-/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with the file.
-/// Everything else, such as a sync, is done through [`Self::mapping`] for all addresses of the file.
+/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with the file. Other
+/// operations, such as a sync, go through [`Self::mapping`] for all addresses of the file.
 ///
-/// Dropping the view unmaps its addresses; what was stored there stays dirty like any other store. A forked child
-/// does not have it.
+/// Dropping the view unmaps its addresses. Stores made there stay dirty like all others. A forked child does not have the view.
 pub struct View {
     mapping: Mapping,
     addresses: Arc<dyn ViewAddresses>,
 }
 
 impl View {
-    /// Returns a handle to the mapping that is viewed.
+    /// Returns a handle to the mapping of the view.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Returns the length in bytes, that of the mapping.
+    /// Returns the length of the mapping in bytes.
     pub fn len(&self) -> u64 {
         self.mapping.len()
     }
@@ -83,8 +82,7 @@ impl View {
         self.mapping.access()
     }
 
-    /// Returns the address of the first byte, which is valid as long as this view, or a [`Pin`] of it, exists: see
-    /// [`Mapping::as_ptr`].
+    /// Returns the address of the first byte. It is valid as long as this view or a [`Pin`] of it exists: see [`Mapping::as_ptr`].
     pub fn as_ptr(&self) -> *const u8 {
         self.addresses.base().cast_const()
     }
@@ -98,15 +96,15 @@ impl View {
     ///
     /// # Safety
     ///
-    /// As long as the slice lives, nobody may store to the file at any of its addresses or shorten it, and nobody outside the process
-    /// may change it.
+    /// As long as the slice lives, nobody stores to the file at any of its addresses or shortens it, and nobody outside the process
+    /// changes it.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as self; the caller vouches for the absence of writers.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// Pins a range, as [`Mapping::pin`] does: system calls may be given pointers into the range at this view. (Pages that are pinned
-    /// at another address stay in memory, but need not be mapped here.)
+    /// Pins a range as [`Mapping::pin`] does, so that system calls accept pointers into the range at this view. (Pins at another
+    /// address keep the pages in memory, but not mapped here.)
     ///
     /// # Errors
     ///
@@ -114,7 +112,7 @@ impl View {
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.mapping.check_range(&range)?;
         let pinned = self.addresses.pin(touched_pages(&range), access)?;
-        // The pages are let go before their addresses.
+        // The drop unpins the pages before their addresses go.
         let held: HeldPages = Box::new((pinned, Arc::clone(&self.addresses)));
         Ok(Pin::new(held, self.as_ptr(), range, access))
     }
@@ -126,11 +124,11 @@ impl std::fmt::Debug for View {
     }
 }
 
-/// The addresses of a view whose pages are our cache's.
+/// The addresses of a view of a cached file.
 pub(super) struct CachedView {
     file: CachedFile,
     number: usize,
-    /// Always there until the drop.
+    /// Present until the drop.
     range: Option<Reservation>,
 }
 
@@ -153,7 +151,7 @@ impl ViewAddresses for CachedView {
 
 impl Drop for CachedView {
     fn drop(&mut self) {
-        // A forked child has nothing of it: its parent goes on using the view.
+        // The view stays with the parent of a forked child.
         if self.file.region().shared.generation.is_current()
             && let Some(range) = self.range.take()
         {

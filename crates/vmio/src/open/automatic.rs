@@ -1,4 +1,4 @@
-//! A cache whose capacity follows the memory there is: what the thread does at each look.
+//! A cache whose capacity follows the available memory, and the look that its thread takes again and again.
 
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -17,10 +17,10 @@ use crate::managed::ManagedCore;
 use crate::open::{Cache, FaultBackend};
 use crate::sys::PAGE_BYTES;
 
-/// After a capacity that could not be met it leaves the cache alone for so long: each attempt evicts and writes.
+/// The pause after a capacity that the cache could not reach: each attempt evicts and writes.
 const REST: Duration = Duration::from_secs(5);
 
-/// What the thread is made of that follows, before there is a cache.
+/// The parts of the thread that follows the memory, before there is a cache.
 pub(super) struct FollowerParts {
     governor: Governor,
     observer: Observer,
@@ -46,7 +46,7 @@ impl FollowerParts {
         self.first_capacity
     }
 
-    /// Starts the thread.
+    /// Starts the thread that follows the memory.
     pub(super) fn start(self, cache: &Cache) -> io::Result<()> {
         let followed = Followed::of(cache);
         let FollowerParts { mut governor, mut observer, .. } = self;
@@ -61,7 +61,7 @@ impl FollowerParts {
     }
 }
 
-/// A cache that may go away.
+/// A cache that may end before the thread does.
 enum Followed {
     Workers(Weak<CacheCore>),
     Reclaimer(Weak<ManagedCore>),
@@ -87,7 +87,7 @@ impl Followed {
     }
 }
 
-/// One look; breaks when the cache is gone.
+/// Takes one look, and breaks when the cache is gone.
 fn follow(
     governor: &mut Governor,
     observer: &mut Observer,
@@ -98,16 +98,16 @@ fn follow(
     let stats = cache.stats();
     let held_pages = match cache.backend() {
         FaultBackend::Workers(_) => stats.resident_pages + stats.table_pages,
-        // The kernel counts its page cache as what can be had.
+        // The kernel counts its page cache as available.
         FaultBackend::Reclaimer(_) => 0,
-        // Used or not.
+        // The module has reserved all of it, used or not.
         FaultBackend::Module(_) => stats.capacity_pages,
     };
     let overhead = cache.overhead();
     let present = overhead.capacity_bytes(stats.capacity_pages as u32);
     let now = Instant::now();
     let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
-    // The floors of mappings are kept, come what may.
+    // The floors of mappings hold in any case.
     let least = overhead.capacity_bytes(cache.least_capacity_pages() as u32);
     let next =
         governor.decide(present, seen).max(needed_for_pins(overhead, stats.pinned_pages)).max(least.min(present));
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::cache::shared::memory::pinned_pages_max;
 
-    /// So it never asks for more than there is: pins within the limit need no more than the present capacity.
+    /// Pins within the limit never need more than the present capacity.
     #[test]
     fn what_pins_need_is_the_least_that_they_may_hold_so_much_of() {
         for capacity in 256..4096 {

@@ -23,7 +23,8 @@ use crate::sys::kernel::KernelFeatures;
 use crate::sys::unmap::Unmapper;
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes, which is half.
+/// The default of [`CacheBuilder::pages_in_flight`]. Half of it is as many single pages as the queue of an NVMe or virtio disk
+/// takes.
 const PAGES_IN_FLIGHT: usize = 256;
 
 /// Whether the pages of a cache are locked in memory.
@@ -33,17 +34,17 @@ const PAGES_IN_FLIGHT: usize = 256;
 /// [`LockMemory::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
-    /// Locks if swap is on and the process may lock (CAP_IPC_LOCK); warns if swap is on and it may not. Without swap nothing
-    /// can push the pages out, and locking would only make evictions slower.
+    /// Locks if swap is on and the process may lock (CAP_IPC_LOCK), and warns if swap is on and it may not. Without swap the pages
+    /// stay in memory anyway, and locks would only slow evictions down.
     #[default]
     Auto,
     /// Never locks.
     Never,
-    /// Locks, or fails to build.
+    /// Locks; without the right to, the build fails.
     Require,
 }
 
-/// Options of a cache, and the way to build it.
+/// Options of a cache; [`Self::build`] builds it.
 ///
 /// # Examples
 ///
@@ -98,8 +99,8 @@ impl CacheBuilder {
         }
     }
 
-    /// Sets the memory that the cache may use, in bytes: resident pages and merge buffers. If more [`Self::workers`] are asked for
-    /// than have their merge buffers in an eighth of the capacity, the buffers take that eighth.
+    /// Sets the memory that the cache may use, in bytes: resident pages and merge buffers. The merge buffers of many
+    /// [`Self::workers`] take an eighth of the capacity, or two buffers of 2 MiB if that is more.
     ///
     /// # Default
     ///
@@ -109,17 +110,18 @@ impl CacheBuilder {
         self
     }
 
-    /// Lets vmio change the capacity within these bounds in bytes, the lower one 6 MiB at least. A thread looks ten times a
-    /// second at the limits and the pressure (PSI) of the process's memory cgroups, and at what is available in the
-    /// system. Where memory runs short the cache shrinks at once; where nobody waits for memory it grows, by a sixteenth
-    /// a second.
+    /// Lets vmio change the capacity within these bounds in bytes, the lower one 6 MiB at least.
     ///
-    /// A limit that the kernel enforces faster than pages can be written may still be hit: lower
-    /// `memory.high` before `memory.max`. [`Cache::resize`] holds until the next look finds a reason to change the capacity.
-    /// A journal may come to reserve less than the cache for commits, as with [`Cache::resize`].
+    /// Ten times a second a thread looks at the limits and the pressure (PSI) of the process's memory cgroups, and at the available
+    /// memory of the system. Where memory runs short, the cache shrinks at once. Where nobody waits for memory, it grows by a
+    /// sixteenth a second.
     ///
-    /// While that thread changes the capacity it has a handle of its own. If the last handle of the program is dropped meanwhile,
-    /// the workers end when the change has ended, some moments after the drop.
+    /// The process may still hit a limit that the kernel enforces faster than the cache writes: lower `memory.high` before
+    /// `memory.max`. [`Cache::resize`] holds until the next look finds a reason to change the capacity. As with [`Cache::resize`],
+    /// the cache may outgrow the reserve of a journal for commits.
+    ///
+    /// While the thread changes the capacity, it has a handle of its own. If the program drops its last handle meanwhile, the
+    /// workers end after the change, some moments after the drop.
     ///
     /// # Examples
     ///
@@ -134,7 +136,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets how page faults reach the cache.
+    /// Sets the engine: how page faults reach the cache.
     ///
     /// # Default
     ///
@@ -144,7 +146,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the number of threads that handle the faults of [`Engine::ReaderThread`]. Other engines have none.
+    /// Sets the number of threads that handle the faults of [`Engine::ReaderThread`]. No effect with other engines.
     ///
     /// # Default
     ///
@@ -154,8 +156,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the share of the cache that may be dirty before write-back begins although nothing is evicted (FastMap §3.3).
-    /// [`Engine::Kernel`] begins at one half in any case.
+    /// Sets the share of dirty pages from which write-back begins, even without evictions (FastMap §3.3). [`Engine::Kernel`] always
+    /// begins at one half.
     ///
     /// # Default
     ///
@@ -170,18 +172,17 @@ impl CacheBuilder {
     ///
     /// # Default
     ///
-    /// One per core, 2 to 16, and no more than have their merge buffers, of 2 MiB each, in an eighth of the capacity.
+    /// One per core, 2 to 16, as far as their merge buffers of 2 MiB each fit in an eighth of the capacity.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
     }
 
     /// Sets the number of pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth
-    /// of the cache at most. Half is for reads that begin in the thread which asks for a page, half for the rest; what is
-    /// asked for beyond it waits.
+    /// of the cache at most. Half is for reads that begin in the requesting thread, half for the rest. Further requests wait.
     ///
-    /// From the first fetch on each page under way takes a buffer of 4 KiB, and each core two threads with some 0.5 MiB of lists and
-    /// buffers, outside the capacity. A cache that grows later does not get more of them.
+    /// From the first fetch on, each of these pages takes a buffer of 4 KiB, and each core two threads with some 0.5 MiB of lists
+    /// and buffers, all outside the capacity. A cache that grows later gets no more of them.
     ///
     /// # Default
     ///
@@ -201,7 +202,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets which pages are given up first, within a priority. No effect with [`Engine::Managed`] and [`Engine::Kernel`].
+    /// Sets the order of eviction within a priority. No effect with [`Engine::Managed`] and [`Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -211,7 +212,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the kind of frames for mappings that do not choose ([`crate::MappingOptions::frames`]).
+    /// Sets the kind of frames for mappings with [`FrameHint::Auto`] ([`crate::MappingOptions::frames`]).
     ///
     /// # Default
     ///
@@ -221,7 +222,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Times the parts of every miss for [`crate::Stats::miss_time`]. It costs some 50 ns a part. No effect with
+    /// Measures the time of each part of every miss for [`crate::Stats::miss_time`], at some 50 ns a part. No effect with
     /// [`Engine::Managed`] and [`Engine::Kernel`].
     ///
     /// # Default
@@ -233,10 +234,10 @@ impl CacheBuilder {
     }
 
     /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace`, `vmio record` and
-    /// [`crate::telemetry::Misses`]. Nothing is read ahead, and pages come by 4 KiB whatever units and frames are asked for.
+    /// [`crate::telemetry::Misses`]. The cache then reads nothing ahead, and every miss brings in 4 KiB, with any unit and frames.
     ///
-    /// A cache of the smallest capacity misses at nearly every touch of another page: so a program records its own
-    /// accesses. Publishing takes 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
+    /// With the smallest capacity nearly every touch of another page is a miss: in this way a program records its own accesses. The
+    /// published misses take 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
     ///
     /// # Default
     ///
@@ -246,12 +247,12 @@ impl CacheBuilder {
         self
     }
 
-    /// Holds back threads that bring in pages faster than the device takes what was stored, so that the budget of
-    /// [`Engine::Managed`] holds for bursts as well.
+    /// Holds back threads that bring in pages faster than the device takes dirty ones, so that [`Engine::Managed`] keeps its budget
+    /// in bursts too.
     ///
-    /// They wait in the handler of a signal, SIGURG. System calls that the signal interrupts go on, with two exceptions: the few that
-    /// end at any signal (signal(7)), and transfers over sockets and pipes that have moved something, which return how much that is.
-    /// Where the program has a handler of its own for SIGURG, nobody waits.
+    /// These threads wait in a handler of SIGURG. System calls that the signal interrupts go on, with two exceptions. The few that
+    /// end at any signal (signal(7)) end, and transfers over sockets and pipes return the bytes moved so far, if any. Where the
+    /// program has a handler of its own for SIGURG, no thread waits.
     ///
     /// # Default
     ///
@@ -261,24 +262,24 @@ impl CacheBuilder {
         self
     }
 
-    /// Does without a feature of the kernel, as on an older kernel that lacks it: to see what that costs, or to avoid
-    /// a kernel that has it wrong. May be called several times.
+    /// Does without a feature of the kernel, as on an older kernel that lacks it, to measure the cost or to avoid a broken feature.
+    /// Call it once for each feature.
     ///
     /// # Default
     ///
-    /// Every feature that the kernel has is used.
+    /// The cache uses every feature that the kernel has.
     pub fn without(mut self, feature: KernelFeature) -> Self {
         self.kernel_features = self.kernel_features.without(feature);
         self
     }
 
-    /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler; the handler that was
-    /// there before gets what is not vmio's.
+    /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler, which passes on to the earlier
+    /// handler every signal that is not vmio's.
     ///
     /// # Errors
     ///
     /// - [`Error::BadOption`] for an option out of its bounds, or a kernel whose pages are not 4 KiB.
-    /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the engine that was asked for is not
+    /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the requested engine is not
     ///   available; [`Engine::Auto`] takes another one instead.
     /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`].
     /// - [`Error::System`] if the system has no memory, thread or descriptor for the cache.
@@ -301,7 +302,7 @@ impl CacheBuilder {
         Ok(cache)
     }
 
-    /// Its capacity will be no less than `least_bytes`, unless the program changes it.
+    /// The capacity stays at `least_bytes` or above, unless the program changes it.
     fn build_of(self, capacity_bytes: u64, least_bytes: u64) -> Result<Cache> {
         let capacity_pages = Overhead::LEAST.capacity_pages(capacity_bytes)?;
         if !(self.dirty_ratio > 0.0 && self.dirty_ratio <= 1.0) {

@@ -1,5 +1,5 @@
-//! What a program holds of a cache: the handle, the backend behind it, and how both come to be. The only module that knows all
-//! engines, beside that of the mappings.
+//! The cache as a program holds it: the handle, its backend, and the construction of both. Only this module and that of the
+//! mappings know all engines.
 
 mod automatic;
 mod builder;
@@ -20,10 +20,10 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::telemetry::counters::Stats;
 
-/// A budget of memory that any number of mappings share. A handle: a clone is the same cache.
+/// A budget of memory that any number of mappings share. This is a handle: a clone is the same cache.
 ///
-/// The budget covers resident pages, the page tables and page words of the spans that they lie in, and the buffers of the
-/// workers. It is used up only as pages are touched.
+/// The budget covers resident pages, the page tables and page words of their spans, and the buffers of the workers. The cache takes
+/// memory only as the program touches pages.
 ///
 /// # Examples
 ///
@@ -39,20 +39,20 @@ pub struct Cache {
     backend: FaultBackend,
 }
 
-/// What handles a cache's faults and keeps it within its budget. (Not to be confused with a [`Backing`](crate::backing::Backing),
-/// which is what a mapping maps.)
+/// Handles a cache's faults and keeps the cache within its budget. (A [`Backing`](crate::backing::Backing) is something else: the
+/// file or device behind a mapping.)
 #[derive(Clone)]
 pub(crate) enum FaultBackend {
-    /// Workers that evict what vmio's own faults have brought in.
+    /// Workers that evict the pages of vmio's own faults.
     Workers(Arc<CacheCore>),
-    /// A background reclaimer that watches what the kernel's faults have brought in.
+    /// A background reclaimer that watches the pages of the kernel's faults.
     Reclaimer(Arc<ManagedCore>),
-    /// The kernel module, whose memory it is.
+    /// The kernel module, which owns the memory.
     Module(Arc<KernelCore>),
 }
 
 impl Cache {
-    /// Returns the options of a new cache, with their defaults.
+    /// Returns the default options of a new cache.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::new()
     }
@@ -70,9 +70,9 @@ impl Cache {
         }
     }
 
-    /// Makes a cache for a forked child of the process that built this one. The two keep one budget together, and so do further
-    /// children. What one of them does not use the others may; if all want more, each has an equal share. What a process leaves in
-    /// memory when it ends is given up by the others as far as they have the same files mapped.
+    /// Makes a cache for a forked child of the process that built this one. Parent and children share one budget. Any of them may
+    /// use the part that the others leave; if all want more, each gets an equal share. When one of them ends, the others evict the
+    /// pages that it leaves in memory, as far as they map the same files.
     ///
     /// # Examples
     ///
@@ -100,7 +100,7 @@ impl Cache {
         Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
     }
 
-    /// Returns the engine of the cache; never [`Engine::Auto`], but the one that stands for it here.
+    /// Returns the engine of the cache. For [`Engine::Auto`] that is the engine chosen on this machine.
     pub fn engine(&self) -> Engine {
         match &self.backend {
             FaultBackend::Workers(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
@@ -112,9 +112,11 @@ impl Cache {
         }
     }
 
-    /// Returns the descriptors that the cache needs, for programs that close whatever they find open, and must not close these: of the
-    /// kernel module ([`Engine::Kernel`]), of the process's memory ([`Engine::Managed`]), or those by which pages are mapped and
-    /// unmapped. Each mapping has another one ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
+    /// Returns the file descriptors that the cache needs. A program that closes all descriptors it finds must spare these.
+    ///
+    /// With [`Engine::Kernel`] it is the kernel module's, with [`Engine::Managed`] they are those for the process's memory, and
+    /// with the other engines those that map and unmap pages. Each mapping has another one ([`crate::Mapping::descriptor`]). The
+    /// descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.backend {
             FaultBackend::Module(core) => vec![core.module.descriptor()],
@@ -126,7 +128,7 @@ impl Cache {
         }
     }
 
-    /// Returns the bytes that the pages of the cache may take.
+    /// Returns the capacity for pages, in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         let pages = match &self.backend {
             FaultBackend::Workers(core) => core.shared.memory.capacity_pages(),
@@ -136,7 +138,7 @@ impl Cache {
         u64::from(pages) * PAGE_BYTES as u64
     }
 
-    /// What it keeps for itself beside its pages.
+    /// The memory that the cache takes beside its pages.
     fn overhead(&self) -> Overhead {
         match &self.backend {
             FaultBackend::Workers(core) => core.shared.memory.overhead,
@@ -144,7 +146,7 @@ impl Cache {
         }
     }
 
-    /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
+    /// The smallest capacity that leaves enough beside the floors of the mappings.
     fn least_capacity_pages(&self) -> u64 {
         match &self.backend {
             FaultBackend::Workers(core) => core.shared.eviction.least_capacity_pages(),
@@ -152,7 +154,7 @@ impl Cache {
         }
     }
 
-    /// Returns what the cache holds and what it has done so far; zeros in a forked child of the process that built it.
+    /// Returns the cache's contents and work so far in numbers; zeros in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
         match &self.backend {
             FaultBackend::Workers(core) => core.stats(),

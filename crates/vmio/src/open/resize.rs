@@ -1,4 +1,4 @@
-//! Changing the capacity of a cache that is in use, of whichever engine.
+//! Changes the capacity of a cache in use, with any engine.
 
 use crate::cache::resize::Unmet;
 use crate::error::{Error, Result};
@@ -6,23 +6,23 @@ use crate::open::{Cache, FaultBackend};
 use crate::sys::PAGE_BYTES;
 
 impl Cache {
-    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread is
-    /// stopped meanwhile, and there is never more in memory than the larger of the two capacities allows.
+    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread stops for
+    /// it, and the cache never exceeds the larger of the two capacities.
     ///
-    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: the call returns when the new
-    /// capacity is met (with [`crate::Engine::Managed`] as closely as that engine keeps it). Threads that miss wait longer for
-    /// their pages meanwhile. One change is made at a time; others wait for it.
+    /// A larger capacity is available at once. For a smaller one the call writes and evicts pages, and returns when the cache fits
+    /// the new capacity (with [`crate::Engine::Managed`] as closely as that engine keeps it). Meanwhile threads that miss wait
+    /// longer for their pages. Only one change runs at a time; others wait.
     ///
-    /// A journal of atomic mappings keeps what it reserves for commits. In a larger cache more may be dirty than the journal has room
-    /// for, and the commit fails ([`crate::journal::JournalOptions`]).
+    /// A journal of atomic mappings keeps its reserve for commits. In a larger cache more pages may be dirty than the journal has
+    /// space for: the commit then fails ([`crate::journal::JournalOptions`]).
     ///
     /// # Errors
     ///
-    /// After an error the capacity is what it was.
+    /// After an error the capacity is unchanged.
     ///
-    /// - [`Error::BadOption`] for less than 6 MiB; a cache with many workers needs more, for their merge buffers.
-    /// - [`Error::NotShrunk`] if pins hold more than three quarters of the new capacity, pages cannot be written, or the new capacity
-    ///   has no room for the floors of the open mappings ([`crate::MappingOptions::floor`]).
+    /// - [`Error::BadOption`] for less than 6 MiB. A cache with many workers needs more, for their merge buffers.
+    /// - [`Error::NotShrunk`] if pins hold more than three quarters of the new capacity (half with [`crate::Engine::Kernel`]),
+    ///   pages cannot be written, or the floors of the open mappings need more ([`crate::MappingOptions::floor`]).
     /// - [`Error::Forked`] in a forked child.
     ///
     /// # Examples
