@@ -148,9 +148,9 @@ pub enum Engine {
     /// The kernel module vmio.ko takes the faults, evicts and writes. System calls, direct I/O and debuggers accept pointers into
     /// the mapping, without a pin. There is no signal handler and no userfaultfd.
     ///
-    /// Building the cache reserves the whole capacity. The memory cgroup is charged for this memory, which is never swapped. A
-    /// forked child that goes on without exec keeps it reserved. Without the module, or the right to open `/dev/vmio`, building the
-    /// cache is an [`Error::NoKernelModule`].
+    /// Building the cache reserves the whole capacity, charged to the memory cgroup. The kernel never swaps this memory. A forked
+    /// child that goes on without exec keeps it reserved. Without the module, or the right to open `/dev/vmio`, building the cache
+    /// is an [`Error::NoKernelModule`].
     ///
     /// With a verifier or [`OnReadError::Poison`] there is a signal handler, and a system call fails with EFAULT on a page that is
     /// not in memory: pin the range, or call [`crate::Mapping::ensure`] first.

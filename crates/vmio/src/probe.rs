@@ -1,4 +1,4 @@
-//! Probes what this machine offers, and what a user could change: `vmio doctor` is made of this.
+//! Probes the features of this machine, and advises on missing ones, for `vmio doctor`.
 
 use std::fs;
 use std::io;
@@ -24,12 +24,12 @@ use crate::sys::vmio_module::{self, ModulePool};
 
 pub use crate::sys::kernel::KernelFeature;
 
-/// Whether a feature is there.
+/// The presence of a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// It is.
+    /// The feature is there.
     Yes,
-    /// It is not: why, what follows, and what to do about it.
+    /// The feature is missing. The text has the reason, the effect and the remedy.
     No(String),
 }
 
@@ -40,30 +40,30 @@ impl Probe {
     }
 }
 
-/// What vmio found on this machine.
+/// The features of this machine, as [`probe()`] found them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Features {
     /// The running kernel.
     pub kernel_release: String,
-    /// What [`Engine::Auto`] stands for here.
+    /// The engine that [`Engine::Auto`] chooses here.
     pub auto_engine: Engine,
     /// userfaultfd in SIGBUS mode.
     pub userfaultfd: Probe,
-    /// Write-protection through it, which write-back needs.
+    /// Write-protection through userfaultfd, which write-back needs.
     pub write_protect: Probe,
-    /// Page faults inside system calls, for [`crate::Engine::ReaderThread`].
+    /// The handling of page faults inside system calls, for [`crate::Engine::ReaderThread`].
     pub kernel_faults: Probe,
-    /// Counting what the kernel's page cache holds of a file: what is dirty in the managed engine.
+    /// Counts of a file's pages in the kernel's page cache: they tell the managed engine how much is dirty.
     pub cachestat: Probe,
     /// The kernel module vmio.ko, for [`crate::Engine::Kernel`].
     pub kernel_module: Probe,
-    /// The version of the interface that it has; `None` where it cannot be asked.
+    /// The version of the module's interface; `None` if the module does not answer.
     pub kernel_module_interface: Option<u32>,
-    /// What vmio can do without, all of [`KernelFeature::ALL`].
+    /// The kernel features that vmio can do without: all of [`KernelFeature::ALL`].
     pub kernel: Vec<(KernelFeature, Probe)>,
-    /// The instructions by which persistent memory is copied and lines of it are written back, such as `AVX2, clwb`; none on
-    /// processors that [`crate::backing::DaxBacking`] does not know.
+    /// The instructions that copy persistent memory and write back its lines, such as `AVX2, clwb`. `None` on processors that
+    /// [`crate::backing::DaxBacking`] does not support.
     pub persistent_memory: Option<String>,
     /// The right to lock the cache in memory.
     pub lock_memory: Probe,
@@ -75,7 +75,7 @@ pub struct Features {
     pub cores: usize,
 }
 
-/// Tries every feature out.
+/// Tries every feature, and returns the results.
 ///
 /// # Examples
 ///
@@ -87,7 +87,7 @@ pub fn probe() -> Features {
     probe_without(&[])
 }
 
-/// As [`probe()`], on a kernel without some of its features ([`crate::CacheBuilder::without`]).
+/// As [`probe()`], but as on a kernel without some of its features ([`crate::CacheBuilder::without`]).
 pub fn probe_without(declined: &[KernelFeature]) -> Features {
     let userfaultfd = Userfaultfd::open(StoreTracking::Trap);
     let write_protect = match &userfaultfd {
@@ -207,7 +207,7 @@ fn userfaultfd_advice(error: &io::Error) -> String {
     }
 }
 
-/// Whether the error of opening a userfaultfd says that there will be none: denied, missing, or too old.
+/// Whether the error of opening a userfaultfd is permanent: denied, missing, or too old.
 pub(crate) fn lacks_userfaultfd(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EINVAL))
 }
@@ -245,7 +245,7 @@ pub(crate) fn explain_no_messages(why: &NoMessages) -> Error {
     }
 }
 
-/// Opens the kernel module's device; if it cannot be used, says why and what to do.
+/// Opens the kernel module's device. The error has the reason and the remedy.
 pub(crate) fn open_kernel_module() -> Result<ModulePool, String> {
     let pool = ModulePool::open();
     let version = match &pool {
@@ -259,7 +259,7 @@ pub(crate) fn open_kernel_module() -> Result<ModulePool, String> {
     }
 }
 
-/// What stands in the way of the kernel module, if anything does.
+/// Advice for an unusable kernel module; `None` if it can be used.
 fn kernel_module_advice(version: &io::Result<u32>) -> Option<String> {
     let needed = vmio_module::ABI;
     Some(match version {
@@ -287,8 +287,8 @@ pub(crate) fn swap_is_on() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
 }
 
-/// Whether the calling thread has CAP_IPC_LOCK, which locking a large range takes.
+/// Whether the calling thread has CAP_IPC_LOCK, which locking a large range needs.
 pub(crate) fn may_lock_memory() -> bool {
-    // Not /proc/self, which tells of the first thread of the process.
+    // Not by /proc/self, which describes the first thread of the process.
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }

@@ -1,4 +1,4 @@
-//! A file as the kernel maps it for all processes, accessed by copies.
+//! A file as the kernel maps it for all processes, with access by copies.
 
 use std::fmt;
 use std::io;
@@ -12,12 +12,12 @@ use crate::sys::page_cache;
 use crate::sys::persistent_map::PersistentMap;
 use crate::sys::signal;
 
-/// The kernel's own shared mapping of a file, from its first byte on, whose bytes are copied in and out without a system call
-/// (SplitFS's collection of mappings, thesis §4.5). No cache of vmio's is involved. On a file system with a page cache the bytes are
-/// in that cache, where every process sees them; on persistent memory (DAX) they are on the device.
+/// The kernel's own shared mapping of a file, from its first byte on, with copies in and out that take no system call (SplitFS's
+/// collection of mmaps, thesis §4.5). It does not use a vmio cache. On a file system with a page cache the bytes are in that cache,
+/// where every process sees them. On persistent memory (DAX) they are on the device.
 ///
-/// A page that is not available (behind the end of the file, a device that fails, no space for a hole) is [`NotThere`], not a SIGBUS,
-/// as long as the thread does not block that signal. Forked children do not have the mapping: to them no page is available.
+/// A page that is not available (behind the end of the file, a device that fails, no space for a hole) is [`NotThere`], not a
+/// SIGBUS, unless the thread blocks that signal. Forked children do not have the mapping: for them no page is available.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ enum Kind {
     Persistent(PersistentMap),
 }
 
-/// A page is not available; bytes before it may have been copied.
+/// The error for a page that is not available. Bytes before it may have been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotThere;
 
@@ -59,7 +59,7 @@ impl std::error::Error for NotThere {}
 
 impl SharedMap {
     /// Maps `len` bytes, which may reach beyond the end of the file. The descriptor must be open for reading, and with
-    /// [`Access::ReadWrite`] for writing too; it may be closed afterwards.
+    /// [`Access::ReadWrite`] for writing too. The caller may close it afterwards.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl SharedMap {
         let is_writable = access == Access::ReadWrite;
         let kind = match PersistentMap::new(file, len, is_writable) {
             Ok(map) => Kind::Persistent(map),
-            // Whatever it is: the mapping below says it again if it matters.
+            // Any error: if it matters, the mapping below fails with it too.
             Err(_) => Kind::PageCache { map: FileMap::new(file, len, is_writable)?, is_writable },
         };
         signal::recover_copies()?;
@@ -84,7 +84,7 @@ impl SharedMap {
         }
     }
 
-    /// A forked child has memory of its own where its parent has the map.
+    /// Refuses in a forked child, which may have other memory at the addresses of its parent's map.
     #[inline]
     fn check_here(&self) -> Result<(), NotThere> {
         if self.map().is_here() { Ok(()) } else { Err(NotThere) }
@@ -96,7 +96,7 @@ impl SharedMap {
         self.map().len() as u64
     }
 
-    /// Returns whether the bytes are on persistent memory: what was written is then durable when [`Self::write_at`] returns.
+    /// Returns whether the bytes are on persistent memory: writes are then durable when [`Self::write_at`] returns.
     pub fn is_persistent(&self) -> bool {
         matches!(self.kind, Kind::Persistent(_))
     }
@@ -109,7 +109,7 @@ impl SharedMap {
     ///
     /// # Panics
     ///
-    /// If the bytes are not within the mapping.
+    /// If the range reaches beyond the mapping.
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
         self.check_here()?;
@@ -128,7 +128,7 @@ impl SharedMap {
     ///
     /// # Panics
     ///
-    /// If the bytes are not within the mapping, or it is read-only.
+    /// If the range reaches beyond the mapping, or the mapping is read-only.
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), NotThere> {
         self.check_here()?;
@@ -142,16 +142,16 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
-    /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are: copies then take no
-    /// faults. Else the kernel's own reads fetch the range better than faults do. `file` is the mapped file. The range covers whole
-    /// pages, but at the end of the file.
+    /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are. Copies then take no
+    /// faults. Else the kernel's own reads fetch the range faster than faults do. `file` is the mapped file. The range covers whole
+    /// pages, except at the end of the file.
     pub fn populate_if_cached(&self, file: BorrowedFd<'_>, range: Range<u64>) -> bool {
         let page = PAGE_BYTES as u64;
         let pages = (range.end - range.start).div_ceil(page);
         let cached = || page_cache::look(file, &range).map_or(pages, |cached| cached.pages);
         let is_cached = self.is_persistent() || cached() * 10 >= pages * 9;
         if is_cached {
-            // A page that is not available is an error of the copy.
+            // A page that is not available is an error of the later copy.
             let _ = self.map().populate(&(range.start..range.end.next_multiple_of(page)));
         }
         is_cached

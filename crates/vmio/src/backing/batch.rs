@@ -1,4 +1,4 @@
-//! Reads many places of a backing at once, past every cache.
+//! Reads many places of a backing at once, and bypasses every cache.
 
 use std::io;
 
@@ -9,19 +9,20 @@ use crate::sys::batch_ring::{BatchRing, BatchedRead};
 use crate::sys::cpu;
 use crate::sys::fork::OfProcess;
 
-/// Reads that one ring takes at a time; 64 at most.
+/// Reads that one ring takes at a time. The limit is 64.
 const READS_MAX: usize = 32;
-/// Rings that are kept for each core: threads that wait for reads leave it to others. To make one and to end it costs more than
-/// a batch.
+/// Rings kept for each core: threads that wait for reads leave the core to others. Making and ending a ring costs more than a
+/// batch.
 const RINGS_PER_CORE: usize = 4;
-/// However many cores there are.
+/// The most rings, for any number of cores.
 const RINGS_MAX: usize = 64;
 
-/// Reads many places of a backing at once, into memory of the caller: for what is wanted once, and not worth caching. All reads of a
-/// batch are under way together, by io_uring, where the backing has a file that the kernel can read ([`Backing::direct_reads`]); else
-/// they are made one after the other.
+/// Reads many places of a backing at once, into memory of the caller, for bytes that the program needs only once. Where the kernel
+/// can read the backing's file ([`Backing::direct_reads`]), all reads of a batch are under way together, by io_uring. Else the
+/// reads follow one another.
 ///
-/// What a mapping of the backing holds and has not written back is not read. Threads that read at the same time have a ring each.
+/// The reads do not see dirty pages that a mapping of the backing has not written back. Each thread that reads takes a ring of its
+/// own.
 ///
 /// # Examples
 ///
@@ -47,20 +48,20 @@ const RINGS_MAX: usize = 64;
 /// # }
 /// ```
 pub struct BatchReader {
-    /// Those that nobody uses at the moment; none if the process could not be noted.
+    /// The rings that no thread uses at the moment; `None` if vmio could not mark the process.
     rings: Option<OfProcess<ArrayQueue<Box<BatchRing>>>>,
 }
 
 impl BatchReader {
-    /// Makes a reader, without a ring yet.
+    /// Makes a reader. It has no ring yet.
     pub fn new() -> Self {
         let rings = ArrayQueue::new((RINGS_PER_CORE * cpu::count()).min(RINGS_MAX));
         BatchReader { rings: OfProcess::new(rings).ok() }
     }
 
-    /// Fills each buffer from its offset, and calls back for each read with its index and the number of bytes: fewer than
-    /// the buffer takes only at the end. Offsets, buffers' addresses and their lengths are multiples of the page size, as
-    /// of [`Backing::read_at`]. Returns when all reads have ended.
+    /// Fills each buffer from its offset, and returns when all reads have ended. It calls `ended` for each read with its index and
+    /// the number of bytes, which is less than the buffer's length only at the end of the backing. Offsets, buffer addresses and
+    /// buffer lengths are multiples of the page size, as for [`Backing::read_at`].
     pub fn read<'buffer>(
         &self,
         backing: &dyn Backing,
@@ -78,17 +79,17 @@ impl BatchReader {
             if batch.is_empty() {
                 return;
             }
-            // One alone gains nothing by a ring.
+            // A single read gains nothing from a ring.
             if batch.len() > 1
                 && let Some(file) = backing.direct_reads()
                 && let Some(rings) = self.rings()
                 && let Some(ring) = rings.pop().or_else(|| BatchRing::new(READS_MAX as u32).ok().map(Box::new))
             {
-                // Should there be enough of them, it is dropped.
+                // Where the list is full, the ring is dropped.
                 ring.read_all(file, &mut batch).map(|ring| rings.push(ring));
             }
             for (read, place) in batch.drain(..).zip(places.drain(..)) {
-                // One that failed or came short is tried again.
+                // `read_at` repeats a read that failed or came short.
                 let bytes = read.buffer.len();
                 ended(place, if read.is_whole { Ok(bytes) } else { backing.read_at(read.offset, read.buffer) });
             }
@@ -128,7 +129,7 @@ mod tests {
     #[derive(Clone)]
     struct Page([u8; PAGE_BYTES]);
 
-    /// What comes of reads of these pages, in their order: how many bytes, and the first.
+    /// Reads these pages, and returns for each the number of bytes and the first byte.
     fn read(reader: &BatchReader, backing: &dyn Backing, pages: impl IntoIterator<Item = u64>) -> Vec<(usize, u8)> {
         let pages: Vec<u64> = pages.into_iter().collect();
         let mut buffers = vec![Page([0xff; PAGE_BYTES]); pages.len()];
@@ -162,13 +163,13 @@ mod tests {
             }
         }
         drop(backings);
-        // What lies beyond the end comes short, and nothing else does.
+        // Only reads beyond the end come short.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * PAGE_BYTES as u64 + 100).unwrap();
         let file = FileBacking::open(&path, Access::ReadOnly).unwrap();
         assert_eq!(read(&reader, &file, [2, 3, 4, 0]), [(PAGE_BYTES, 2), (100, 3), (0, 0xff), (PAGE_BYTES, 0)]);
     }
 
-    /// To make a ring and to end it costs more than the read.
+    /// Making and ending a ring costs more than the read.
     #[test]
     fn a_read_alone_leaves_the_rings_where_they_are() {
         let folder = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ mod tests {
         read(&reader, &file, [3, 5]);
         let made = reader.rings().unwrap().len();
         assert_eq!(read(&reader, &file, [7]), [(PAGE_BYTES, 7)]);
-        // The last one of the second batch is alone as well.
+        // The last read makes a second batch, alone.
         read(&reader, &file, 0..READS_MAX as u64 + 1);
         assert_eq!(reader.rings().unwrap().len(), made);
     }

@@ -1,4 +1,4 @@
-//! A file in persistent memory, past the page cache and the block layer: loads and stores (DAX).
+//! A file in persistent memory, by loads and stores that bypass the page cache and the block layer (DAX).
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use crate::sys::fork::Generation;
 use crate::sys::persistent_map::PersistentMap;
 use crate::{Error, Result};
 
-/// Address space is set aside for a multiple of it, so that the file can grow.
+/// The reserved address space is a multiple of this, so that the file can grow.
 const ROOM_BYTES: u64 = 1 << 30;
 
-/// A file on persistent memory (Aquila's direct way to NVM, thesis §5.2.2): a read or write is a copy between the device and
-/// memory, past the processor's caches.
+/// A file on persistent memory (Aquila's direct way to NVM, thesis §5.2.2): a read or write is a copy between the device and memory
+/// that bypasses the processor's caches.
 ///
 /// The file system must map the device itself and make its own metadata durable before a store can happen (MAP_SYNC): ext4 or xfs
 /// with `-o dax=always`. Behind [`crate::Mapping::open`] the pages are cached in DRAM like any other device's. With
 /// [`crate::Mapping::open_direct`] the program's loads and stores go to the device.
 ///
-/// A copy that the device refuses (a bad cell, no space for a hole) is an error. The kernel reports it by SIGBUS, for which a handler
-/// is installed. Where SIGBUS is blocked the signal ends the process. It does so too in the trap path, where a thread that misses
-/// reads, and may help to write: allocate files (fallocate) that are to be stored to.
+/// A copy that the device refuses (a bad cell, no space for a hole) is an error. The kernel reports it by SIGBUS, for which vmio
+/// installs a handler. Where SIGBUS is blocked, the signal ends the process. It does so too in the trap path, where a thread that
+/// misses reads, and may help to write: allocate a file (fallocate) before stores to it.
 ///
 /// # Examples
 ///
@@ -72,7 +72,7 @@ impl DaxBacking {
         let room = room.ok_or_else(|| failed(io::ErrorKind::FileTooLarge.into()))?;
         let map = PersistentMap::new(file.as_fd(), room, access == Access::ReadWrite);
         let map = map.map_err(|source| match source.raw_os_error() {
-            // The second is that of Linux before 4.15, which knows no MAP_SYNC.
+            // EINVAL comes from Linux before 4.15, which has no MAP_SYNC.
             Some(libc::EOPNOTSUPP | libc::EINVAL) => Error::NotDax { path: path.display().to_string(), source },
             _ => failed(source),
         })?;
@@ -88,7 +88,7 @@ impl DaxBacking {
         })
     }
 
-    /// Returns the instructions that copy and write back, for messages: `AVX-512, clwb`.
+    /// Returns the instructions that copy and write back, for messages, such as `AVX-512, clwb`.
     pub fn instructions(&self) -> String {
         self.map.to_string()
     }
@@ -97,14 +97,14 @@ impl DaxBacking {
         &self.file
     }
 
-    /// How long the file is by now, whoever has changed it.
+    /// The file's present length, which others may have changed.
     pub(crate) fn file_len(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.file)?.st_size as u64)
     }
 
-    /// Changes the length of the file, however far our own map of it reaches; it is durable after a flush of the file.
+    /// Changes the length of the file, even beyond this backing's own map. The new length is durable after a flush of the file.
     pub(crate) fn change_file_len(&self, len: u64) -> io::Result<()> {
-        // Somebody else may have made it longer still.
+        // Somebody else may have made the file even longer.
         if len <= self.len() || !lengthen(&self.file, len)? {
             self.file.set_len(len)?;
         }
@@ -112,8 +112,8 @@ impl DaxBacking {
         Ok(())
     }
 
-    /// Refuses what lies behind an end that somebody has given the file since. In the trap path, a SIGBUS of the copy could not be
-    /// made an error of; and bytes between that end and ours would come back if the file grew again.
+    /// Refuses bytes behind the present end, if somebody has shortened the file. In the trap path, a SIGBUS of the copy could not
+    /// become an error. Also, bytes between the two ends would come back if the file grew again.
     fn check_not_shortened(&self, end: u64) -> io::Result<()> {
         match self.file_len()? >= end {
             true => Ok(()),
@@ -121,12 +121,12 @@ impl DaxBacking {
         }
     }
 
-    /// In a forked child there is no map.
+    /// A forked child does not have the map.
     fn check_not_forked(&self) -> io::Result<()> {
         if self.generation.is_current() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
     }
 
-    /// How much of what is asked for lies before the end.
+    /// The number of these bytes before the end.
     fn part(&self, offset: u64, bytes: usize) -> usize {
         self.len().saturating_sub(offset).min(bytes as u64) as usize
     }
@@ -151,7 +151,7 @@ impl Backing for DaxBacking {
         Ok(bytes)
     }
 
-    /// What was written is durable when it returns: only the thread that stored past its caches can wait for that.
+    /// The bytes are durable when this returns: only the thread whose stores bypassed its caches can wait for them.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_not_forked()?;
         if self.access == Access::ReadOnly {
@@ -165,7 +165,7 @@ impl Backing for DaxBacking {
         Ok(())
     }
 
-    /// Nothing is left to do: see [`Self::write_at`], and [`Self::set_len`], which waits too.
+    /// Does nothing: [`Self::write_at`] and [`Self::set_len`] have already made everything durable.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Backing for DaxBacking {
         self.file.sync_all()
     }
 
-    /// Punches a hole. A later store to it fails where the file system has no room left.
+    /// Punches a hole. A later store to it fails where the file system has no space left.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         use rustix::fs::FallocateFlags;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

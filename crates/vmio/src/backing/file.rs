@@ -1,4 +1,4 @@
-//! A regular file or a block device, read and written past the page cache (O_DIRECT).
+//! A regular file or a block device, whose reads and writes bypass the page cache (O_DIRECT).
 
 use std::fs::File;
 use std::io;
@@ -15,9 +15,9 @@ use crate::{Error, Result};
 
 /// A file or block device behind a mapping.
 ///
-/// Whole blocks go through O_DIRECT. The last, partial block is written buffered at its exact length, since a direct
-/// write would lengthen the file. On a file system without O_DIRECT, or with blocks larger than a page, everything is
-/// buffered, and a warning says so: the bytes then take memory in the page cache as well.
+/// Whole blocks go through O_DIRECT. The write of a last, partial block is buffered, with its exact length, since a direct write
+/// would lengthen the file. On a file system without O_DIRECT, or with blocks larger than a page, all I/O is buffered, and a
+/// warning says so. The bytes then take memory in the page cache as well.
 ///
 /// # Examples
 ///
@@ -57,32 +57,32 @@ impl FileBacking {
         Self::open_as(path.as_ref(), path.as_ref(), access)
     }
 
-    /// Opens what is at one path, and is called by another one in messages.
+    /// Opens the file at one path, with another one as its name in messages.
     pub(super) fn open_as(path: &Path, name: &Path, access: Access) -> Result<Self> {
         Self::open_io(path, name, access).map_err(|source| Error::Open { path: name.display().to_string(), source })
     }
 
-    /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
+    /// Creates a sparse file of `len` zeros, or turns an existing file into one, and opens it for writing.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`].
+    /// [`Error::Open`], and [`Error::InUse`] if another process maps the existing file.
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self> {
         let path = path.as_ref();
         let failed = |source| Error::Open { path: path.display().to_string(), source };
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let locks = FileLocks::of_this_process().map_err(failed)?;
-        // Nobody's data may go before it is clear that nobody has the file mapped.
+        // No data may go before it is clear that nobody has mapped the file.
         locks.lock(FileUser::CachedWriter, file.as_fd(), &path.display().to_string())?;
         let emptied = file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed);
         let opened = emptied.and_then(|()| Self::open(path, Access::ReadWrite));
-        // Else a child that was forked meanwhile would keep it.
+        // Without this, a child forked meanwhile would keep the lock.
         locks.unlock(file.as_fd()).map_err(failed)?;
         opened
     }
 
     fn open_io(path: &Path, name: &Path, access: Access) -> io::Result<Self> {
-        // To open a pipe would wait for somebody at its other end.
+        // Opening a pipe would wait for its other end.
         if std::fs::metadata(path)?.file_type().is_fifo() {
             return Err(neither_file_nor_device());
         }
@@ -103,7 +103,7 @@ impl FileBacking {
             let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
             (direct_alignment(&buffered)?, metadata.len(), identity)
         };
-        // Through /proc: the very same file, whatever the path names by now.
+        // Through /proc: this is the same file, even if the path names another one by now.
         let same = format!("/proc/self/fd/{}", buffered.as_raw_fd());
         let direct = options.custom_flags(libc::O_DIRECT).open(same);
         let fits = (1..=PAGE_BYTES as u64).contains(&block_bytes);
@@ -127,7 +127,7 @@ impl FileBacking {
         Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
     }
 
-    /// Returns whether whole blocks bypass the page cache.
+    /// Returns whether the I/O of whole blocks bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
@@ -142,7 +142,7 @@ impl FileBacking {
         self.block_bytes
     }
 
-    /// Writes past an end that somebody has truncated since would bring the cut-off bytes back.
+    /// Refuses writes behind the present end: they would bring back bytes that somebody has truncated.
     fn check_not_truncated(&self, end: u64) -> io::Result<()> {
         if self.is_device || rustix::fs::fstat(&self.direct)?.st_size as u64 >= end {
             return Ok(());
@@ -164,7 +164,8 @@ impl Backing for FileBacking {
         let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
         let mut done = 0;
         while done < wanted {
-            // A short direct read that ends inside a block is at the end of the file; or go on unaligned, buffered.
+            // A short direct read that ends inside a block is at the end of the file. If not, the unaligned rest is a buffered
+            // read.
             let aligned = (done as u64).is_multiple_of(self.block_bytes);
             let file = if aligned { &self.direct } else { &self.buffered };
             let target = if aligned { &mut buffer[done..] } else { &mut buffer[done..wanted] };
@@ -195,26 +196,26 @@ impl Backing for FileBacking {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         if self.is_device {
-            // It may have become longer since it was opened.
+            // The device may have become longer since the opening.
             if !(self.len()..=device_len(&self.buffered)?).contains(&len) {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has the length that it has"));
             }
         } else if self.buffered.metadata()?.len() != len && (len <= self.len() || !lengthen(&self.buffered, len)?) {
-            // Where it has that length already, by somebody else's doing, it is left alone: more may be appended meanwhile.
+            // A file that somebody else has already given this length is left alone: others may append to it meanwhile.
             self.buffered.set_len(len)?;
         }
         self.len.store(len, Ordering::Release);
         Ok(())
     }
 
-    /// Punches a hole into a file, and has a block device forget the range. Not all of them can.
+    /// Punches a hole into a file, or discards the range of a block device. Some devices and file systems cannot.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         use rustix::fs::FallocateFlags;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.buffered, hole, range.start, range.end - range.start)?)
     }
 
-    /// Blocks that read as zeros until they are written. On a file system that gives none ahead it does nothing.
+    /// Allocates blocks that read as zeros until written. It does nothing on a file system that cannot allocate ahead.
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         if self.is_device { Ok(()) } else { allocate(&self.buffered, range) }
     }
@@ -248,18 +249,19 @@ fn neither_file_nor_device() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")
 }
 
-/// The alignment that the file system asks of direct I/O; 0 if it has none.
+/// The alignment that the file system requires for direct I/O, or 0 if it has no direct I/O.
 fn direct_alignment(file: &File) -> io::Result<u64> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
     let answer = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(0x2000)); // STATX_DIOALIGN
     match answer {
         Ok(answer) if answer.stx_mask & 0x2000 != 0 => Ok(u64::from(answer.stx_dio_offset_align)),
-        // Linux before 6.1 does not say: the page size satisfies every file system there.
+        // Linux before 6.1 does not tell: the page size satisfies every file system there.
         _ => Ok(PAGE_BYTES as u64),
     }
 }
 
-/// Makes a file longer, but never shorter: somebody else may have lengthened it further since. False where that cannot be asked for.
+/// Makes a file longer, but never shorter: somebody else may have lengthened it further. False where the file system cannot do
+/// this.
 pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
     match fallocate(file, FallocateFlags::empty(), len - 1, 1) {
@@ -269,7 +271,7 @@ pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives a range of a file room, if its file system does that ahead of writes.
+/// Allocates space for a range of a file, if the file system can do that ahead of writes.
 pub(super) fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;

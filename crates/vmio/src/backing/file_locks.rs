@@ -1,4 +1,4 @@
-//! The locks by which processes know who else has a file mapped: docs/formats/file-locks.md.
+//! Locks that tell a process which others have mapped a file: docs/formats/file-locks.md.
 
 use std::io;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use crate::file_user::{FileUser, Holder};
 use crate::sys::byte_locks::{self, HeldLock, LockKind};
 use crate::sys::fork::Generation;
 
-/// The first of the bytes that are locked: far behind all that a file holds, so that nobody locks them by chance.
+/// The first of the locked bytes. It lies far behind the end of any file, so that nobody locks these bytes by chance.
 const BASE: u64 = 1 << 62;
-/// One byte for each kind of user that does not keep everybody off.
+/// One byte for each kind of user that shares the file.
 const CACHED_READERS: Range<u64> = BASE..BASE + 1;
 const MANAGED_WRITERS: Range<u64> = BASE + 1..BASE + 2;
 const MANAGED_READERS: Range<u64> = BASE + 2..BASE + 3;
 const SUCCESSORS: Range<u64> = BASE + 3..BASE + 4;
-/// What a cached writer keeps everybody off from.
+/// The bytes that a cached writer locks against all other users.
 const USERS: Range<u64> = BASE..BASE + 3;
 const ALL: Range<u64> = BASE..BASE + 4;
-/// A lock that is in our way may be gone when we ask whose it is.
+/// The limit of attempts: a conflicting lock may be gone when its holder is asked for.
 const ATTEMPTS_MAX: u32 = 8;
 
 impl FileUser {
-    /// A mapping through a cache that takes the faults.
+    /// The user that caches pages of its own.
     pub(crate) fn cached(access: Access) -> Self {
         match access {
             Access::ReadOnly => FileUser::CachedReader,
@@ -32,7 +32,7 @@ impl FileUser {
         }
     }
 
-    /// A mapping whose faults the kernel takes.
+    /// The user of the kernel's pages.
     pub(crate) fn managed(access: Access) -> Self {
         match access {
             Access::ReadOnly => FileUser::ManagedReader,
@@ -40,7 +40,7 @@ impl FileUser {
         }
     }
 
-    /// What it locks, and where nobody else may have locked anything.
+    /// The kind of its lock, the bytes that it locks, and the ranges that must be free of others' locks.
     fn locks(self) -> (LockKind, Range<u64>, &'static [Range<u64>]) {
         match self {
             FileUser::CachedWriter => (LockKind::Exclusive, USERS, &[SUCCESSORS]),
@@ -58,7 +58,7 @@ impl FileUser {
         }
     }
 
-    /// Takes the locks; if somebody keeps us off, says who and takes none.
+    /// Takes the locks. If another process prevents that, returns its holder and takes none.
     fn find_holder(self, file: BorrowedFd<'_>) -> io::Result<Option<Holder>> {
         let (kind, bytes, kept_free) = self.locks();
         let mut attempts = 0;
@@ -70,7 +70,7 @@ impl FileUser {
                 None => {}
             }
         }
-        // Looked for after our own lock, as the others do: of two that come at the same time, one sees the other.
+        // All users check these ranges after taking their own lock: of two that come at the same time, at least one sees the other.
         for bytes in kept_free {
             if let Some(held) = byte_locks::held_by_others(file, bytes)? {
                 unlock(file)?;
@@ -81,7 +81,8 @@ impl FileUser {
     }
 }
 
-/// The locks on a file that a process has opened. They belong to the open file, which forked children share: there they are the parent's.
+/// The locks on a file that a process has opened. They belong to the open file, which forked children share, and remain the
+/// parent's there.
 pub(super) struct FileLocks(Generation);
 
 impl FileLocks {
@@ -89,7 +90,7 @@ impl FileLocks {
         Ok(FileLocks(Generation::of_this_process()?))
     }
 
-    /// Refuses to go on in a forked child.
+    /// Refuses in a forked child.
     pub(super) fn check_not_forked(&self) -> Result<()> {
         if self.0.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
@@ -100,7 +101,7 @@ impl FileLocks {
         user.lock(file, path)
     }
 
-    /// Gives the lock of any kind of user up.
+    /// Releases the lock of any kind of user.
     pub(super) fn unlock(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.check_not_forked().map_err(io::Error::other)?;
         unlock(file)
@@ -137,13 +138,13 @@ mod tests {
 
     use super::*;
 
-    /// Both share their own byte and look at the other's: at least one must see the other, however close they come.
+    /// Both lock their own byte as shared, and look at the other's: at least one must see the other, at any timing.
     #[test]
     fn a_cached_reader_and_a_managed_writer_are_never_in_together() {
         const ROUNDS: u32 = 20_000;
         let file = tempfile::NamedTempFile::new().unwrap();
         let arrived = AtomicU32::new(0);
-        // All go on together, from spinning: a thread that has to be woken comes too late to meet the other.
+        // Both threads spin until they go on together: a thread that must be woken would come too late to meet the other.
         let meet = |times: u32| {
             arrived.fetch_add(1, Ordering::SeqCst);
             while arrived.load(Ordering::SeqCst) < 2 * times {

@@ -1,4 +1,4 @@
-//! A backing in memory, for tests and for measuring without a device.
+//! A backing in memory, for tests and for measurements without a device.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use crate::backing::{Access, Backing};
 use crate::sys::PAGE_BYTES;
 use crate::sys::sparse_array::SparseArray;
 
-/// The longest that a memory backing may grow to, in bytes.
+/// The greatest length of a memory backing, in bytes.
 const MAX_LEN: u64 = 1 << 40;
 
-/// Bytes in memory, zeros until written. Nothing is durable.
+/// A backing in memory, zeros until written. Nothing is durable.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ pub struct MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// Makes `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    /// Makes a backing of `len` zeros, at most 1 TiB. It takes memory only for written bytes.
     ///
     /// # Errors
     ///
@@ -88,13 +88,13 @@ impl Backing for MemoryBacking {
         if len > MAX_LEN {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        // What is cut off must read as zeros if the length grows again.
+        // Bytes that are cut off must read as zeros if the length grows again.
         let old = self.len.swap(len, Ordering::AcqRel);
         if len < old && !len.is_multiple_of(8) {
             self.word(len).fetch_and((1 << (8 * (len % 8))) - 1, Ordering::Relaxed);
         }
         for byte in (len.next_multiple_of(8)..old).step_by(8) {
-            // A word that was never written stays without memory.
+            // An unwritten word takes no memory.
             if self.word(byte).load(Ordering::Relaxed) != 0 {
                 self.word(byte).store(0, Ordering::Relaxed);
             }

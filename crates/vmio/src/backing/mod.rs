@@ -1,4 +1,4 @@
-//! Backings: what a mapping maps. Files, block devices, NVMe namespaces, persistent memory, or a program's own.
+//! Backings, which mappings map: files, block devices, NVMe namespaces, persistent memory, or a program's own.
 
 mod batch;
 mod dax;
@@ -26,7 +26,7 @@ pub use new_file::NewFile;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};
 
-/// What a mapping may do to its backing.
+/// The kinds of access that a mapping has to its backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads only: read-only.
@@ -35,7 +35,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The identity of a file or device within the system. Opening the same one twice gives one region.
+/// The identity of a file or device within the system. A process maps backings with the same identity as one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     /// The device number: of the file system that holds the file, or 0 for a device.
@@ -44,12 +44,12 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Bytes by offset, which a mapping reads and writes by whole pages.
+/// The storage behind a mapping: bytes by offset, which the mapping reads and writes by whole pages.
 ///
-/// vmio calls `read_at`, `write_at` and `len` in the trap path, inside a signal handler of a thread that may hold
-/// any lock of the program: they must be async-signal-safe. They must not allocate, lock, or touch mapped memory
-/// (build errors with [`io::Error::from_raw_os_error`] or from an [`io::ErrorKind`], which do not allocate). Buffers
-/// start at a multiple of the page size; offsets are multiples of it.
+/// vmio calls `read_at`, `write_at` and `len` in the trap path, inside a signal handler of a thread that may hold any lock of the
+/// program. They must therefore be async-signal-safe, and not allocate, lock, or touch mapped memory. Build errors with
+/// [`io::Error::from_raw_os_error`] or from an [`io::ErrorKind`], which do not allocate. The addresses of buffers and all offsets
+/// are multiples of the page size.
 ///
 /// # Examples
 ///
@@ -100,15 +100,16 @@ pub trait Backing: Send + Sync {
     /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the backing has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the backing may be written to.
+    /// Returns whether the backing is read-only or read-write.
     fn access(&self) -> Access;
 
-    /// Fills the front of `buffer` from `offset`, and returns the number of bytes: fewer than asked for only at the end.
+    /// Fills the front of `buffer` from `offset`, and returns the number of bytes, which is less than the buffer's length only at
+    /// the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Writes all of `data` at `offset`. `data` ends at a page boundary or at [`Self::len`].
@@ -118,14 +119,14 @@ pub trait Backing: Send + Sync {
     /// After an error any part of `data` may have been written.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Makes everything durable that was written before.
+    /// Makes all earlier writes durable.
     fn flush(&self) -> io::Result<()>;
 
     /// Changes the length. New bytes read as zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Discards what a range holds, so that its space may be given back. The range reads as zeros or as before from now on, and
-    /// after a power cut too, until it is written anew.
+    /// Discards the contents of a range, so that its space may be given back. Until the next write the range reads as zeros or as
+    /// before, even after a power cut.
     ///
     /// # Default
     ///
@@ -134,20 +135,21 @@ pub trait Backing: Send + Sync {
         Ok(())
     }
 
-    /// Allocates space for a range, so that no later write to it lacks any; what the range holds stays.
+    /// Allocates space for a range and keeps its contents, so that no later write to it lacks space.
     ///
     /// # Default
     ///
-    /// Does nothing: for backings that have their space from the start.
+    /// Does nothing, for backings that have their space from the start.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is no space; a part of the range may have got some.
+    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is no space. A part of the range may have space
+    /// then.
     fn allocate(&self, _range: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Returns the identity of the file or device; `None` for a backing that only this object reaches.
+    /// Returns the identity of the file or device, or `None` for a backing that only this object reaches.
     ///
     /// # Default
     ///
@@ -156,7 +158,7 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Locks out other processes whose pages and this one's would not stay the same.
+    /// Locks out other processes whose pages would differ from those of this process.
     ///
     /// # Default
     ///
@@ -164,13 +166,13 @@ pub trait Backing: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::InUse`] if such a process has the backing mapped. [`crate::Error::Forked`] in a forked child, which shares the
+    /// [`crate::Error::InUse`] if such a process maps the backing. [`crate::Error::Forked`] in a forked child, which shares the
     /// open file: the lock would be its parent's.
     fn lock(&self, _user: FileUser) -> crate::Result<()> {
         Ok(())
     }
 
-    /// Releases the lock, also on behalf of forked children that share it. A child cannot release its parent's.
+    /// Releases the lock, also for forked children that share it. A child cannot release its parent's lock.
     ///
     /// # Default
     ///
@@ -179,8 +181,8 @@ pub trait Backing: Send + Sync {
         Ok(())
     }
 
-    /// Returns the file or device itself, opened for [`Self::access`], if there is one that the kernel can map.
-    /// [`crate::Engine::Managed`] needs it, and reads and writes through it alone.
+    /// Returns the file or device itself, opened for [`Self::access`], if the kernel can map it. [`crate::Engine::Managed`] needs
+    /// this file, and reads and writes only through it.
     ///
     /// # Default
     ///
@@ -189,9 +191,9 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Returns the file or device from which the kernel itself can read whole pages at their offsets, with the contents that
-    /// [`Self::read_at`] would read; best one open for direct I/O. [`crate::Mapping::fetch`] reads it through io_uring, and without one
-    /// reads in background threads. A read that fails or comes short is tried again by [`Self::read_at`].
+    /// Returns the file or device from which the kernel can read whole pages at their offsets, best one open for direct I/O. Its
+    /// contents are those that [`Self::read_at`] reads. [`crate::Mapping::fetch`] reads it through io_uring; without such a file it
+    /// reads in background threads. [`Self::read_at`] repeats a read that fails or comes short.
     ///
     /// # Default
     ///
@@ -200,15 +202,15 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Names the addresses of the buffers that most reads go to, and after them those that most writes come from, so that they may be
-    /// registered with the device, the first ones rather than the others. No addresses are named once that memory may be used
-    /// otherwise. Never called in the trap path.
+    /// Names the addresses of buffers, for registration with the device, the first ones preferred: first the buffers of most reads,
+    /// then those of most writes. A call without addresses announces that other uses of that memory may follow. vmio never calls
+    /// this in the trap path.
     ///
     /// # Default
     ///
     /// Does nothing.
     fn prefer_buffers(&self, _addresses: &[Range<usize>]) {}
 
-    /// Returns what the backing is, for messages.
+    /// Returns a description of the backing for messages, such as its path.
     fn describe(&self) -> String;
 }

@@ -1,4 +1,4 @@
-//! A new file that gets its name when it is complete: nobody ever opens half of it, even if the process is killed.
+//! A new file that gets its name when it is complete: nobody ever opens half a file, even after a kill of the process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,10 +13,10 @@ use rustix::fs::{AtFlags, CWD, RenameFlags};
 use crate::backing::{Access, FileBacking};
 use crate::{Error, Result};
 
-/// A new file that gets its name when it is complete, if nothing else has the name by then.
+/// A new file that gets its name when it is complete, unless something else has the name by then.
 ///
-/// Where the file system can (`O_TMPFILE`), the file has no name before, and is deleted with the process. Elsewhere it has a temporary
-/// name in the same folder, and a process that is killed leaves it there.
+/// Where the file system supports it (`O_TMPFILE`), the file has no name until then, and goes with the process. Elsewhere it has a
+/// temporary name in the same folder, and stays there after a kill of the process.
 ///
 /// # Examples
 ///
@@ -42,17 +42,18 @@ use crate::{Error, Result};
 /// ```
 pub struct NewFile {
     file: File,
-    /// The name that it gets.
+    /// The final name.
     path: PathBuf,
-    /// The one that it has before.
+    /// The temporary name, if there is one.
     temporary: Option<PathBuf>,
 }
 
-/// This many names are tried for a file that has one from the start: those of others, or of a process that was killed, are passed over.
+/// The limit of temporary names to try. Names of other files, perhaps left by a killed process, are passed over.
 const NAMES_MAX: usize = 1000;
 
 impl NewFile {
-    /// Makes a file of `len` zeros (sparse), which will be at `path`. Links at `path` that lead to nothing yet are followed.
+    /// Makes a sparse file of `len` zeros, whose final name is `path`. It follows links at `path`, even if their target does not
+    /// exist yet.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl NewFile {
         Err(refused)
     }
 
-    /// Opens the file once more; messages call it by the name that it gets.
+    /// Opens the file once more. Messages call it by its final name.
     ///
     /// # Errors
     ///
@@ -100,11 +101,11 @@ impl NewFile {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 
-    /// Gives the file its name, durably. What is in it has to be durable before.
+    /// Gives the file its name, durably. The contents must be durable before the call.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`]; with [`io::ErrorKind::AlreadyExists`] if something else has the name. The file is then deleted.
+    /// [`Error::Open`], with [`io::ErrorKind::AlreadyExists`] if something else has the name. The new file is then deleted.
     pub fn publish(mut self) -> Result<()> {
         let named = match self.temporary.take() {
             None => {
@@ -113,7 +114,7 @@ impl NewFile {
             }
             Some(temporary) => rename_to_free(&temporary, &self.path).inspect_err(|_| self.temporary = Some(temporary)),
         };
-        // The file too: some file systems keep the name with it.
+        // Syncs the file too: some file systems keep the name with it.
         let durable =
             named.and_then(|()| self.file.sync_all()).and_then(|()| File::open(folder_of(&self.path))?.sync_all());
         durable.map_err(failed(&self.path))
@@ -138,10 +139,10 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What links lead to, if it is not there yet.
+/// The path that links lead to, up to a path that is no link.
 fn linked(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
-    // As many as Linux follows.
+    // Linux follows as many links.
     for _ in 0..40 {
         match std::fs::read_link(&path) {
             Ok(target) => path = folder_of(&path).join(target),
@@ -155,7 +156,7 @@ fn linked(path: &Path) -> io::Result<PathBuf> {
 fn rename_to_free(old: &Path, new: &Path) -> io::Result<()> {
     use rustix::io::Errno;
     match rustix::fs::renameat_with(CWD, old, CWD, new, RenameFlags::NOREPLACE) {
-        // Not all file systems can; links are refused in the same way.
+        // Some file systems support neither this nor links, and refuse links in the same way.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             std::fs::hard_link(old, new)?;
             std::fs::remove_file(old)

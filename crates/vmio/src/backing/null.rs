@@ -1,4 +1,4 @@
-//! A backing that costs nothing: the papers' null_blk.
+//! A backing without a device: the papers' null_blk.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

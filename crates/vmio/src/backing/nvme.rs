@@ -1,4 +1,4 @@
-//! An NVMe namespace past the block layer: commands that the driver passes through to the device.
+//! An NVMe namespace, by commands that bypass the block layer: the driver passes them through to the device.
 
 use std::fs::File;
 use std::io;
@@ -18,19 +18,19 @@ use crate::{Error, Result};
 /// How commands are submitted to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
-    /// By io_uring. A waiting thread polls the device's queue, and there is no interrupt. The driver needs queues for that, which
-    /// `nvme.poll_queues` on the kernel's command line gives it.
+    /// By io_uring, without interrupts: a waiting thread polls the device's queue. The driver needs poll queues (`nvme.poll_queues`
+    /// on the kernel's command line).
     Polled,
-    /// By io_uring. The device interrupts when a command has ended.
+    /// By io_uring, with an interrupt at the end of a command.
     Interrupting,
-    /// By ioctl, one at a time: where the kernel is older than Linux 6.1, or io_uring is disabled.
+    /// By ioctl, one command at a time, where the kernel is older than Linux 6.1 or io_uring is disabled.
     Ioctl,
 }
 
 /// An NVMe namespace behind a mapping (Aquila's SPDK path, thesis §5.2.2), by its character device: `/dev/ng0n1`.
 ///
-/// While it is mapped the namespace is claimed. Mapping one that a file system is mounted on, or that has any other exclusive user, is
-/// an error, and nobody can mount it meanwhile. Reads and writes are whole logical blocks of 4096 bytes at most.
+/// A mapping claims the namespace: nobody can mount it meanwhile. Mapping a namespace with a mounted file system or any other
+/// exclusive user is an error. Reads and writes are whole logical blocks of 4096 bytes at most.
 ///
 /// # Examples
 ///
@@ -47,11 +47,11 @@ pub enum Submission {
 /// ```
 pub struct NvmeBacking {
     device: File,
-    /// The same namespace as the block layer has it: what locks and claims are made on.
+    /// The block device of the same namespace, for locks and claims.
     block_device: File,
     block_path: PathBuf,
     claim: Mutex<Option<File>>,
-    /// None for [`Submission::Ioctl`].
+    /// `None` for [`Submission::Ioctl`].
     rings: Option<CommandRings>,
     submission: Submission,
     geometry: Geometry,
@@ -62,8 +62,8 @@ pub struct NvmeBacking {
 }
 
 impl NvmeBacking {
-    /// Opens a namespace by its character device. Reading needs rights to the device, writing CAP_SYS_ADMIN as well before
-    /// Linux 6.2.
+    /// Opens a namespace by its character device. Reads need rights to the device. Before Linux 6.2, writes need CAP_SYS_ADMIN as
+    /// well.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl NvmeBacking {
             .map_err(|source| Error::Open { path: path.display().to_string(), source })
     }
 
-    /// Opens a namespace as [`Self::open`] does, with one way of submission, to compare them.
+    /// Opens a namespace as [`Self::open`] does, with one kind of submission, for comparisons.
     ///
     /// # Errors
     ///
@@ -125,12 +125,12 @@ impl NvmeBacking {
         })
     }
 
-    /// How commands are submitted to the device.
+    /// Returns how commands are submitted to the device.
     pub fn submission(&self) -> Submission {
         self.submission
     }
 
-    /// Returns the number of commands that the rings have completed, by the memory that they moved bytes of.
+    /// Returns the number of commands that the rings have completed, by the memory that held their bytes.
     pub fn commands(&self) -> Commands {
         self.rings.as_ref().map(CommandRings::done).unwrap_or_default()
     }
@@ -140,7 +140,7 @@ impl NvmeBacking {
         self.geometry.block_bytes
     }
 
-    /// Has the kernel read anew what others look at through the block device.
+    /// Drops the block device's page cache, so that its users read the device again.
     fn forget_cached(&self) {
         if let Err(error) = rustix::fs::fadvise(&self.block_device, 0, None, rustix::fs::Advice::DontNeed) {
             tracing::warn!(device = %self.block_path.display(), %error, "its page cache may be old");
@@ -155,7 +155,7 @@ impl NvmeBacking {
     }
 }
 
-/// The first of some ways by which commands get there.
+/// Opens rings for the first of these kinds of submission that works.
 fn open_rings(device: BorrowedFd<'_>, geometry: &Geometry, ways: &[Submission]) -> (Option<CommandRings>, Submission) {
     for &way in ways.iter().filter(|&&way| way != Submission::Ioctl) {
         match CommandRings::new(device, geometry, way == Submission::Polled) {
@@ -231,7 +231,7 @@ impl Backing for NvmeBacking {
             };
             Error::Open { path: self.path.clone(), source }
         })?;
-        // What somebody has written through the block device's page cache must neither be missed nor written over ours.
+        // Earlier writes through the block device's page cache must be visible here, and must not land over later writes.
         let written =
             self.block_device.sync_data().map_err(Error::system("writing back the block device's page cache"));
         written.inspect_err(|_| drop(self.locks.unlock(self.block_device.as_fd())))?;

@@ -1,4 +1,4 @@
-//! A backing in several hands: a mapping's, and somebody's who goes past it.
+//! A shared backing, for a mapping and for code that bypasses the mapping.
 
 use std::io;
 use std::ops::Range;

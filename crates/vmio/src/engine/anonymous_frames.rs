@@ -1,4 +1,4 @@
-//! Private anonymous pages with synchronous write-protect: cheapest to install and to evict clean.
+//! Private anonymous pages with synchronous write-protection: the cheapest to install and to evict clean.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,12 +16,12 @@ pub(crate) struct AnonymousFrames {
     userfaultfd: Arc<Userfaultfd>,
     unmapper: Unmapper,
     may_move: bool,
-    /// Where the kernel tells what is a huge page.
+    /// Tells which spans are huge pages.
     pagemap: Option<Pagemap>,
 }
 
 impl AnonymousFrames {
-    /// Frames of ranges attached to this userfaultfd.
+    /// Makes frames for ranges attached to this userfaultfd.
     pub(crate) fn new(userfaultfd: Arc<Userfaultfd>, features: KernelFeatures) -> Self {
         let may_move = userfaultfd.moves_pages() && features.allow(KernelFeature::MovePages);
         AnonymousFrames {
@@ -35,7 +35,7 @@ impl AnonymousFrames {
 
 impl Frames for AnonymousFrames {
     unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError> {
-        // Zeros are copied as well: a page from UFFDIO_ZEROPAGE takes no trap on its first store.
+        // Copies zeros as well: the first store to a page of UFFDIO_ZEROPAGE takes no trap.
         // SAFETY: the caller vouches for the range.
         unsafe { self.userfaultfd.copy(address, data, protect) }
             .map_err(|(installed_bytes, source)| InstallError { installed_bytes, source })
@@ -47,13 +47,13 @@ impl Frames for AnonymousFrames {
 
     unsafe fn install_span(&self, address: usize, source: &Reservation) -> io::Result<()> {
         let len = source.len();
-        // The trap may have left a page of page tables behind, for which the kernel would split the huge page.
+        // The trap may have left a page of page tables. With it the kernel would split the huge page.
         // SAFETY: the caller vouches for the span, which holds nothing.
         unsafe { self.unmapper.zap(address, len)? };
         // SAFETY: the caller vouches for both ends.
         let moved = unsafe { self.userfaultfd.move_pages(address, source.base() as usize, len) };
         moved.and_then(|()| self.userfaultfd.write_protect(address, len, true)).inspect_err(|_| {
-            // SAFETY: the caller vouches for the range: what has arrived there is the caller's, who takes it for absent.
+            // SAFETY: the caller vouches for the range. The pages that have arrived there are the caller's, and count as absent.
             let _ = unsafe { self.unmapper.zap(address, len) };
         })
     }
@@ -67,7 +67,7 @@ impl Frames for AnonymousFrames {
         if !is_huge {
             return Err(io::ErrorKind::Other.into()); // It is in small pages by now.
         }
-        // Small pages that were there once, for whatever reason, have left a page of page tables behind.
+        // Earlier small pages may have left a page of page tables there.
         // SAFETY: the caller vouches for the target, which holds nothing.
         unsafe { self.unmapper.zap(to, len)? };
         // SAFETY: the caller vouches for both ends.

@@ -1,4 +1,4 @@
-//! Which engine a cache runs on.
+//! The choice of a cache's engine.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::sys::kernel::KernelFeatures;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 impl Engine {
-    /// Starts the userfaultfd engine of that choice, SIGBUS unless it is another; the userfaultfd is for the frames.
+    /// Starts the chosen userfaultfd engine, SIGBUS by default. The returned userfaultfd is for the frames.
     pub(crate) fn start(
         self,
         calls: FaultCalls,

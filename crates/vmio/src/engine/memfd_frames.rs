@@ -1,5 +1,5 @@
-//! Pages of a memory file whose stores the kernel notes (userfaultfd WP_ASYNC): the first store to a page costs no
-//! fault of ours and no shootdown, and a page can be inactive: unmapped, and still in memory.
+//! Pages of a memory file whose stores the kernel notes (userfaultfd WP_ASYNC). The first store to a page costs neither a fault in
+//! vmio nor a shootdown. A page can be inactive: unmapped, and still in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 const NEEDED: [KernelFeature; 3] = [KernelFeature::ShmemWp, KernelFeature::WpAsync, KernelFeature::PagemapScan];
 
-/// What the frames of all ranges share.
+/// The part that the frames of all ranges share.
 #[derive(Clone)]
 pub(crate) struct Tracker {
     userfaultfd: Arc<Userfaultfd>,
@@ -24,8 +24,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Opens what it takes beside a userfaultfd for which the kernel tracks stores; an error where the kernel cannot
-    /// (Linux 6.7 can), or may not be asked to.
+    /// Opens a userfaultfd for which the kernel tracks stores, and the files beside it. It is an error where the kernel cannot do
+    /// that (Linux 6.7 can), or where `features` forbid it.
     pub(crate) fn open(
         features: KernelFeatures,
         userfaultfd: impl FnOnce(StoreTracking) -> io::Result<Userfaultfd>,
@@ -46,7 +46,7 @@ impl Tracker {
     }
 }
 
-/// The frames of one range, and of those that share them.
+/// The frames of one range and of the ranges that share them.
 pub(crate) struct MemfdFrames {
     base: usize,
     file: MemoryFile,
@@ -54,7 +54,7 @@ pub(crate) struct MemfdFrames {
 }
 
 impl MemfdFrames {
-    /// A range of a new memory file, registered.
+    /// Makes a registered range over a new memory file.
     pub(crate) fn reserve(
         len: usize,
         align: usize,
@@ -67,7 +67,7 @@ impl MemfdFrames {
         Ok((range, Box::new(frames)))
     }
 
-    /// Of an address of the first range.
+    /// The file offset of an address in the first range.
     fn offset(&self, address: usize) -> u64 {
         (address - self.base) as u64
     }
@@ -105,8 +105,8 @@ impl DeactivatableFrames for MemfdFrames {
     }
 
     unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()> {
-        // Never all that a page of page tables maps at once: a kernel that gives such a page back (Linux 6.14 may) could
-        // take its pages, in a scan afterwards, for such as nobody has stored to.
+        // Never unmaps all that a page of page tables maps at once. A kernel that then frees such a page (Linux 6.14 may) could
+        // report no stores to its pages in a later scan.
         let first = len.min(SCAN_PAGES / 2 * PAGE_BYTES);
         // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
         unsafe { self.tracker.unmapper.zap(address, first)? };

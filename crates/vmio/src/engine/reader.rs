@@ -1,4 +1,4 @@
-//! One reader thread: takes fault messages, has the faults resolved, wakes the threads that wait.
+//! One reader thread: takes fault messages, has the faults resolved, and wakes the waiting threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,27 +21,27 @@ use crate::sys::userfaultfd::Userfaultfd;
 const FAULT: u64 = 0;
 const STOP: u64 = 1;
 
-/// What the readers of an engine share.
+/// The part that the readers of an engine share.
 pub(super) struct Desk {
-    /// For stores that trap, and for stores that the kernel tracks, if it can.
+    /// The userfaultfds for stores that trap and, if the kernel can, for stores that it tracks.
     pub(super) userfaultfds: Vec<Arc<Userfaultfd>>,
     pub(super) calls: FaultCalls,
     pub(super) refusals: Refusals,
-    /// Readable once the readers are to end.
+    /// Readable once the readers have to end.
     pub(super) stop: OwnedFd,
 }
 
 /// Starts a reader. It ends when the desk's `stop` becomes readable.
 pub(super) fn spawn(number: usize, desk: Arc<Desk>, busy: Arc<BusyCount>) -> io::Result<OwnThread> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    // One sleeping reader is woken for a fault, not all of them.
+    // A fault wakes one sleeping reader, not all of them.
     let one_of_us = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
     for userfaultfd in &desk.userfaultfds {
         epoll::add(&events, userfaultfd.fd(), epoll::EventData::new_u64(FAULT), one_of_us)?;
     }
     epoll::add(&events, &desk.stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
     thread::spawn(format!("vmio-reader-{number}"), move || {
-        // Without its readers the threads of the program would sleep for ever.
+        // Without readers the threads of the program would sleep for ever.
         let _must_go_on = AbortOnUnwind::new();
         Reader { desk, events, busy }.run();
     })
@@ -75,7 +75,7 @@ impl Reader {
 
     /// Handles one fault; false if there is none.
     fn handle_next(&self, userfaultfd: &Userfaultfd) -> bool {
-        // Begun before the message is taken: no fault is missed in between.
+        // Begins before the message is taken, so that `wait_for_end` misses no fault in between.
         let _busy = self.busy.begin();
         let Some(Fault { address, access }) = userfaultfd.next_fault() else { return false };
         if (self.desk.calls.resolve)(address, access) == Resolution::Declined {
@@ -85,8 +85,8 @@ impl Reader {
         true
     }
 
-    /// Makes the access to a page that is not available fail. If it has become resident meanwhile, its thread finds that
-    /// out by itself.
+    /// Makes the access to an unavailable page fail. If the page has become resident meanwhile, the faulting thread finds that out
+    /// by itself.
     fn refuse(&self, userfaultfd: &Userfaultfd, address: usize) {
         let mut refused = Ok(());
         if (self.desk.calls.while_absent)(address, &mut || refused = userfaultfd.refuse(address))
@@ -97,21 +97,21 @@ impl Reader {
         }
     }
 
-    /// Ends a refusal that has stood for long enough; false if there is none.
+    /// Ends a refusal whose time is over; false if there is none.
     fn end_refusal(&self) -> bool {
-        // Begun before it is taken from the list: whoever unmaps the page waits for this.
+        // Begins before the address leaves the list: a thread that unmaps the page waits for this.
         let _busy = self.busy.begin();
         let Some(address) = self.desk.refusals.take_ended() else { return false };
         self.accept(address);
         true
     }
 
-    /// Makes accesses to a refused page faults again. A page that is in memory is refused no longer, once it is mapped
-    /// at this address.
+    /// Makes accesses to a refused page faults again. For a page in memory, mapping it at this address ends the refusal.
     fn accept(&self, address: usize) {
         let is_absent = (self.desk.calls.while_absent)(address, &mut || {
-            // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: the address was
-            // taken from the list while this reader counts as busy, and who unmaps a range waits for that, then takes it off the list.
+            // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: this reader counted as busy
+            // when it took the address from the list. A thread that unmaps a range waits for busy readers, then takes its addresses
+            // off the list.
             let _ = unsafe { accept(address, PAGE_BYTES) };
         });
         if !is_absent {
@@ -120,20 +120,20 @@ impl Reader {
     }
 }
 
-/// Odd while a reader handles a fault; it rises by one at the beginning and at the end.
+/// A count that is odd while a reader handles a fault: it rises by one at the beginning and at the end.
 #[derive(Default)]
 pub(super) struct BusyCount(AtomicU32);
 
 impl BusyCount {
     fn begin(&self) -> Busy<'_> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        // A thread that removes a region from the table of faults, and then reads the count, finds the reader busy; or the
-        // reader, whose count rose after that, does not find the region.
+        // A thread removes a region from the table of faults, and then reads the count. Either it finds the reader busy, or the
+        // reader's count rose later, and the reader does not find the region.
         fence(Ordering::SeqCst);
         Busy(self)
     }
 
-    /// Waits until a fault that is being handled has been.
+    /// Waits for the end of the fault that the reader handles, if there is one.
     pub(super) fn wait_for_end(&self) {
         fence(Ordering::SeqCst);
         let seen = self.0.load(Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! userfaultfd with reader threads: a faulting thread sleeps, also in a system call, until one of ours has resolved its
-//! fault. Costs two context switches a miss, and spares the program every rule about signals and pointers.
+//! userfaultfd with reader threads: a faulting thread sleeps, also in a system call, until a reader thread has resolved its fault.
+//! A miss costs two context switches. In return the program is free of the rules for signals, and of most rules for pointers.
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::sys::reservation::Reservation;
 use crate::sys::thread::OwnThread;
 use crate::sys::userfaultfd::Userfaultfd;
 
-/// Delivers faults as messages to threads of its own. Needs the right to handle faults of system calls.
+/// Delivers faults as messages to its own threads. Needs the right to handle faults of system calls.
 pub(crate) struct ReaderThreadEngine {
     desk: Arc<Desk>,
     readers: Vec<Reader>,
-    /// For ranges whose stores the kernel notes, where it can: it does so for a userfaultfd as a whole.
+    /// For ranges whose stores the kernel notes, where it can: it notes them for all ranges of a userfaultfd or none.
     tracker: Option<Tracker>,
     generation: Generation,
 }
@@ -32,7 +32,7 @@ struct Reader {
 }
 
 impl ReaderThreadEngine {
-    /// Starts this many threads that read the faults of a userfaultfd and have them handled by `calls`.
+    /// Starts this many reader threads, which read the faults of a userfaultfd and handle them by `calls`.
     pub(crate) fn start(
         userfaultfd: Arc<Userfaultfd>,
         calls: FaultCalls,
@@ -52,7 +52,7 @@ impl ReaderThreadEngine {
             generation: Generation::of_this_process()?,
         };
         for number in 0..readers {
-            // Those that run already end when the engine is dropped.
+            // On an error, the drop of the engine ends the threads that already run.
             let busy = Arc::new(BusyCount::default());
             let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&busy))?;
             engine.readers.push(Reader { busy, thread });
@@ -76,15 +76,15 @@ impl FaultEngine for ReaderThreadEngine {
     }
 
     fn detach(&self, range: &Reservation) {
-        // A thread whose fault another reader has resolved goes on, and may close the mapping, while its own message
-        // is still being handled.
+        // A faulting thread goes on as soon as any reader has resolved its page. It may close the mapping while another reader
+        // still handles its message.
         self.readers.iter().for_each(|reader| reader.busy.wait_for_end());
         let start = range.base() as usize;
         self.desk.refusals.forget(start..start + range.len());
     }
 
     unsafe fn accept(&self, address: usize, len: usize) {
-        // Should it fail, the refusals end by themselves a little later.
+        // If this fails, the refusals end by themselves a little later.
         // SAFETY: the caller vouches that the range is attached, and that none of its pages is in memory or can come there.
         let _ = unsafe { accept(address, len) };
     }

@@ -1,17 +1,17 @@
-//! The pages that an engine refuses for the moment, since they could not be brought in.
+//! The pages that an engine refuses for a while, since they could not be brought in.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a page is refused without another try: long enough for its thread to get a core and meet the refusal,
-/// short enough that a page is soon tried again.
+/// The time of a refusal without another try: long enough for the faulting thread to get a core and meet the refusal, and short
+/// enough that the next try comes soon.
 const REFUSED_FOR: Duration = Duration::from_millis(100);
-/// Pages that are remembered; with more, the oldest is tried again early.
+/// The most refusals at a time. One more ends the oldest early.
 const REFUSALS_MAX: usize = 1024;
 
-/// Addresses of pages and when their refusal ends, in this order. Allocates once.
+/// The ends of refusals and the addresses of their pages, in order of time. Allocates once.
 pub(super) struct Refusals(Mutex<VecDeque<(Instant, usize)>>);
 
 impl Refusals {
@@ -19,7 +19,7 @@ impl Refusals {
         Refusals(Mutex::new(VecDeque::with_capacity(REFUSALS_MAX)))
     }
 
-    /// A page is refused from now on. Returns one whose refusal must end for that.
+    /// Adds a refused page. Returns the page whose refusal must end in return, if there are too many.
     pub(super) fn add(&self, address: usize) -> Option<usize> {
         let mut list = self.list();
         let oldest = if list.len() == REFUSALS_MAX { list.pop_front() } else { None };
@@ -27,18 +27,18 @@ impl Refusals {
         oldest.map(|(_, address)| address)
     }
 
-    /// How long until the first refusal ends.
+    /// The time until the first refusal ends.
     pub(super) fn time_left(&self) -> Option<Duration> {
         self.list().front().map(|(end, _)| end.saturating_duration_since(Instant::now()))
     }
 
-    /// A page whose refusal must end now.
+    /// Takes a page whose refusal must end now.
     pub(super) fn take_ended(&self) -> Option<usize> {
         let mut list = self.list();
         list.front().is_some_and(|(end, _)| *end <= Instant::now()).then(|| list.pop_front())?.map(|(_, page)| page)
     }
 
-    /// Forgets the pages of a range that is going away: what stands there next is none of ours.
+    /// Forgets the pages of a range that is going away: later contents of these addresses are not the engine's.
     pub(super) fn forget(&self, addresses: Range<usize>) {
         self.list().retain(|(_, address)| !addresses.contains(address));
     }

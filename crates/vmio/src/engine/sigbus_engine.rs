@@ -1,4 +1,4 @@
-//! userfaultfd in SIGBUS mode: the faulting thread handles its own fault, 3 µs where a reader thread takes 80.
+//! userfaultfd in SIGBUS mode: the faulting thread handles its own fault, in 3 µs where a reader thread takes 80.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,12 @@ use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 pub(crate) struct SigbusEngine {
     userfaultfd: Arc<Userfaultfd>,
     features: KernelFeatures,
-    /// For ranges whose stores the kernel notes; opened when the first one is attached.
+    /// For ranges whose stores the kernel notes. Opened for the first such range.
     tracker: Mutex<Option<Tracker>>,
 }
 
 impl SigbusEngine {
-    /// Opens a userfaultfd and has `handler` called for the faults of this process.
+    /// Opens a userfaultfd, and makes `handler` the handler of this process's faults.
     pub(crate) fn new(handler: FaultHandler, features: KernelFeatures) -> io::Result<Self> {
         let userfaultfd = Arc::new(Userfaultfd::open(StoreTracking::Trap)?);
         install_sigbus_handler(FaultSource::Userfaultfd, handler)?;

@@ -1,4 +1,4 @@
-//! Bringing pages in by threads of the cache, in the background.
+//! Brings in pages by threads of the cache, in the background.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::error::Result;
 use crate::kernel_engine::open_kernel::OpenKernel;
 use crate::kernel_engine::region::Fetching;
 
-/// Pages that are brought in by one call: what is free is looked at in between.
+/// Pages that one call brings in. Between calls the thread looks at the free memory.
 const STEP_PAGES: u64 = 32;
 
 impl OpenKernel {
-    /// Has pages brought in by threads of the cache, for each of which the module reads a part.
+    /// Has threads of the cache bring in pages; the module reads a part for each thread.
     pub(super) fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
         let core = &self.core;
         let pool = start_pool(&core.pool, &core.starting, core.module.generation())?;
         Ok(pool.fetch_in_parts(&ranges, || {
-            // Not the open file, which must not be closed by one of these threads.
+            // Holds the region, not the open file: none of these threads may close the file.
             let (fetching, module) = (Fetching::begin(&self.region), Arc::clone(&core.module));
             move |ranges| {
                 let has_room = || urgency == Urgency::Wanted || module.room_pages() > STEP_PAGES;

@@ -25,7 +25,7 @@ use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
 
-/// For how long pages are to go again that somebody holds. The module itself waits nine ticks of the clock for each span of them.
+/// The time for which held pages are tried again. For each of their spans the module itself waits nine ticks of the clock.
 const HELD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A handle to a file that the kernel module maps.
@@ -35,7 +35,7 @@ pub(crate) struct KernelFile {
 }
 
 impl KernelFile {
-    /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
+    /// Maps a file or device, or returns a handle to the region that the process already maps.
     pub(crate) fn open(core: &Arc<KernelCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
         let identity = CacheIdentity::of(core, core.module.generation());
         let start = |backing, options| OpenKernel::start(core, backing, options);
@@ -65,12 +65,12 @@ impl KernelFile {
         range.start == 0 && range.end == self.len()
     }
 
-    /// What comes along with a miss is the same for the whole file: of a part nothing is said.
+    /// Sets the read-ahead of the whole file. The module has one setting per file, so advice for a part has no effect.
     fn set_read_ahead(&self, range: &Range<u64>, pages: u32) -> Result<()> {
         if self.is_all(range) { self.region().read_ahead(pages) } else { Ok(()) }
     }
 
-    /// Only a hint: where the module has no room to remember it, pages are read all the same.
+    /// Marks pages as fresh. This is only a hint: where the module has no space to remember it, misses still read the pages.
     fn mark_fresh(&self, pages: &Range<u64>) -> Result<()> {
         match self.region().attachment.mark_fresh(&bytes_of(pages)) {
             Err(error) if error.raw_os_error() != Some(libc::ENOSPC) => {
@@ -80,24 +80,24 @@ impl KernelFile {
         }
     }
 
-    /// Writes back and gives up pages.
+    /// Writes back and evicts pages.
     fn give_up(&self, pages: &Range<u64>) -> Result<()> {
         let (region, bytes) = (self.region(), bytes_of(pages));
         self.until_nobody_holds(pages, || region.attachment.evict(&bytes).map_err(|source| region.sync_error(source)))
     }
 
-    /// Drops pages, and forgets what was stored to them and that they were fresh.
+    /// Drops pages, with their stores and their fresh marks.
     fn discard(&self, pages: &Range<u64>) -> Result<()> {
         let (region, bytes) = (self.region(), bytes_of(pages));
         self.until_nobody_holds(pages, || region.attachment.discard(&bytes).map_err(Error::system("dropping pages")))
     }
 
-    /// Takes pages out of memory until none stays but those that are pinned here: what a system call or a device holds for longer than the
-    /// module waits would come over what others write to the file.
+    /// Takes pages out of memory until only those with pins of this mapping stay. A page that a system call or device holds for
+    /// longer than the module waits would later overwrite what others write to the file.
     fn until_nobody_holds(&self, pages: &Range<u64>, take_out: impl Fn() -> Result<u64>) -> Result<()> {
         let began = Instant::now();
         let held = loop {
-            // What was pinned before and after was so meanwhile.
+            // Pins that exist before and after the call existed during it.
             let before = self.region().pinned().established();
             let staying = take_out()?;
             let ours = self.region().pinned().established_among(&before);
@@ -125,14 +125,14 @@ impl KernelFile {
         }
         let affected = bytes_of(&(len / page..cut_off.end));
         region.store_len(len);
-        // A write under way behind the new end would make the file longer again.
+        // A write under way behind the new end would lengthen the file again.
         let cut = region.map.sync(&affected).and_then(|()| region.backing.set_len(len));
         if let Err(source) = cut {
             region.store_len(old);
             return Err(failed(source));
         }
-        // What was cut off goes now, lest it be seen again when the file has grown. A write of the page at the new end may have
-        // begun before the cut: it is waited for, and what it has added is cut off.
+        // The cut-off pages go now, or they would show again after a growth of the file. A write of the page at the new end may
+        // have begun before the cut: the eviction waits for it, and `set_len` cuts off the bytes that it has added.
         let settled = region.attachment.evict(&affected);
         let added = len..len.next_multiple_of(page);
         if file_end::file_len(&*region.backing).is_ok_and(|found| found > added.start && found <= added.end) {
@@ -147,7 +147,7 @@ impl KernelFile {
     fn grow(&self, old: u64, len: u64) -> Result<()> {
         let region = self.region();
         let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
-        // Whatever the program stored behind the end, in the last page, is not part of the file; but what others have added is.
+        // Stores of the program behind the end, in the last page, are not part of the file. Bytes that others have added are.
         let end = old.max(file_end::file_len(&*region.backing).map_err(failed)?);
         let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
         if len > end && !tail.is_empty() {
@@ -203,11 +203,11 @@ impl MappedFile for KernelFile {
             Advice::Fresh => self.check_writable().and_then(|()| self.mark_fresh(&whole)),
             Advice::Free => {
                 self.check_writable()?;
-                // Which forgets what was fresh.
+                // `discard` forgets fresh marks, so that they come after it.
                 self.discard(&whole)?;
                 self.mark_fresh(&whole)
             }
-            // Only who may store has anything that could be dropped.
+            // A read-only mapping has no stores to drop.
             Advice::Invalidate if self.region().access == Access::ReadOnly => self.give_up(&whole),
             Advice::Invalidate => self.discard(&whole),
         }
@@ -219,7 +219,7 @@ impl MappedFile for KernelFile {
         }
         let region = self.region();
         let bytes = bytes_of(&pages);
-        // A mapping that is being shortened looks for pins after it has set its new length.
+        // A thread that shortens the mapping looks for pins after it has set the new length.
         let number = region.pinned().begin(pages.clone());
         let mut held = KernelPin { descriptor: None, opened: Arc::clone(&self.opened), pages, number };
         if bytes.end > region.extent().end {
@@ -305,7 +305,7 @@ impl MappedFile for KernelFile {
 
 /// Keeps pages in memory, and the mapping open.
 struct KernelPin {
-    /// What the module has given for them, which goes first.
+    /// The module's descriptor of the pin, which is closed first.
     descriptor: Option<OwnedFd>,
     opened: Arc<Opened<OpenKernel>>,
     pages: Range<u64>,

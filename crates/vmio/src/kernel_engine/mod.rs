@@ -1,8 +1,7 @@
-//! The engine of the kernel module: vmio.ko takes the faults, and has the memory, the evictions and the write-back.
+//! The engine of the kernel module: vmio.ko takes the faults, owns the memory, evicts and writes back.
 //!
-//! [`KernelFile`] is what a mapping of it holds; `region` is one mapped file, `view` more
-//! addresses for it, `verify_before_map` how its pages are verified, `module` the
-//! memory that the module keeps for a cache. docs/kernel.md says how the module does it.
+//! A mapping holds a [`KernelFile`]. `region` is one mapped file, and `view` has further addresses for it. `verify_before_map`
+//! verifies its pages. `module` is the memory that the module keeps for a cache. docs/kernel.md describes the module.
 
 mod fetch;
 mod file;
@@ -23,13 +22,13 @@ use crate::elastic::Follower;
 use crate::error::Result;
 use crate::sys::fork::Generation;
 
-/// The module's memory, and the threads that fetch pages into it; they end when the last handle and the last mapping are gone.
+/// The module's memory, and the threads that fetch pages into it. Both end with the last handle and the last mapping.
 pub(crate) struct KernelCore {
     pub(crate) module: Arc<Module>,
-    /// Threads that fetch pages, once somebody does.
+    /// Threads that fetch pages, started for the first fetch.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) starting: Mutex<()>,
-    /// What changes the capacity, if that is left to vmio.
+    /// Changes the capacity, if the program leaves that to vmio.
     pub(crate) follower: OnceLock<Follower>,
 }
 

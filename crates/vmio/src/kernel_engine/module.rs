@@ -1,4 +1,4 @@
-//! What the kernel module keeps for one cache.
+//! The part of the kernel module that belongs to one cache.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,12 +14,12 @@ use crate::sys::fork::Generation;
 use crate::sys::vmio_module::{Attachment, ModulePool};
 use crate::telemetry::Stats;
 
-/// A pool of the module's, and what has gone wrong with its files.
+/// A pool of the module, with a count of failures on its files.
 pub(crate) struct Module {
     pool: ModulePool,
     generation: Generation,
     capacity_pages: AtomicU32,
-    /// Held by whoever changes that.
+    /// Held during a change of the capacity.
     resizing: Mutex<()>,
     page_buffers: Mutex<Option<Arc<PageBuffers>>>,
     /// Mappings whose last sync failed while they were dropped.
@@ -42,7 +42,7 @@ impl Module {
         })
     }
 
-    /// By which the module knows it.
+    /// The descriptor of the pool.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.pool.as_fd()
     }
@@ -55,12 +55,12 @@ impl Module {
         self.capacity_pages.load(Ordering::SeqCst)
     }
 
-    /// Pages that pins may hold.
+    /// The most pages that pins may hold.
     pub(super) fn pinned_pages_max(&self) -> u64 {
         u64::from(self.capacity_pages() / 2)
     }
 
-    /// Pages that may come in without another one having to go.
+    /// Pages that may come in without an eviction.
     pub(super) fn room_pages(&self) -> u64 {
         self.pool.usage().map_or(0, |usage| usage.pages.saturating_sub(usage.resident))
     }
@@ -69,7 +69,7 @@ impl Module {
         self.pool.attach(backing, verify_before_map)
     }
 
-    /// Where pages go that are looked at before anybody sees them.
+    /// Buffers for pages that vmio verifies before the program sees them.
     pub(super) fn page_buffers(&self) -> io::Result<Arc<PageBuffers>> {
         let mut buffers = self.page_buffers.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*buffers {
@@ -82,7 +82,7 @@ impl Module {
         let capacity_pages = u64::from(self.capacity_pages());
         let usage = match self.generation.is_current() {
             true => self.pool.usage().unwrap_or_default(),
-            // What the module has is the parent's.
+            // The counts of the module are the parent's.
             false => return Stats { capacity_pages, ..Stats::default() },
         };
         let counts = self.pool.counts().unwrap_or_default();
@@ -113,7 +113,7 @@ impl Module {
         }
     }
 
-    /// Changes the capacity. The inner error says why it is what it was.
+    /// Changes the capacity. The inner error says why the capacity is unchanged.
     pub(crate) fn resize(&self, pages: u32) -> Result<Result<(), &'static str>> {
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(error) = self.pool.resize(pages.into()) else {

@@ -1,4 +1,4 @@
-//! A region of the kernel module's while it is mapped.
+//! A region of the kernel module while it is mapped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,10 @@ use crate::mapped_file::opened::OpenRegion;
 use crate::options::MappingOptions;
 use crate::sys::fork::Generation;
 
-/// A region whose pages are the module's.
+/// A region with pages of the module.
 pub(super) struct OpenKernel {
     pub(super) region: Arc<KernelRegion>,
-    /// Keeps the memory and the threads that fetch.
+    /// Keeps the memory and the fetching threads.
     pub(super) core: Arc<KernelCore>,
 }
 
@@ -32,7 +32,8 @@ impl OpenKernel {
 }
 
 impl OpenRegion for OpenKernel {
-    /// To processes with other engines its pages are its own; those with this one share them, but are kept off all the same.
+    /// Processes with other engines do not share the module's pages. Processes with this engine would, but are locked out all the
+    /// same.
     fn file_user(access: Access) -> FileUser {
         FileUser::cached(access)
     }
@@ -60,8 +61,8 @@ impl OpenRegion for OpenKernel {
     fn shut_down(&self) -> Result<()> {
         self.region.fetches.close();
         let synced = self.sync().map_err(Error::at_the_end);
-        // A forked child has the descriptor, too: it keeps what is attached, but no page that could become old. What is lost must not come
-        // over what the file's next user writes.
+        // A forked child has the descriptor too, and keeps the attachment, but no page that could become stale. Lost pages must not
+        // overwrite what the file's next user writes.
         let given_up = match &synced {
             Ok(()) => self.region.attachment.evict(&EVERYTHING),
             Err(_) => self.region.attachment.discard(&EVERYTHING),

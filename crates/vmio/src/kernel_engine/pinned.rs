@@ -1,4 +1,4 @@
-//! Which pages of a mapping the program has pinned.
+//! The pages of a mapping that the program has pinned.
 
 use std::ops::Range;
 
@@ -13,29 +13,29 @@ pub(super) struct Pinned {
 struct Pin {
     number: u64,
     pages: Range<u64>,
-    /// Whether the module has pinned them, or is yet to.
+    /// Whether the module has pinned the pages by now.
     is_established: bool,
 }
 
 impl Pinned {
-    /// Pages are about to be pinned. Returns the pin's number.
+    /// Notes a pin that is about to begin, and returns its number.
     pub(super) fn begin(&mut self, pages: Range<u64>) -> u64 {
         self.last += 1;
         self.pins.push(Pin { number: self.last, pages, is_established: false });
         self.last
     }
 
-    /// They are.
+    /// Notes that the module has pinned the pages.
     pub(super) fn establish(&mut self, number: u64) {
         self.pins.iter_mut().filter(|pin| pin.number == number).for_each(|pin| pin.is_established = true);
     }
 
-    /// They are no longer.
+    /// Forgets a pin.
     pub(super) fn end(&mut self, number: u64) {
         self.pins.retain(|pin| pin.number != number);
     }
 
-    /// Whether pins hold any page of a range, or are about to.
+    /// Whether any pin holds, or is about to hold, a page of a range.
     pub(super) fn meet(&self, pages: &Range<u64>) -> bool {
         self.pins.iter().any(|pin| pin.pages.start < pages.end && pages.start < pin.pages.end)
     }
@@ -45,13 +45,13 @@ impl Pinned {
         self.pins.iter().filter(|pin| pin.is_established).map(|pin| pin.number).collect()
     }
 
-    /// The pages of those of some pins that hold them still.
+    /// The pages of those of these pins that still exist.
     pub(super) fn established_among(&self, numbers: &[u64]) -> Vec<Range<u64>> {
         self.pins.iter().filter(|pin| numbers.contains(&pin.number)).map(|pin| pin.pages.clone()).collect()
     }
 }
 
-/// How many pages of a range lie in any of some ranges.
+/// The number of pages of a range that lie in any of these ranges.
 pub(super) fn pages_in(ranges: &[Range<u64>], pages: &Range<u64>) -> u64 {
     let mut parts: Vec<_> = ranges.iter().map(|one| one.start.max(pages.start)..one.end.min(pages.end)).collect();
     parts.sort_unstable_by_key(|part| part.start);

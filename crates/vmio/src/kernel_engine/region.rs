@@ -1,4 +1,4 @@
-//! One file that the kernel module maps for us.
+//! One file that the kernel module maps for vmio.
 
 use std::io;
 use std::ops::Range;
@@ -20,31 +20,31 @@ use crate::sys::fork::Generation;
 use crate::sys::own_memory::Stopped;
 use crate::sys::vmio_module::{Attachment, READ_AHEAD_PAGES_MAX};
 
-/// All pages that there are and will be.
+/// All present and future pages.
 pub(super) const EVERYTHING: Range<u64> = 0..u64::MAX;
 
 /// A mapped file.
 pub(crate) struct KernelRegion {
-    // Dropped in this order: what is attached goes with its last mapping and descriptor.
+    // Dropped in this order: the attachment ends with its last mapping and descriptor.
     pub(super) map: FileMap,
     pub(super) attachment: Attachment,
     pub(super) backing: Box<dyn Backing>,
     pub(super) access: Access,
-    /// Of the process that opened it.
+    /// The process that opened the file.
     pub(super) generation: Generation,
     len: AtomicU64,
     /// One change of length at a time.
     len_lock: Mutex<()>,
-    /// Pages that are pinned; held while they are being cut off.
+    /// The pins. Locked while pages are cut off.
     pinned: Mutex<Pinned>,
-    /// What threads of the cache fetch.
+    /// The fetches by threads of the cache.
     pub(super) fetches: Fetches,
-    /// If pages are verified before they are mapped.
+    /// Present if the program maps only verified pages.
     pub(super) verification: Option<VerifyBeforeMap>,
 }
 
 impl KernelRegion {
-    /// Attaches and maps what a backing opens. Costs nothing until touched.
+    /// Attaches and maps the file of a backing. It costs nothing until touched.
     pub(super) fn new(module: &Module, backing: Box<dyn Backing>, options: &MappingOptions) -> Result<Self> {
         let access = options.access_to(&*backing)?;
         check_options(options, access)?;
@@ -101,7 +101,7 @@ impl KernelRegion {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it at further addresses.
+    /// Maps the whole file at further addresses.
     pub(super) fn map_again(&self) -> io::Result<FileMap> {
         FileMap::in_granules(self.attachment.as_fd(), self.map.len(), self.access == Access::ReadWrite)
     }
@@ -147,7 +147,7 @@ impl KernelRegion {
         }
     }
 
-    /// Has pages come into memory, and keeps them there until the descriptor is closed.
+    /// Brings pages into memory, and keeps them there until the descriptor is closed.
     pub(super) fn pin(&self, pages: &Range<u64>, for_stores: bool) -> Result<io::Result<OwnedFd>> {
         match &self.verification {
             Some(verification) => verification.pin(self, pages, for_stores),
@@ -155,7 +155,7 @@ impl KernelRegion {
         }
     }
 
-    /// The kernel says only that some page is not available: a read tells which one, and why.
+    /// The error of an unavailable page in a range. The kernel does not say which page it is: reads find the page and the reason.
     pub(super) fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = AlignedPage([0; PAGE_BYTES]);
         let mut fails = |offset: u64| Some((offset, self.backing.read_at(offset, &mut page.0).err()?));
@@ -164,7 +164,7 @@ impl KernelRegion {
         Error::Read { backing: self.backing.describe(), offset, source }
     }
 
-    /// The error of a copy that has come to a page which is not available.
+    /// The error of a copy that has met an unavailable page.
     fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
         let page = (offset + stopped.done as u64) / PAGE_BYTES as u64;
         self.read_error(&bytes_of(&(page..page + 1)), stopped.why)
@@ -172,7 +172,7 @@ impl KernelRegion {
 
     // ---- durability
 
-    /// Makes durable what was stored, of a range of bytes or of all.
+    /// Makes the stores to a range of bytes, or to the whole file, durable.
     pub(super) fn sync(&self, part: Option<&Range<u64>>) -> Result<()> {
         if self.access == Access::ReadOnly || part.is_some_and(Range::is_empty) {
             return Ok(());
@@ -181,7 +181,7 @@ impl KernelRegion {
         file_end::check_not_shortened(&*self.backing, self.len())
     }
 
-    /// What the failure of a write or a flush means.
+    /// Maps the failure of a write or a flush to an error.
     pub(super) fn map_sync_error(&self, result: io::Result<()>) -> Result<()> {
         result.map_err(|source| self.sync_error(source))
     }
@@ -200,11 +200,11 @@ impl KernelRegion {
     }
 }
 
-/// A page that may be read directly.
+/// A page aligned for direct I/O.
 #[repr(align(4096))]
 struct AlignedPage([u8; PAGE_BYTES]);
 
-/// What the module cannot do, and never will be asked for.
+/// Refuses options that the module does not support.
 fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
     let refused = |what, why| Err(Error::Unsupported { by: UnsupportedBy::KernelEngine, what, why });
     if access == Access::ReadWrite && options.verifier.as_ref().is_some_and(|verifier| verifier.seals()) {
@@ -247,7 +247,7 @@ fn attach_error(error: io::Error) -> Error {
     }
 }
 
-/// Fetches that are under way; a region closes when there is none.
+/// The fetches under way. A region closes when there is none.
 #[derive(Default)]
 pub(super) struct Fetches {
     state: Mutex<FetchState>,
@@ -265,7 +265,7 @@ impl Fetches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has them end, and waits for it.
+    /// Ends all fetches, and waits for their end.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closing = true;
@@ -275,17 +275,17 @@ impl Fetches {
     }
 }
 
-/// A fetch that is under way, of a region that does not close before it ends.
+/// A fetch under way. Its region does not close before its end.
 pub(super) struct Fetching(Arc<KernelRegion>);
 
 impl Fetching {
-    /// One more.
+    /// Counts a new fetch.
     pub(super) fn begin(region: &Arc<KernelRegion>) -> Self {
         region.fetches.state().running += 1;
         Fetching(Arc::clone(region))
     }
 
-    /// Whether it should go on.
+    /// Whether the fetch should go on.
     pub(super) fn goes_on(&self) -> bool {
         !self.0.fetches.state().closing
     }

@@ -1,8 +1,8 @@
-//! Verify before map: pages are verified before the program can access them. For verifiers, and for poison in place of pages
-//! that cannot be read.
+//! Verify before map: vmio verifies pages before the program can access them. It serves page verifiers, and poison in place of
+//! unreadable pages.
 //!
-//! The module maps no page of such a file before it is told that the page was verified. A load or store of one is a SIGBUS, in
-//! whose handler the page is brought in, verified and mapped; calls do the same before they touch anything.
+//! The module maps a page of such a file only after vmio has reported it as verified. Before that, a load or store of the page is a
+//! SIGBUS, whose handler brings the page in, verifies and maps it. Calls do the same before they touch a page.
 
 use std::io;
 use std::ops::Range;
@@ -24,30 +24,30 @@ use crate::sys::own_memory::Stopped;
 use crate::sys::signal::{FaultAccess, FaultSource, Resolution, SignalsBlocked, install_sigbus_handler};
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// How often a page is brought in that is evicted before it is mapped, and a copy begun anew that comes no further.
+/// The limit of attempts for a page that is evicted again before its mapping, and for a copy without progress.
 const ROUNDS_MAX: u32 = 16;
-/// How often a load or store asks for memory, of which all is held: each time the module waits for a second.
+/// The limit of attempts of a load or store to get memory while all of it is held. Each time the module waits for a second.
 const PATIENCE: u32 = 10;
 
-/// Whose faults are handled here.
+/// The regions whose faults this module handles.
 static REGIONS: AddressTable<KernelRegion> = AddressTable::new();
 
-/// How the pages of a file are verified.
+/// The verification of a file's pages.
 pub(super) struct VerifyBeforeMap {
     verifier: Option<Arc<dyn PageVerifier>>,
     poison: Option<[u8; 8]>,
     pub(super) failures: ReadFailures,
-    /// Handlers that have noted a failure, and are about to put poison there.
+    /// The number of handlers that have noted a failure, and are about to put poison in place.
     poisoning: AtomicUsize,
     buffers: Arc<PageBuffers>,
 }
 
-/// Why a page cannot be mapped.
+/// The reason that a page cannot be mapped.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// It is not available from the file; noted as a failure.
+    /// The file's page is not available. The failure has been noted.
     Unreadable(ReadFailure),
-    /// There is no memory for it, or it goes as soon as it comes.
+    /// There is no memory for the page, or its eviction comes at once.
     Exhausted(i32),
 }
 
@@ -63,7 +63,7 @@ impl Refusal {
 }
 
 impl VerifyBeforeMap {
-    /// What these options ask for; `None` if the module may map pages as they come.
+    /// The verification that these options ask for; `None` if the module may map pages as they come.
     pub(super) fn of(options: &MappingOptions, module: &Module) -> Result<Option<Self>> {
         let poison = match options.on_read_error {
             OnReadError::Sigbus => None,
@@ -78,11 +78,11 @@ impl VerifyBeforeMap {
         Ok(Some(VerifyBeforeMap { verifier, poison, failures, poisoning, buffers }))
     }
 
-    /// Makes pages resident, and maps them for loads. None of them holds poison then.
+    /// Makes pages resident, and maps them for loads. Afterwards none of them holds poison.
     pub(super) fn populate(&self, region: &KernelRegion, pages: &Range<u64>) -> Result<()> {
         self.await_poison();
         match self.poison {
-            // A load brings a page in as well, and says by what it finds whether it could not.
+            // A load also brings in the page, and finds poison if that fails.
             Some(pattern) => {
                 let is_poison = |page: &u64| region.map.first_word(*page) == u64::from_ne_bytes(pattern);
                 pages.clone().filter(is_poison).try_for_each(|page| self.map_or_fail(region, page, false))
@@ -92,7 +92,7 @@ impl VerifyBeforeMap {
         }
     }
 
-    /// Copies bytes out, none of them poison.
+    /// Copies bytes out. None of them is poison.
     pub(super) fn load(&self, region: &KernelRegion, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if self.failures.count() == 0 && region.map.load(offset, buffer).is_ok() && self.failures.count() == 0 {
             return Ok(());
@@ -104,7 +104,7 @@ impl VerifyBeforeMap {
             self.await_poison();
             let failures = self.failures.count();
             self.map_or_fail(region, at / PAGE_BYTES as u64, false)?;
-            // If it has been evicted since, and read again in vain, it may be poison that was copied.
+            // With a new failure, the copy may have met poison: an eviction and a failed read may have followed the mapping.
             match region.map.load(at, &mut buffer[done..done + bytes]) {
                 Ok(()) if self.failures.count() == failures => (done, rounds) = (done + bytes, 0),
                 Ok(()) => {}
@@ -128,8 +128,8 @@ impl VerifyBeforeMap {
         Ok(())
     }
 
-    /// Whether a copy that has stopped at an offset is worth another try, once the byte on the other side is there, which may lie
-    /// in a mapping of ours, too.
+    /// Fails unless a copy that has stopped at an offset is worth another try. It first touches the byte on the other side, which
+    /// may lie in a mapping of vmio too.
     fn begin_anew(
         &self,
         region: &KernelRegion,
@@ -146,7 +146,7 @@ impl VerifyBeforeMap {
         Ok(())
     }
 
-    /// Brings in pages that hold no poison, and keeps them in memory until the descriptor is closed.
+    /// Brings in pages without poison, and keeps them in memory until the descriptor is closed.
     pub(super) fn pin(
         &self,
         region: &KernelRegion,
@@ -165,8 +165,8 @@ impl VerifyBeforeMap {
         Ok(Err(io::Error::from_raw_os_error(libc::EFAULT)))
     }
 
-    /// Returns once each failure that was noted before has had its poison, if any: so what is mapped from then on holds none, unless
-    /// another failure is noted.
+    /// Returns once all failures noted so far have their poison, if any. Pages mapped afterwards hold none, unless another failure
+    /// is noted.
     fn await_poison(&self) {
         while self.poisoning.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
@@ -177,8 +177,8 @@ impl VerifyBeforeMap {
         self.map_verified(region, page, for_stores, false).map_err(|refusal| refusal.into_error(region, page))
     }
 
-    /// Verifies a page and maps it for loads or for stores; notes a failure. A caller that `poisons` the page then is counted in
-    /// `poisoning`.
+    /// Verifies a page and maps it for loads or for stores, or notes a failure. For a caller that then `poisons` the page, it
+    /// increments `poisoning`.
     fn map_verified(&self, region: &KernelRegion, page: u64, for_stores: bool, poisons: bool) -> Result<(), Refusal> {
         let bytes = bytes_of(&(page..page + 1));
         for _ in 0..ROUNDS_MAX {
@@ -203,7 +203,7 @@ impl VerifyBeforeMap {
         Err(Refusal::Exhausted(libc::EBUSY))
     }
 
-    /// Brings a page in, verifies it, and tells the module that it may be mapped; false if it was evicted meanwhile.
+    /// Brings a page in, verifies it, and allows the module to map it. False after an eviction meanwhile.
     fn verify(&self, region: &KernelRegion, page: u64) -> Result<bool, ReadFailure> {
         let bytes = bytes_of(&(page..page + 1));
         let mut buffer = self.buffers.acquire(cpu::current());
@@ -212,7 +212,7 @@ impl VerifyBeforeMap {
         let Some(arrival) = arrival else { return Ok(true) };
         let _verifier_may_panic = AbortOnUnwind::new();
         if self.verifier.as_ref().is_some_and(|verifier| !verifier.verify(bytes.start, contents)) {
-            // The next access reads it again, and if that fails reports what was found here.
+            // The next access reads the page again, or verifies the same contents if this eviction fails.
             let _ = region.attachment.evict(&bytes);
             return Err(ReadFailure::Corrupt);
         }
@@ -222,7 +222,7 @@ impl VerifyBeforeMap {
     /// Handles a load or store that has missed a page.
     fn handle(&self, region: &KernelRegion, page: u64, access: FaultAccess) -> Resolution {
         let is_store = access == FaultAccess::Store;
-        // What may be a store would find poison again and again.
+        // An access that may be a store would find poison again and again.
         let poison = self.poison.filter(|_| access == FaultAccess::Load);
         for _ in 0..PATIENCE {
             match (self.map_verified(region, page, is_store, poison.is_some()), poison) {
@@ -241,7 +241,7 @@ impl VerifyBeforeMap {
 }
 
 impl KernelRegion {
-    /// Lets the faults of pages that were not verified find their region.
+    /// Lets faults on unverified pages find their region.
     pub(super) fn expect_faults(&self) -> Result<()> {
         if self.verification.is_none() {
             return Ok(());
@@ -259,7 +259,7 @@ impl Drop for KernelRegion {
     }
 }
 
-/// Async-signal-safe, as verifiers are.
+/// Handles a fault. It is async-signal-safe, as verifiers are.
 fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(region) = REGIONS.find(address) else { return Resolution::Declined };
     let Some(verification) = &region.verification else { return Resolution::Declined };

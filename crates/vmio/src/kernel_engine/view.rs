@@ -1,4 +1,4 @@
-//! A file of the kernel module's at more addresses: it is mapped once more.
+//! A further range of addresses for a file of the kernel module: one more mapping of it.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use crate::kernel_engine::KernelFile;
 use crate::mapped_file::{HeldPages, MappedFile, ViewAddresses};
 use crate::sys::file_map::FileMap;
 
-/// Another mapping of what is attached; the module keeps all of them in step.
+/// Another mapping of the attachment. The module keeps all of them consistent.
 pub(super) struct KernelView {
-    // Goes first: what is attached goes with its last mapping.
+    // Dropped first: the attachment ends with its last mapping.
     map: FileMap,
     file: KernelFile,
 }
@@ -35,7 +35,7 @@ impl ViewAddresses for KernelView {
         self.map.base()
     }
 
-    /// Pages that are held are so at all addresses: a system call finds them, or has them mapped, at any.
+    /// A pin holds at all addresses: a system call finds the page at any of them, or has it mapped there.
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
         self.file.pin(pages, access)
     }

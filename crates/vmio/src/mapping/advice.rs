@@ -208,8 +208,8 @@ impl CachedFile {
         check_none_kept(kept)
     }
 
-    /// Waits until nobody else moves, copies or writes the pages of a range. True if a page remains that could go or be written.
-    /// Pages that the program has pinned for loads are written too, where the frames can be protected.
+    /// Waits until nobody else moves, copies or writes the pages of a range. True if a page remains that could go or be written. A
+    /// dirty page that the program has pinned for loads counts where its frame can be protected.
     fn wait_for_owners(&self, pages: Range<u64>) -> bool {
         let region = self.region();
         let mut is_left = false;
