@@ -82,7 +82,7 @@ pub enum Error {
         /// How this process wanted to map it.
         wanted: FileUser,
     },
-    /// This process already maps the file, through another cache or with other rights.
+    /// This process already maps the file: through another cache or engine, read-only, or without the journal.
     #[error("{backing} is already mapped in this process {how}")]
     AlreadyMapped {
         /// The description of the backing.
@@ -144,7 +144,7 @@ pub enum Error {
         backing: String,
         /// The offset of the page.
         offset: u64,
-        /// The kernel's answer.
+        /// The error of the read.
         #[source]
         source: io::Error,
     },
@@ -253,7 +253,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The file is no journal, or this version cannot read it.
+    /// The file is no journal, this version cannot read it, or its owner or permissions let others write to it.
     #[error("{journal} is no journal that vmio can use: {reason}")]
     NotAJournal {
         /// The journal's path.
@@ -313,17 +313,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file of a journal has changed since it joined.
+    /// A file of a journal is missing, or is not the one that joined.
     #[error("{path}, a file of the journal {journal}: {reason}")]
     JournaledFile {
         /// The journal's path.
         journal: String,
         /// The file's path.
         path: String,
-        /// The difference, and the remedy.
+        /// The defect, and the remedy.
         reason: &'static str,
     },
-    /// A forked child used a mapping of its parent.
+    /// A forked child used a mapping or cache of its parent.
     #[error("this mapping belongs to the parent process: open the file anew in the child")]
     Forked,
 }

@@ -23,7 +23,7 @@
 //! }
 //! ```
 //!
-//! A hit costs nothing with any [`Engine`]. The engines differ in how they handle a miss:
+//! With any [`Engine`], a hit costs no more than a load or store of ordinary memory. The engines differ in how they handle a miss:
 //!
 //! | | [`Sigbus`] (default) | [`ReaderThread`] | [`Managed`] | [`Kernel`] |
 //! |---|---|---|---|---|
@@ -41,7 +41,7 @@
 //! | page verifier, poison | yes | yes | no | yes; one that seals: read-only mappings |
 //! | atomic mappings | yes | yes | no | no |
 //! | floors and ceilings | yes | yes | no | no |
-//! | views | `SharedAddresses` | `SharedAddresses` | no | yes, without a verifier |
+//! | views | `SharedAddresses` | `SharedAddresses` | no | yes, without verifier or poison |
 //! | frames, units, policies | yes | yes, no `Stream` | no effect | no effect |
 //! | priorities are kept by | 2 MiB | 2 MiB | runs of up to 2 MiB (f) | page |
 //! | read-ahead is set for | 2 MiB | 2 MiB | on or off | the whole mapping |

@@ -177,7 +177,8 @@ pub enum Engine {
 /// | [`Stream`](FrameHint::Stream) | (read-only) | no | always | Linux 6.8, [`Engine::Sigbus`] |
 /// | [`Dynamic`](FrameHint::Dynamic) | a trap and a TLB shootdown | no | for scans | Linux 6.8, [`Engine::Sigbus`] |
 ///
-/// Without the kernel or engine in the last column a hint acts as `ReadMostly`, with a warning (`Dynamic` without one).
+/// Without the kernel or engine in the last column a hint acts as `ReadMostly`, with a warning. So do `Stream` and `Dynamic` in a
+/// cache with locked memory ([`crate::LockMemory`]).
 ///
 /// # Default
 ///
@@ -185,7 +186,8 @@ pub enum Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameHint {
-    /// The hint of the cache ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`.
+    /// The hint of the cache ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`. Atomic mappings and those
+    /// with [`OnReadError::Poison`] get `ReadMostly`.
     #[default]
     Auto,
     /// Private anonymous pages: the cheapest to bring in and to evict.
@@ -311,7 +313,8 @@ impl MappingOptions {
         self
     }
 
-    /// Sets the kind of memory that holds the resident pages.
+    /// Sets the kind of memory that holds the resident pages. No effect with [`crate::Engine::Managed`] and
+    /// [`crate::Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -321,7 +324,8 @@ impl MappingOptions {
         self
     }
 
-    /// Sets how many bytes a miss reads, which then stay or go together. [`crate::Engine::Managed`] leaves that to Linux.
+    /// Sets how many bytes a miss reads, which then stay or go together. No effect with [`crate::Engine::Managed`] and
+    /// [`crate::Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -345,8 +349,8 @@ impl MappingOptions {
     ///
     /// # Errors
     ///
-    /// Opening the mapping fails with [`Error::BadOption`] for [`FrameHint::Mixed`], [`FrameHint::SharedAddresses`] and
-    /// [`FrameHint::Stream`], and with [`Error::Unsupported`] for [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
+    /// Opening the mapping fails with [`Error::BadOption`] for frames other than [`FrameHint::Auto`] and [`FrameHint::ReadMostly`],
+    /// and with [`Error::Unsupported`] for [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
     pub fn atomic(mut self, journal: &Journal) -> Self {
         self.journal = Some(journal.clone());
         self
@@ -362,9 +366,9 @@ impl MappingOptions {
     ///
     /// # Errors
     ///
-    /// Opening the mapping fails with [`Error::FloorsTooHigh`] unless the floors of all open mappings leave a thirty-second of the
-    /// cache and 1.2 MiB, which also holds when the cache shrinks ([`crate::Cache::resize`]). It fails with [`Error::Unsupported`]
-    /// for [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
+    /// Opening the mapping fails with [`Error::FloorsTooHigh`] unless the floors of all open mappings leave 1.125 MiB and a
+    /// thirty-second of the cache (128 MiB at most). The same holds when the cache shrinks ([`crate::Cache::resize`]). Opening
+    /// fails with [`Error::Unsupported`] for [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
     pub fn floor(mut self, bytes: u64) -> Self {
         self.floor_bytes = bytes;
         self

@@ -9,7 +9,7 @@ use crate::sys::batch_ring::{BatchRing, BatchedRead};
 use crate::sys::cpu;
 use crate::sys::fork::OfProcess;
 
-/// Reads that one ring takes at a time. The limit is 64.
+/// Reads that one ring takes at a time: 64 at most.
 const READS_MAX: usize = 32;
 /// Rings kept for each core: threads that wait for reads leave the core to others. Making and ending a ring costs more than a
 /// batch.

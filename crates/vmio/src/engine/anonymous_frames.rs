@@ -65,7 +65,7 @@ impl Frames for AnonymousFrames {
             None => false,
         };
         if !is_huge {
-            return Err(io::ErrorKind::Other.into()); // It is in small pages by now.
+            return Err(io::ErrorKind::Other.into()); // The span is in small pages by now.
         }
         // Earlier small pages may have left a page of page tables there.
         // SAFETY: the caller vouches for the target, which holds nothing.

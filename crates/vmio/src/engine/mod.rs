@@ -60,8 +60,8 @@ pub(crate) struct FaultCalls {
     pub(crate) while_absent: fn(address: usize, change: &mut dyn FnMut()) -> bool,
 }
 
-/// The memory behind the pages. These frames are not owned in advance: the kernel allocates on install and frees on unmap, so that
-/// vmio only counts them ([`crate::budget`]). An engine that owned frames would keep its free lists behind this trait.
+/// The memory behind the pages. The kernel allocates it on install and frees it on unmap, so that vmio only counts frames
+/// ([`crate::budget`]). An engine with frames of its own would keep its free lists behind this trait.
 pub(crate) trait Frames: Send + Sync {
     /// Installs whole pages at an absent range, write-protected or not.
     ///

@@ -93,7 +93,7 @@ impl FaultEngine for ReaderThreadEngine {
 impl Drop for ReaderThreadEngine {
     fn drop(&mut self) {
         if !self.generation.is_current() {
-            return; // The threads are the parent's, and so is what the event would stop.
+            return; // The threads that the event would stop are the parent's.
         }
         if let Err(error) = rustix::io::write(&self.desk.stop, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "the readers of the cache cannot be told to end");

@@ -44,12 +44,12 @@ pub enum Advice {
     /// and begins to write its dirty pages. No effect with [`crate::Engine::Kernel`].
     Cold,
     /// The device holds garbage in the range, and the program is about to write it: misses fill pages with zeros instead of reading
-    /// (kmmap's read-before-write filter, Kreon §3.3.1). Resident pages stay as they are. No effect with
-    /// [`crate::Engine::Managed`], which still reads a fresh page.
+    /// (kmmap's read-before-write filter, Kreon §3.3.1). Resident pages stay as they are. A read-only mapping refuses it
+    /// ([`crate::Error::ReadOnly`]). No effect with [`crate::Engine::Managed`], which still reads a fresh page.
     Fresh,
     /// The program no longer needs the contents: drops them without a write, and treats the range as fresh. A load before the next
-    /// store reads undefined bytes. An atomic mapping does not support it ([`crate::Error::Unsupported`]). No effect with
-    /// [`crate::Engine::Managed`], which still writes a freed page.
+    /// store reads undefined bytes. A read-only mapping refuses it ([`crate::Error::ReadOnly`]), and an atomic mapping does not
+    /// support it ([`crate::Error::Unsupported`]). No effect with [`crate::Engine::Managed`], which still writes a freed page.
     Free,
     /// Only the device's contents count: drops pages in memory without a write, waits for writes under way, and forgets
     /// [`Advice::Fresh`]. It is for programs whose writes to the file bypass the mapping, even after stores to the same range.

@@ -14,7 +14,7 @@ use crate::sys::fork::Generation;
 pub(crate) trait OpenRegion: Send + Sync + 'static {
     /// The kind of user that this process is to others.
     fn file_user(access: Access) -> FileUser;
-    /// The backing of its bytes.
+    /// The backing of the file.
     fn backing(&self) -> &dyn Backing;
     /// Whether stores are allowed.
     fn access(&self) -> Access;

@@ -367,7 +367,7 @@ impl CachedFile {
                 let now = word.load();
                 let is_held = now.pins() > 0 && !is_waited_for(page, now);
                 match seen.is_settled_resident() && !is_held {
-                    true => Claim::Busy, // It has changed under our eyes: look again.
+                    true => Claim::Busy, // The word has changed meanwhile: look again.
                     false => Claim::Left,
                 }
             }

@@ -128,7 +128,7 @@ impl OpenRegion for DirectRegion {
     }
 
     fn belongs_to(&self, _cache: CacheIdentity) -> bool {
-        true // To none: it is the other engine that keeps a cache's mapping from being this one.
+        true // It belongs to no cache. A mapping through a cache is refused as one of another engine.
     }
 
     /// The kernel knows the pages with stores, and writes back no others.

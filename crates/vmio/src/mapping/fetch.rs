@@ -57,9 +57,9 @@ impl Mapping {
     /// Begins to fetch pages that the program may need soon, and returns at once. A prefetch is a guess, and takes little from
     /// others: a call brings in at most an eighth of the cache, from the first ranges.
     ///
-    /// The cache keeps a reserve of free pages for misses (at least 8 pages, and 1 in 128), and refills it by evicting the coldest
-    /// pages. A prefetch gives up where it would need the last half of that reserve. An unreadable page is an error only of the
-    /// access that needs it.
+    /// The cache keeps a reserve of free pages for misses, and refills it by evicting the coldest pages. A prefetch gives up where
+    /// it would need the last half of that reserve: 1 in 128 pages of the cache, but at least 8 pages and at most 8192. An
+    /// unreadable page is an error only of the access that needs it.
     ///
     /// # Errors
     ///

@@ -73,7 +73,7 @@ pub struct Mapping {
 /// A handle of the engine that serves the mapping.
 #[derive(Clone)]
 enum Handle {
-    /// Faults are vmio's: [`crate::Engine::Sigbus`].
+    /// Faults are vmio's: [`crate::Engine::Sigbus`] and [`crate::Engine::ReaderThread`].
     Cached(CachedFile),
     /// Faults are the kernel's: [`crate::Engine::Managed`].
     Managed(ManagedFile),
@@ -189,8 +189,8 @@ impl Mapping {
         self.file().describe()
     }
 
-    /// Returns the descriptor of the kernel module's attachment ([`crate::Engine::Kernel`]) or of the file
-    /// ([`crate::Engine::Managed`]); see [`Cache::descriptors`].
+    /// Returns the file descriptor of the kernel module's attachment ([`crate::Engine::Kernel`]) or of the file
+    /// ([`crate::Engine::Managed`]); `None` for other mappings. See [`Cache::descriptors`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Kernel(file) => Some(file.descriptor()),

@@ -31,7 +31,8 @@ impl Mapping {
     ///
     /// - [`Error::Read`] or [`Error::Corrupt`] for a page that cannot be read.
     /// - [`Error::TooManyPins`] if pins would hold more than three quarters of the cache (half with [`crate::Engine::Kernel`]) or
-    ///   of the mapping's ceiling. Every span of 2 MiB that a pin touches counts as two pages more.
+    ///   of the mapping's ceiling. With [`crate::Engine::Sigbus`] and [`crate::Engine::ReaderThread`], every span of 2 MiB that a
+    ///   pin touches counts as two pages more.
     /// - [`Error::Unsupported`] for a pin for writing on an atomic mapping.
     ///
     /// # Examples

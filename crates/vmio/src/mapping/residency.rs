@@ -8,7 +8,7 @@ use crate::sys::PAGE_BYTES;
 
 impl Mapping {
     /// Returns whether the page of a byte is in memory right now; false behind the end. The answer is a hint: it may change at
-    /// once. The call costs a few loads from memory (with [`crate::Engine::Managed`], a system call).
+    /// once. The call costs a few loads from memory (with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`], a system call).
     #[inline]
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
@@ -56,7 +56,7 @@ impl Mapping {
 
 impl Mapping {
     /// Returns how much of the cache the mapping takes. The call costs a few loads from memory where the mapping has a floor or a
-    /// ceiling, else one for every 2 MiB (with [`crate::Engine::Managed`], a system call).
+    /// ceiling, else one for every 2 MiB. With [`crate::Engine::Managed`] and [`crate::Engine::Kernel`] it costs a system call.
     pub fn usage(&self) -> Usage {
         self.file().usage()
     }

@@ -85,7 +85,7 @@ impl CachedFile {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
         if tail == 0 || !self.is_in_memory(page) {
-            return Ok(()); // What is read from the device ends with zeros.
+            return Ok(()); // A read from the device fills the rest with zeros.
         }
         let _pinned = self.pin_page_for_store(page)?;
         let start = self.region().table.address(page);

@@ -34,13 +34,14 @@ const PAGES_IN_FLIGHT: usize = 256;
 /// [`LockMemory::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
-    /// Locks if swap is on and the process may lock (CAP_IPC_LOCK), and warns if swap is on and it may not. Without swap the pages
-    /// stay in memory anyway, and locks would only slow evictions down.
+    /// Locks if swap is on, the process may lock (CAP_IPC_LOCK), and the kernel can evict locked pages (Linux 5.18). Warns if swap
+    /// is on and one of the others is missing. Without swap the pages stay in memory anyway, and locks would only slow evictions
+    /// down.
     #[default]
     Auto,
     /// Never locks.
     Never,
-    /// Locks; without the right to, the build fails.
+    /// Locks. The build fails without CAP_IPC_LOCK, and on a kernel that cannot evict locked pages.
     Require,
 }
 
@@ -212,7 +213,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the kind of frames for mappings with [`FrameHint::Auto`] ([`crate::MappingOptions::frames`]).
+    /// Sets the kind of frames for mappings with [`FrameHint::Auto`] ([`crate::MappingOptions::frames`]). No effect with
+    /// [`Engine::Managed`] and [`Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -278,7 +280,8 @@ impl CacheBuilder {
     ///
     /// # Errors
     ///
-    /// - [`Error::BadOption`] for an option out of its bounds, or a kernel whose pages are not 4 KiB.
+    /// - [`Error::BadOption`] for an option out of its bounds, for [`LockMemory::Require`] where locks are not possible, or for a
+    ///   kernel whose pages are not 4 KiB.
     /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the requested engine is not
     ///   available; [`Engine::Auto`] takes another one instead.
     /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`].

@@ -115,8 +115,8 @@ impl Cache {
     /// Returns the file descriptors that the cache needs. A program that closes all descriptors it finds must spare these.
     ///
     /// With [`Engine::Kernel`] it is the kernel module's, with [`Engine::Managed`] they are those for the process's memory, and
-    /// with the other engines those that map and unmap pages. Each mapping has another one ([`crate::Mapping::descriptor`]). The
-    /// descriptors of memory files are not among them.
+    /// with the other engines those that map and unmap pages. Mappings of the first two engines have one more each
+    /// ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.backend {
             FaultBackend::Module(core) => vec![core.module.descriptor()],
