@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-/// How a process maps a file, as far as other processes must know. With [`crate::Engine::Managed`] the pages are the kernel's, the
-/// same in all processes. With the other engines the process has cached pages of its own.
+/// How a process maps a file, as far as other processes must know.
+///
+/// With [`crate::Engine::Managed`] the pages are the kernel's, the same in all processes. With the other engines the process has
+/// cached pages of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUser {
     /// Caches pages and stores to them. Others would not see its stores in time: it shares the file with nobody.

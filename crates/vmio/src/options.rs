@@ -50,15 +50,17 @@ use crate::sys::address_table::GRANULE_BYTES;
 /// # }
 /// ```
 pub trait PageVerifier: Send + Sync {
-    /// Returns whether the page at byte `offset` reads as it was written. The program cannot access the page yet. Bytes behind the
-    /// end of the file are zeros.
+    /// Returns whether the page at byte `offset` reads as it was written.
+    ///
+    /// The program cannot access the page yet. Bytes behind the end of the file are zeros.
     fn verify(&self, offset: u64, page: &[u8]) -> bool;
 
     /// Prepares the copy of a page for its write to byte `offset`, for example with a checksum. The page in memory does not change.
     fn seal(&self, offset: u64, page: &mut [u8]);
 
-    /// Returns whether `seal` changes anything. [`crate::Engine::Kernel`] does not call `seal`: it supports verifiers that seal
-    /// only on read-only mappings.
+    /// Returns whether `seal` changes anything.
+    ///
+    /// [`crate::Engine::Kernel`] does not call `seal`: it supports verifiers that seal only on read-only mappings.
     ///
     /// # Default
     ///
@@ -76,12 +78,15 @@ pub trait PageVerifier: Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnReadError {
-    /// SIGBUS with the address of the access, as with Linux mmap. (With [`crate::Engine::ReaderThread`] a system call that touches
-    /// the page fails with EFAULT.)
+    /// SIGBUS with the address of the access, as with Linux mmap.
+    ///
+    /// (With [`crate::Engine::ReaderThread`] a system call that touches the page fails with EFAULT.)
     #[default]
     Sigbus,
-    /// A page filled with this pattern, for a program that checks its data. [`crate::Mapping::take_read_error`] returns the error.
-    /// A store to such a page is still a SIGBUS, and so is a store that misses the page.
+    /// A page filled with this pattern, for a program that checks its data.
+    ///
+    /// [`crate::Mapping::take_read_error`] returns the error. A store to such a page is still a SIGBUS, and so is a store that
+    /// misses the page.
     Poison([u8; 8]),
 }
 
@@ -105,9 +110,10 @@ pub enum OnReadError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// [`Engine::Sigbus`] where userfaultfd works. Where userfaultfd is denied (EPERM, as in most containers), missing (ENOSYS) or
-    /// too old, [`Engine::Managed`], with a warning that names the reason and the cost. [`crate::Cache::engine`] returns the engine
-    /// in use.
+    /// [`Engine::Sigbus`] where userfaultfd works, else [`Engine::Managed`].
+    ///
+    /// userfaultfd may be denied (EPERM, as in most containers), missing (ENOSYS) or too old. A warning then names the reason and
+    /// the cost. [`crate::Cache::engine`] returns the engine in use.
     #[default]
     Auto,
     /// The faulting thread handles its own fault, in a SIGBUS handler that the cache installs. No privilege is needed.
@@ -115,8 +121,10 @@ pub enum Engine {
     /// A thread that touches mapped memory must not block SIGBUS: its first miss would kill it. Pass system calls only pointers to
     /// pinned ranges ([`crate::Mapping::pin`]): they fail with EFAULT on an absent page.
     Sigbus,
-    /// The faulting thread sleeps in the kernel until a reader thread of the cache has handled its fault. System calls (`read`,
-    /// `write`, futexes) accept pointers into the mapping, threads may block any signal, and there is no signal handler.
+    /// The faulting thread sleeps in the kernel until a reader thread of the cache has handled its fault.
+    ///
+    /// System calls (`read`, `write`, futexes) accept pointers into the mapping, threads may block any signal, and there is no
+    /// signal handler.
     ///
     /// A miss costs 5 µs (two threads that miss) to 34 µs (one thread) more than with [`Engine::Sigbus`]: the kernel has to
     /// schedule two threads. Without the right to handle faults of system calls, building the cache is an
@@ -132,8 +140,10 @@ pub enum Engine {
     /// - Calls that read or write the mapped file itself. The kernel may hold the file's lock while the call waits for the page,
     ///   and vmio cannot read the page before that lock is free.
     ReaderThread,
-    /// Linux's own mmap takes the faults. A background reclaimer keeps the resident pages within the capacity, before the kernel
-    /// has to reclaim, and starts the writes of dirty pages. Several processes may map the same file and see each other's stores.
+    /// Linux's own mmap takes the faults.
+    ///
+    /// A background reclaimer keeps the resident pages within the capacity, before the kernel has to reclaim, and starts the writes
+    /// of dirty pages. Several processes may map the same file and see each other's stores.
     ///
     /// The reclaimer keeps the budget by observation. A burst of misses may exceed it for some milliseconds. A program that stores
     /// faster than the device writes may exceed it until the kernel's own limits (a cgroup, `vm.dirty_ratio`) slow the program
@@ -145,8 +155,10 @@ pub enum Engine {
     ///
     /// The kernel writes and evicts as well, at any time: a dirty page may reach the device before its sync.
     Managed,
-    /// The kernel module vmio.ko takes the faults, evicts and writes. System calls, direct I/O and debuggers accept pointers into
-    /// the mapping, without a pin. There is no signal handler and no userfaultfd.
+    /// The kernel module vmio.ko takes the faults, evicts and writes.
+    ///
+    /// System calls, direct I/O and debuggers accept pointers into the mapping, without a pin. There is no signal handler and no
+    /// userfaultfd.
     ///
     /// Building the cache reserves the whole capacity, charged to the memory cgroup. The kernel never swaps this memory. A forked
     /// child that goes on without exec keeps it reserved. Without the module, or the right to open `/dev/vmio`, building the cache
@@ -186,26 +198,31 @@ pub enum Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameHint {
-    /// The hint of the cache ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`. Atomic mappings and those
-    /// with [`OnReadError::Poison`] get `ReadMostly`.
+    /// The hint of the cache ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`.
+    ///
+    /// Atomic mappings and those with [`OnReadError::Poison`] get `ReadMostly`.
     #[default]
     Auto,
     /// Private anonymous pages: the cheapest to bring in and to evict.
     ReadMostly,
-    /// Pages of a memory file whose stores the kernel tracks. Pages are inactive for a while before their eviction: a touch then
-    /// reactivates them without I/O.
+    /// Pages of a memory file whose stores the kernel tracks.
+    ///
+    /// Pages are inactive for a while before their eviction: a touch then reactivates them without I/O.
     ///
     /// A sync may write stores that came after it began. [`OnReadError::Poison`] is not supported.
     Mixed,
-    /// As `Mixed`, for a file accessed at several ranges of addresses: [`crate::Mapping::view`] maps each further range. A page is
-    /// in memory once, whichever range the program touches. Each view takes a page of page tables in every 2 MiB.
+    /// As `Mixed`, for a file accessed at several ranges of addresses: [`crate::Mapping::view`] maps each further range.
+    ///
+    /// A page is in memory once, whichever range the program touches. Each view takes a page of page tables in every 2 MiB.
     SharedAddresses,
     /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only mappings.
+    ///
     /// Other mappings are an [`Error::BadOption`]. Every miss reads 2 MiB. A store is a SIGBUS, not a SIGSEGV.
     Stream,
-    /// As `ReadMostly`, and scans of read-only mappings ([`crate::Access::ReadOnly`]) as with `Stream`. A miss reads 4 KiB. It
-    /// reads 2 MiB where misses in a row reach a new 2 MiB, or under [`crate::Advice::Sequential`] with its largest window. Workers
-    /// read ahead as far as the scan has come, up to 16 MiB.
+    /// As `ReadMostly`, and scans of read-only mappings ([`crate::Access::ReadOnly`]) as with `Stream`.
+    ///
+    /// A miss reads 4 KiB. It reads 2 MiB where misses in a row reach a new 2 MiB, or under [`crate::Advice::Sequential`] with its
+    /// largest window. Workers read ahead as far as the scan has come, up to 16 MiB.
     ///
     /// There are no huge pages in a cache of less than 16 MiB, nor in read-write mappings. A store to a read-only mapping is a
     /// SIGBUS.
@@ -313,8 +330,9 @@ impl MappingOptions {
         self
     }
 
-    /// Sets the kind of memory that holds the resident pages. No effect with [`crate::Engine::Managed`] and
-    /// [`crate::Engine::Kernel`].
+    /// Sets the kind of memory that holds the resident pages.
+    ///
+    /// No effect with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -324,8 +342,9 @@ impl MappingOptions {
         self
     }
 
-    /// Sets how many bytes a miss reads, which then stay or go together. No effect with [`crate::Engine::Managed`] and
-    /// [`crate::Engine::Kernel`].
+    /// Sets how many bytes a miss reads, which then stay or go together.
+    ///
+    /// No effect with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -335,9 +354,10 @@ impl MappingOptions {
         self
     }
 
-    /// Lets changes reach the file by commits alone ([`crate::Mapping::commit`]). After a crash the file is exactly as the last
-    /// acknowledged commit left it. Closing the last handle discards uncommitted stores. The file joins the journal, and a commit
-    /// covers all mappings of the journal.
+    /// Lets changes reach the file by commits alone ([`crate::Mapping::commit`]).
+    ///
+    /// After a crash the file is exactly as the last acknowledged commit left it. Closing the last handle discards uncommitted
+    /// stores. The file joins the journal, and a commit covers all mappings of the journal.
     ///
     /// The journal must have space for the pages that are dirty between two commits: its
     /// [`crate::journal::JournalOptions::commit_reserve`] should be no smaller than the cache. Without that space the cache cannot
@@ -356,9 +376,10 @@ impl MappingOptions {
         self
     }
 
-    /// Sets the memory of the cache that the mapping keeps once it has it, in bytes of pages and their page tables. As long as
-    /// other mappings have pages above their own floors, they take no pages from this one. A floor gives way only where all other
-    /// pages are pinned or unwritable.
+    /// Sets the memory of the cache that the mapping keeps once it has it, in bytes of pages and their page tables.
+    ///
+    /// As long as other mappings have pages above their own floors, they take no pages from this one. A floor gives way only where
+    /// all other pages are pinned or unwritable.
     ///
     /// # Default
     ///

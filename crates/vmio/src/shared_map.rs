@@ -12,9 +12,11 @@ use crate::sys::page_cache;
 use crate::sys::persistent_map::PersistentMap;
 use crate::sys::signal;
 
-/// The kernel's own shared mapping of a file, from its first byte on, with copies in and out that take no system call (SplitFS's
-/// collection of mmaps, thesis §4.5). It does not use a vmio cache. On a file system with a page cache the bytes are in that cache,
-/// where every process sees them. On persistent memory (DAX) they are on the device.
+/// The kernel's own shared mapping of a file, with copies in and out that take no system call (SplitFS's collection of mmaps,
+/// thesis §4.5).
+///
+/// It begins at the first byte of the file, and does not use a vmio cache. On a file system with a page cache the bytes are in that
+/// cache, where every process sees them. On persistent memory (DAX) they are on the device.
 ///
 /// A page that is not available (behind the end of the file, a device that fails, no space for a hole) is [`NotThere`], not a
 /// SIGBUS, unless the thread blocks that signal. Forked children do not have the mapping: for them no page is available.
@@ -58,8 +60,9 @@ impl fmt::Display for NotThere {
 impl std::error::Error for NotThere {}
 
 impl SharedMap {
-    /// Maps `len` bytes, which may reach beyond the end of the file. The descriptor must be open for reading, and with
-    /// [`Access::ReadWrite`] for writing too. The caller may close it afterwards.
+    /// Maps `len` bytes, which may reach beyond the end of the file.
+    ///
+    /// The descriptor must be open for reading, and with [`Access::ReadWrite`] for writing too. The caller may close it afterwards.
     ///
     /// # Errors
     ///
@@ -142,9 +145,10 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
-    /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are. Copies then take no
-    /// faults. Else the kernel's own reads fetch the range faster than faults do. `file` is the mapped file. The range covers whole
-    /// pages, except at the end of the file.
+    /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are.
+    ///
+    /// Copies then take no faults. Else the kernel's own reads fetch the range faster than faults do. `file` is the mapped file.
+    /// The range covers whole pages, except at the end of the file.
     pub fn populate_if_cached(&self, file: BorrowedFd<'_>, range: Range<u64>) -> bool {
         let page = PAGE_BYTES as u64;
         let pages = (range.end - range.start).div_ceil(page);

@@ -17,9 +17,10 @@ const RINGS_PER_CORE: usize = 4;
 /// The most rings, for any number of cores.
 const RINGS_MAX: usize = 64;
 
-/// Reads many places of a backing at once, into memory of the caller, for bytes that the program needs only once. Where the kernel
-/// can read the backing's file ([`Backing::direct_reads`]), all reads of a batch are under way together, by io_uring. Else the
-/// reads follow one another.
+/// Reads many places of a backing at once, into memory of the caller, for bytes that the program needs only once.
+///
+/// Where the kernel can read the backing's file ([`Backing::direct_reads`]), all reads of a batch are under way together, by
+/// io_uring. Else the reads follow one another.
 ///
 /// The reads do not see dirty pages that a mapping of the backing has not written back. Each thread that reads takes a ring of its
 /// own.
@@ -59,9 +60,11 @@ impl BatchReader {
         BatchReader { rings: OfProcess::new(rings).ok() }
     }
 
-    /// Fills each buffer from its offset, and returns when all reads have ended. It calls `ended` for each read with its index and
-    /// the number of bytes, which is less than the buffer's length only at the end of the backing. Offsets, buffer addresses and
-    /// buffer lengths are multiples of the page size, as for [`Backing::read_at`].
+    /// Fills each buffer from its offset, and returns when all reads have ended.
+    ///
+    /// It calls `ended` for each read with its index and the number of bytes, which is less than the buffer's length only at the
+    /// end of the backing. Offsets, buffer addresses and buffer lengths are multiples of the page size, as for
+    /// [`Backing::read_at`].
     pub fn read<'buffer>(
         &self,
         backing: &dyn Backing,

@@ -125,8 +125,9 @@ pub trait Backing: Send + Sync {
     /// Changes the length. New bytes read as zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Discards the contents of a range, so that its space may be given back. Until the next write the range reads as zeros or as
-    /// before, even after a power cut.
+    /// Discards the contents of a range, so that its space may be given back.
+    ///
+    /// Until the next write the range reads as zeros or as before, even after a power cut.
     ///
     /// # Default
     ///
@@ -181,8 +182,9 @@ pub trait Backing: Send + Sync {
         Ok(())
     }
 
-    /// Returns the file or device itself, opened for [`Self::access`], if the kernel can map it. [`crate::Engine::Managed`] needs
-    /// this file, and reads and writes only through it.
+    /// Returns the file or device itself, opened for [`Self::access`], if the kernel can map it.
+    ///
+    /// [`crate::Engine::Managed`] needs this file, and reads and writes only through it.
     ///
     /// # Default
     ///
@@ -191,9 +193,10 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Returns the file or device from which the kernel can read whole pages at their offsets, best one open for direct I/O. Its
-    /// contents are those that [`Self::read_at`] reads. [`crate::Mapping::fetch`] reads it through io_uring; without such a file it
-    /// reads in background threads. [`Self::read_at`] repeats a read that fails or comes short.
+    /// Returns the file or device from which the kernel can read whole pages at their offsets, best one open for direct I/O.
+    ///
+    /// Its contents are those that [`Self::read_at`] reads. [`crate::Mapping::fetch`] reads it through io_uring; without such a
+    /// file it reads in background threads. [`Self::read_at`] repeats a read that fails or comes short.
     ///
     /// # Default
     ///
@@ -202,9 +205,10 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Names the addresses of buffers, for registration with the device, the first ones preferred: first the buffers of most reads,
-    /// then those of most writes. A call without addresses announces that other uses of that memory may follow. vmio never calls
-    /// this in the trap path.
+    /// Names the addresses of buffers, for registration with the device.
+    ///
+    /// The first ones are preferred: first the buffers of most reads, then those of most writes. A call without addresses announces
+    /// that other uses of that memory may follow. vmio never calls this in the trap path.
     ///
     /// # Default
     ///

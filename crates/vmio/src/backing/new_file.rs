@@ -52,8 +52,9 @@ pub struct NewFile {
 const NAMES_MAX: usize = 1000;
 
 impl NewFile {
-    /// Makes a sparse file of `len` zeros, whose final name is `path`. It follows links at `path`, even if their target does not
-    /// exist yet.
+    /// Makes a sparse file of `len` zeros, whose final name is `path`.
+    ///
+    /// It follows links at `path`, even if their target does not exist yet.
     ///
     /// # Errors
     ///

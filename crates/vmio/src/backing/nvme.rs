@@ -62,8 +62,9 @@ pub struct NvmeBacking {
 }
 
 impl NvmeBacking {
-    /// Opens a namespace by its character device. Reads need rights to the device. Before Linux 6.2, writes need CAP_SYS_ADMIN as
-    /// well.
+    /// Opens a namespace by its character device.
+    ///
+    /// Reads need rights to the device. Before Linux 6.2, writes need CAP_SYS_ADMIN as well.
     ///
     /// # Errors
     ///

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::sys::thread::{self, OwnThread};
 
-/// A sync or commit under way: see [`crate::Mapping::sync_begin`]. Dropping the handle does not stop it. The drop logs the failure
-/// of a sync that has ended; a later failure goes unreported.
+/// A sync or commit under way: see [`crate::Mapping::sync_begin`].
+///
+/// Dropping the handle does not stop it. The drop logs the failure of a sync that has ended; a later failure goes unreported.
 #[derive(Debug)]
 #[must_use = "only `wait` returns the outcome of the sync"]
 pub struct SyncHandle {

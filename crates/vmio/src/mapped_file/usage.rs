@@ -1,7 +1,8 @@
 //! The memory that a mapping takes.
 
-/// The memory that a mapping takes of its cache ([`crate::Mapping::usage`]). [`crate::MappingOptions::floor`] and
-/// [`crate::MappingOptions::ceiling`] bound the sum of the fields.
+/// The memory that a mapping takes of its cache ([`crate::Mapping::usage`]).
+///
+/// [`crate::MappingOptions::floor`] and [`crate::MappingOptions::ceiling`] bound the sum of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {

@@ -8,8 +8,10 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Makes every page that a range touches resident, as loads would, but without traps. A resident page costs a few instructions;
-    /// an absent page costs some 2 µs less than a load that misses. Neighbouring absent pages come with one read.
+    /// Makes every page that a range touches resident, as loads would, but without traps.
+    ///
+    /// A resident page costs a few instructions; an absent page costs some 2 µs less than a load that misses. Neighbouring absent
+    /// pages come with one read.
     ///
     /// Nothing holds the pages afterwards: with a range larger than the cache, the last pages may evict the first. [`Self::pin`]
     /// keeps pages in memory. [`Self::fetch`] does the same as this call without a wait.

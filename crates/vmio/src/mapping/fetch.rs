@@ -13,6 +13,7 @@ use crate::mapping::Mapping;
 
 impl Mapping {
     /// Begins to fetch every page that some ranges touch, and returns at once a future that is ready when all of them are resident.
+    ///
     /// Any executor can poll it. The reads are under way from the call on, with or without polls.
     ///
     /// The future keeps the mapping open. Dropping it does not stop the fetch. Nothing holds the pages once they are resident: the
@@ -54,8 +55,9 @@ impl Mapping {
         }
     }
 
-    /// Begins to fetch pages that the program may need soon, and returns at once. A prefetch is a guess, and takes little from
-    /// others: a call brings in at most an eighth of the cache, from the first ranges.
+    /// Begins to fetch pages that the program may need soon, and returns at once.
+    ///
+    /// A prefetch is a guess, and takes little from others: a call brings in at most an eighth of the cache, from the first ranges.
     ///
     /// The cache keeps a reserve of free pages for misses, and refills it by evicting the coldest pages. A prefetch gives up where
     /// it would need the last half of that reserve: 1 in 128 pages of the cache, but at least 8 pages and at most 8192. An

@@ -8,8 +8,9 @@ use crate::sys::persistent_memory;
 use crate::sys::signal;
 
 impl Mapping {
-    /// Makes [`Self::load_at`] and [`Self::store_at`] return an error for a page that is not available. Without this call such a
-    /// page raises SIGBUS, as for any load.
+    /// Makes [`Self::load_at`] and [`Self::store_at`] return an error for a page that is not available.
+    ///
+    /// Without this call such a page raises SIGBUS, as for any load.
     ///
     /// # Errors
     ///
@@ -19,8 +20,10 @@ impl Mapping {
     }
 
     /// Copies bytes out as [`Self::read_at`] does, but by plain loads: for pages in memory there is no system call, no look-up and
-    /// no pin. Of bytes stored at the same time some may be old and some new. It is safe in signal handlers. The thread must not
-    /// block SIGBUS.
+    /// no pin.
+    ///
+    /// Of bytes stored at the same time some may be old and some new. It is safe in signal handlers. The thread must not block
+    /// SIGBUS.
     ///
     /// # Errors
     ///

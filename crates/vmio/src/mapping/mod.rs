@@ -34,8 +34,9 @@ use crate::open::{Cache, FaultBackend};
 use crate::options::MappingOptions;
 use crate::sys::file_map::FileMap;
 
-/// A file, device or other backing as a range of addresses. The cache keeps the useful part in memory. This is a handle: a clone is
-/// the same mapping.
+/// A file, device or other backing as a range of addresses.
+///
+/// The cache keeps the useful part in memory. This is a handle: a clone is the same mapping.
 ///
 /// Loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost the same as on ordinary memory while their page is
 /// resident. A miss fetches the page. Handles to the same file in one process share one region.
@@ -87,8 +88,9 @@ enum Handle {
 // pointers that `as_ptr` and `as_mut_ptr` give out are the caller's to use soundly.
 
 impl Mapping {
-    /// Maps a backing. Opening the same file again in this process returns another handle to the same region, with the options of
-    /// the first.
+    /// Maps a backing through a cache.
+    ///
+    /// Opening the same file again in this process returns another handle to the same region, with the options of the first.
     ///
     /// # Errors
     ///
@@ -107,8 +109,9 @@ impl Mapping {
         Ok(Mapping { handle })
     }
 
-    /// Takes over a mapping that this forked child has from its parent, which mapped the file through [`Engine::Managed`]. From now
-    /// on the addresses belong to this mapping; after an error they stay as they are.
+    /// Takes over a mapping that this forked child has from its parent, which mapped the file through [`Engine::Managed`].
+    ///
+    /// From now on the addresses belong to this mapping; after an error they stay as they are.
     ///
     /// # Safety
     ///
@@ -137,6 +140,7 @@ impl Mapping {
     }
 
     /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow it.
+    ///
     /// The kernel fills the page tables once. After that there are no misses and no evictions.
     ///
     /// A store is durable after [`Self::flush`] of its range, which writes the touched lines back from the processor's caches
@@ -190,7 +194,9 @@ impl Mapping {
     }
 
     /// Returns the file descriptor of the kernel module's attachment ([`crate::Engine::Kernel`]) or of the file
-    /// ([`crate::Engine::Managed`]); `None` for other mappings. See [`Cache::descriptors`].
+    /// ([`crate::Engine::Managed`]); `None` for other mappings.
+    ///
+    /// See [`Cache::descriptors`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Kernel(file) => Some(file.descriptor()),
@@ -199,8 +205,10 @@ impl Mapping {
         }
     }
 
-    /// Returns the address of the first byte. It is valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists.
-    /// Loads behind the last page are a SIGBUS.
+    /// Returns the address of the first byte.
+    ///
+    /// It is valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists. Loads behind the last page are a
+    /// SIGBUS.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.handle {
@@ -227,8 +235,10 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// Copies bytes out of the mapping. It is sound beside other threads in `read_at` and `write_at`: of bytes that they write at
-    /// the same time, some may be old and some new.
+    /// Copies bytes out of the mapping.
+    ///
+    /// It is sound beside other threads in `read_at` and `write_at`: of bytes that they write at the same time, some may be old and
+    /// some new.
     ///
     /// # Errors
     ///
@@ -274,8 +284,9 @@ impl Mapping {
         self.file().take_read_error()
     }
 
-    /// Returns the number of failed reads of pages since the opening. The number rises before poison replaces a page
-    /// ([`crate::OnReadError::Poison`]).
+    /// Returns the number of failed reads of pages since the opening.
+    ///
+    /// The number rises before poison replaces a page ([`crate::OnReadError::Poison`]).
     ///
     /// With it a reader makes sure that it has read no poison: take the number, call [`Self::ensure`], read the pages, and take the
     /// number again. If both are equal, there was none, even if the cache evicted pages meanwhile and read them again. Else

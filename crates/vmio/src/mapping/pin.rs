@@ -20,9 +20,10 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes a range resident and keeps it so until the drop of the pin. System calls accept pointers into the range. With
-    /// [`Access::ReadWrite`] they may write there too. The pages of such a pin stay dirty until its end: a sync meanwhile writes
-    /// their present contents, and a later sync writes them again.
+    /// Makes a range resident and keeps it so until the drop of the pin.
+    ///
+    /// System calls accept pointers into the range. With [`Access::ReadWrite`] they may write there too. The pages of such a pin
+    /// stay dirty until its end: a sync meanwhile writes their present contents, and a later sync writes them again.
     ///
     /// [`crate::Engine::Managed`] locks the pages (mlock), within RLIMIT_MEMLOCK. With [`crate::Engine::Kernel`] each pin takes a
     /// file descriptor, and the access to a pinned page may take a fault without I/O.

@@ -7,8 +7,10 @@ use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Returns whether the page of a byte is in memory right now; false behind the end. The answer is a hint: it may change at
-    /// once. The call costs a few loads from memory (with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`], a system call).
+    /// Returns whether the page of a byte is in memory right now; false behind the end.
+    ///
+    /// The answer is a hint: it may change at once. The call costs a few loads from memory (with [`crate::Engine::Managed`] and
+    /// [`crate::Engine::Kernel`], a system call).
     #[inline]
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
@@ -22,8 +24,9 @@ impl Mapping {
         resident
     }
 
-    /// Returns which of the pages that a range touches are in memory, without pages behind the end. [`crate::Engine::Managed`]
-    /// knows the pages that this process has mapped, not the rest of the page cache.
+    /// Returns which of the pages that a range touches are in memory, without pages behind the end.
+    ///
+    /// [`crate::Engine::Managed`] knows the pages that this process has mapped, not the rest of the page cache.
     ///
     /// # Examples
     ///
@@ -55,8 +58,10 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Returns how much of the cache the mapping takes. The call costs a few loads from memory where the mapping has a floor or a
-    /// ceiling, else one for every 2 MiB. With [`crate::Engine::Managed`] and [`crate::Engine::Kernel`] it costs a system call.
+    /// Returns how much of the cache the mapping takes.
+    ///
+    /// The call costs a few loads from memory where the mapping has a floor or a ceiling, else one for every 2 MiB. With
+    /// [`crate::Engine::Managed`] and [`crate::Engine::Kernel`] it costs a system call.
     pub fn usage(&self) -> Usage {
         self.file().usage()
     }

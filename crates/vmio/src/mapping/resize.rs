@@ -13,8 +13,10 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Changes the length of the file and of the mapping. New bytes are zeros. Bytes behind a shorter end must not be in use:
-    /// accesses to them are a SIGBUS from now on. The growth of an atomic mapping is part of the next commit.
+    /// Changes the length of the file and of the mapping.
+    ///
+    /// New bytes are zeros. Bytes behind a shorter end must not be in use: accesses to them are a SIGBUS from now on. The growth of
+    /// an atomic mapping is part of the next commit.
     ///
     /// # Errors
     ///

@@ -9,8 +9,10 @@ use crate::mapping::cached_file::CachedFile;
 use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
-    /// Makes every store from before the call durable. Threads that store meanwhile do not wait: the sync protects and copies a
-    /// page, then releases it. For an atomic mapping this is [`Self::commit`], with its errors.
+    /// Makes every store from before the call durable.
+    ///
+    /// Threads that store meanwhile do not wait: the sync protects and copies a page, then releases it. For an atomic mapping this
+    /// is [`Self::commit`], with its errors.
     ///
     /// # Errors
     ///
@@ -39,8 +41,10 @@ impl Mapping {
         self.file().sync(None)
     }
 
-    /// As [`Self::sync`], for the pages that a range of bytes touches. For a direct mapping ([`Self::open_direct`]) it writes back
-    /// the lines of 64 bytes that the range touches, without a system call. For an atomic mapping it commits everything.
+    /// As [`Self::sync`], for the pages that a range of bytes touches.
+    ///
+    /// For a direct mapping ([`Self::open_direct`]) it writes back the lines of 64 bytes that the range touches, without a system
+    /// call. For an atomic mapping it commits everything.
     ///
     /// # Errors
     ///
@@ -51,10 +55,11 @@ impl Mapping {
         self.file().sync(Some(range))
     }
 
-    /// Starts a [`Self::sync`] in the background; for an atomic mapping, a [`Self::commit`]. With [`crate::Engine::Sigbus`] and
-    /// [`crate::Engine::ReaderThread`], pages that become dirty after the call are not part of it. Exceptions are
-    /// [`crate::FrameHint::Mixed`] and [`crate::FrameHint::SharedAddresses`], another sync of the mapping that is under way, and an
-    /// earlier one that failed. With other engines such pages may be part of it.
+    /// Starts a [`Self::sync`] in the background; for an atomic mapping, a [`Self::commit`].
+    ///
+    /// With [`crate::Engine::Sigbus`] and [`crate::Engine::ReaderThread`], pages that become dirty after the call are not part of
+    /// it. Exceptions are [`crate::FrameHint::Mixed`] and [`crate::FrameHint::SharedAddresses`], another sync of the mapping that
+    /// is under way, and an earlier one that failed. With other engines such pages may be part of it.
     ///
     /// # Errors
     ///

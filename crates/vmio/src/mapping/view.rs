@@ -11,9 +11,10 @@ use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
 
 impl Mapping {
-    /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would. A page is in memory once for all
-    /// addresses: a store at one shows at the others at once. The first touch of a resident page at another address is a minor
-    /// fault: a trap, but no I/O.
+    /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would.
+    ///
+    /// A page is in memory once for all addresses: a store at one shows at the others at once. The first touch of a resident page
+    /// at another address is a minor fault: a trap, but no I/O.
     ///
     /// The mapping needs [`crate::FrameHint::SharedAddresses`], and may have 15 views at a time. With [`crate::Engine::Kernel`] any
     /// mapping may have views, as many as the address space holds, unless it has a page verifier or
@@ -52,8 +53,10 @@ impl Mapping {
     }
 }
 
-/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with the file. Other
-/// operations, such as a sync, go through [`Self::mapping`] for all addresses of the file.
+/// A file at another range of addresses: see [`Mapping::view`].
+///
+/// It keeps the file open, and grows and shrinks with the file. Other operations, such as a sync, go through [`Self::mapping`] for
+/// all addresses of the file.
 ///
 /// Dropping the view unmaps its addresses. Stores made there stay dirty like all others. A forked child does not have the view.
 pub struct View {
@@ -103,8 +106,9 @@ impl View {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
     }
 
-    /// Pins a range as [`Mapping::pin`] does, so that system calls accept pointers into the range at this view. (Pins at another
-    /// address keep the pages in memory, but not mapped here.)
+    /// Pins a range as [`Mapping::pin`] does, so that system calls accept pointers into the range at this view.
+    ///
+    /// (Pins at another address keep the pages in memory, but not mapped here.)
     ///
     /// # Errors
     ///

@@ -34,9 +34,10 @@ const PAGES_IN_FLIGHT: usize = 256;
 /// [`LockMemory::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
-    /// Locks if swap is on, the process may lock (CAP_IPC_LOCK), and the kernel can evict locked pages (Linux 5.18). Warns if swap
-    /// is on and one of the others is missing. Without swap the pages stay in memory anyway, and locks would only slow evictions
-    /// down.
+    /// Locks if swap is on, the process may lock (CAP_IPC_LOCK), and the kernel can evict locked pages (Linux 5.18).
+    ///
+    /// Warns if swap is on and one of the others is missing. Without swap the pages stay in memory anyway, and locks would only
+    /// slow evictions down.
     #[default]
     Auto,
     /// Never locks.
@@ -100,8 +101,9 @@ impl CacheBuilder {
         }
     }
 
-    /// Sets the memory that the cache may use, in bytes: resident pages and merge buffers. The merge buffers of many
-    /// [`Self::workers`] take an eighth of the capacity, or two buffers of 2 MiB if that is more.
+    /// Sets the memory that the cache may use, in bytes: resident pages and merge buffers.
+    ///
+    /// The merge buffers of many [`Self::workers`] take an eighth of the capacity, or two buffers of 2 MiB if that is more.
     ///
     /// # Default
     ///
@@ -157,8 +159,9 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the share of dirty pages from which write-back begins, even without evictions (FastMap §3.3). [`Engine::Kernel`] always
-    /// begins at one half.
+    /// Sets the share of dirty pages from which write-back begins, even without evictions (FastMap §3.3).
+    ///
+    /// [`Engine::Kernel`] always begins at one half.
     ///
     /// # Default
     ///
@@ -168,8 +171,10 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the number of background threads that evict and write. One works at a time unless the device is slow or the reserve of
-    /// free pages runs low. No effect with [`Engine::Managed`] and [`Engine::Kernel`].
+    /// Sets the number of background threads that evict and write.
+    ///
+    /// One works at a time unless the device is slow or the reserve of free pages runs low. No effect with [`Engine::Managed`] and
+    /// [`Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -180,7 +185,9 @@ impl CacheBuilder {
     }
 
     /// Sets the number of pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth
-    /// of the cache at most. Half is for reads that begin in the requesting thread, half for the rest. Further requests wait.
+    /// of the cache at most.
+    ///
+    /// Half is for reads that begin in the requesting thread, half for the rest. Further requests wait.
     ///
     /// From the first fetch on, each of these pages takes a buffer of 4 KiB, and each core two threads with some 0.5 MiB of lists
     /// and buffers, all outside the capacity. A cache that grows later gets no more of them.
@@ -213,8 +220,9 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets the kind of frames for mappings with [`FrameHint::Auto`] ([`crate::MappingOptions::frames`]). No effect with
-    /// [`Engine::Managed`] and [`Engine::Kernel`].
+    /// Sets the kind of frames for mappings with [`FrameHint::Auto`] ([`crate::MappingOptions::frames`]).
+    ///
+    /// No effect with [`Engine::Managed`] and [`Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -224,8 +232,9 @@ impl CacheBuilder {
         self
     }
 
-    /// Measures the time of each part of every miss for [`crate::Stats::miss_time`], at some 50 ns a part. No effect with
-    /// [`Engine::Managed`] and [`Engine::Kernel`].
+    /// Measures the time of each part of every miss for [`crate::Stats::miss_time`], at some 50 ns a part.
+    ///
+    /// No effect with [`Engine::Managed`] and [`Engine::Kernel`].
     ///
     /// # Default
     ///
@@ -236,7 +245,9 @@ impl CacheBuilder {
     }
 
     /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace`, `vmio record` and
-    /// [`crate::telemetry::Misses`]. The cache then reads nothing ahead, and every miss brings in 4 KiB, with any unit and frames.
+    /// [`crate::telemetry::Misses`].
+    ///
+    /// The cache then reads nothing ahead, and every miss brings in 4 KiB, with any unit and frames.
     ///
     /// With the smallest capacity nearly every touch of another page is a miss: in this way a program records its own accesses. The
     /// published misses take 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
@@ -265,6 +276,7 @@ impl CacheBuilder {
     }
 
     /// Does without a feature of the kernel, as on an older kernel that lacks it, to measure the cost or to avoid a broken feature.
+    ///
     /// Call it once for each feature.
     ///
     /// # Default
@@ -275,8 +287,9 @@ impl CacheBuilder {
         self
     }
 
-    /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler, which passes on to the earlier
-    /// handler every signal that is not vmio's.
+    /// Builds the cache and starts its threads.
+    ///
+    /// [`Engine::Sigbus`] installs a SIGBUS handler, which passes on to the earlier handler every signal that is not vmio's.
     ///
     /// # Errors
     ///

@@ -70,9 +70,10 @@ impl Cache {
         }
     }
 
-    /// Makes a cache for a forked child of the process that built this one. Parent and children share one budget. Any of them may
-    /// use the part that the others leave; if all want more, each gets an equal share. When one of them ends, the others evict the
-    /// pages that it leaves in memory, as far as they map the same files.
+    /// Makes a cache for a forked child of the process that built this one.
+    ///
+    /// Parent and children share one budget. Any of them may use the part that the others leave; if all want more, each gets an
+    /// equal share. When one of them ends, the others evict the pages that it leaves in memory, as far as they map the same files.
     ///
     /// # Examples
     ///

@@ -6,8 +6,9 @@ use crate::open::{Cache, FaultBackend};
 use crate::sys::PAGE_BYTES;
 
 impl Cache {
-    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. No thread stops for
-    /// it, and the cache never exceeds the larger of the two capacities.
+    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them.
+    ///
+    /// No thread stops for it, and the cache never exceeds the larger of the two capacities.
     ///
     /// A larger capacity is available at once. For a smaller one the call writes and evicts pages, and returns when the cache fits
     /// the new capacity (with [`crate::Engine::Managed`] as closely as that engine keeps it). Meanwhile threads that miss wait
