@@ -250,7 +250,7 @@ impl CacheBuilder {
     /// The cache then reads nothing ahead, and every miss brings in 4 KiB, with any unit and frames.
     ///
     /// With the smallest capacity nearly every touch of another page is a miss: in this way a program records its own accesses. The
-    /// published misses take 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
+    /// published misses take 8 MiB outside the capacity. [`Engine::Managed`] and [`Engine::Kernel`] publish none.
     ///
     /// # Default
     ///
