@@ -83,8 +83,8 @@ impl<'segment> RecoveredRecords<'segment> {
         self.left_from
     }
 
-    /// Whether a large value came after a record that was left out. Its extents must be taken before any other space is, and for that it
-    /// must be known which values are the newest: all records have to be recovered at once.
+    /// Whether a large value came after a record that was left out. Its extents must be taken before any other space. Only all records
+    /// together tell which values are the newest, so one pass has to recover them all.
     pub(super) fn must_take_all(&self) -> bool {
         self.has_large && self.left_from.is_some()
     }

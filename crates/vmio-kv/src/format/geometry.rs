@@ -39,11 +39,11 @@ pub(crate) const VOLUME_UNITS_MIN: u64 = 16;
 /// Byte offsets have 48 bits.
 pub(crate) const VOLUME_BYTES_MAX: u64 = 1 << 48;
 
-/// Epochs, generations and sequence numbers are less than this. No volume lives that long: a greater number is damage, and must not be
-/// counted on from.
+/// Epochs, generations and sequence numbers are less than this. No volume lives that long: a greater number is damage, and no count may go
+/// on from it.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Checks a number that is counted on from.
+/// Checks a number from which a count goes on.
 pub(crate) fn number(what: &'static str, found: u64) -> Result<u64, Damage> {
     if found < NUMBER_MAX { Ok(found) } else { Err(Damage::Value { what, found }) }
 }

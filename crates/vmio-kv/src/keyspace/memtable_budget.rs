@@ -1,7 +1,7 @@
 //! The memory of all memtables together; the cache has the rest, besides what logs keep in memory.
 //!
-//! Nothing is added beyond the budget: a writer is admitted first, and waits for flushes while there is no space. Before it comes to that,
-//! writers are slowed.
+//! A writer adds to a memtable only once it is admitted, and waits for flushes while the budget has no space. The budget slows writers
+//! before they have to wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ pub(crate) struct MemtableBudget {
     closed_bytes: AtomicU64,
     /// Bytes of memtables that are to be flushed.
     immutable_bytes: AtomicU64,
-    /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
-    /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
+    /// The bytes of admitted writers, of mutable memtables, and of those to be flushed. They are one number, so that no two writers get the
+    /// same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
     /// Other memory that the cache does not have.
     other_bytes: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct MemtableBudget {
     scans_bytes: AtomicU64,
     /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
-    /// By how much writers are yet to be delayed.
+    /// The delay that writers still owe.
     owed_ns: AtomicU64,
     step_bytes: u64,
     is_over: Mutex<bool>,
@@ -85,7 +85,7 @@ impl ScanSpace {
         ScanSpace { budget: Arc::clone(budget), bytes: 0 }
     }
 
-    /// Takes as much as is lacking to that many bytes. Returns whether there are that many.
+    /// Takes more, up to that many bytes in all. Returns whether it has that many.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
             if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
@@ -145,18 +145,18 @@ impl MemtableBudget {
         }
     }
 
-    /// Takes bytes for ever, for something else.
+    /// Takes bytes for good, for another use than memtables.
     pub(crate) fn add_other(&self, bytes: u64) {
         self.other_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
     }
 
-    /// How much the gaps of all keyspaces and views may take.
+    /// The most bytes of the gaps of all keyspaces and views.
     pub(super) fn gaps_bytes_max(&self) -> u64 {
         self.most_bytes / GAPS_SHARE
     }
 
-    /// How much they take.
+    /// The bytes of these gaps.
     #[cfg(test)]
     pub(super) fn gaps_bytes(&self) -> u64 {
         self.gaps_bytes.load(Ordering::Relaxed)
@@ -273,7 +273,7 @@ impl MemtableBudget {
         {
             return Ok(admitted);
         }
-        // In this order: what is freed after our look wakes us.
+        // In this order: space that comes free after our look wakes us.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let front = self.front.lock();
         self.wanted_bytes.store(bytes, Ordering::Relaxed);
@@ -345,7 +345,7 @@ impl MemtableBudget {
         self.changed.notify_all();
     }
 
-    /// Waits until what is taken is not `known` any more, and returns it in steps, rounded up. `None` once [`Self::end`] was called.
+    /// Waits until the taken bytes are no longer `known`, and returns them in steps, rounded up. `None` once [`Self::end`] was called.
     pub(crate) fn wait(&self, known: Option<u64>) -> Option<u64> {
         let mut is_over = self.is_over.lock();
         loop {

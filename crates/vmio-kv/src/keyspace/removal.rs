@@ -39,8 +39,8 @@ pub(crate) struct Removed {
 }
 
 impl Keyspace {
-    /// Stops writers, flushes and compactions. It returns once those have ended that had begun: what they publish would come back. The
-    /// caller does not remove twice at a time.
+    /// Stops writers, flushes and compactions. It returns once running ones have ended: what they publish would come back. The caller does
+    /// not remove twice at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
         if self.is_dropped() {
@@ -83,7 +83,7 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Makes all writes fail: it is not known whether the removal was committed.
+    /// Makes all writes fail, since the removal may or may not be committed.
     pub(crate) fn fail(self, why: &str) {
         self.keyspace.fail(why);
     }

@@ -103,8 +103,8 @@ impl Log {
         }
     }
 
-    /// Waits until all records below a number are durable. One thread flushes for all that were appended before its write; threads that
-    /// come meanwhile share the next flush.
+    /// Waits until all records below a number are durable. One thread flushes for all records appended before its write; threads that come
+    /// meanwhile share the next flush.
     pub(crate) fn sync(&self, end: u64) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -176,8 +176,8 @@ impl Log {
         written.map(drop)
     }
 
-    /// Writes what was appended before and is not on the device; whole blocks only, unless `all` is set. Returns the number behind the last
-    /// record that was appended. The caller holds `writing`.
+    /// Writes appended bytes that are not on the device; whole blocks only, unless `all` is set. Returns the number behind the last
+    /// appended record. The caller holds `writing`.
     fn write_locked(&self, all: bool) -> Result<u64> {
         let (last, aim, end) = {
             let state = self.state();

@@ -44,7 +44,7 @@ pub(crate) struct Changes {
     pub(crate) taken: BlockRuns,
     /// Extents that the keyspaces refer to now.
     pub(crate) extents: Vec<Extent>,
-    /// From where the log has to be read back, if that has changed: the place and number of a record.
+    /// The place and number of the record from which an opening reads the log back, if that has changed.
     pub(crate) replay: Option<(u64, u64)>,
     /// The newest generation of the log, and the number of the first record that is not durable.
     pub(crate) log: Option<(u64, u64)>,
@@ -166,8 +166,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
-            // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
+            // In this order: a free block may be taken, and stored to, at once. A chunk of the log is forgotten later, when its unit gets
+            // another use. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
@@ -273,7 +273,7 @@ impl Segment {
         // They are not read through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
         outdated.into_iter().for_each(|freed| allocator.free(freed));
-        // Not earlier: what is in a unit that no superblock has would be lost.
+        // Not earlier: the contents of a unit that no superblock has would be lost.
         allocator.use_units(new_units);
         allocator.set_write_fence(write_fence);
         Ok(())

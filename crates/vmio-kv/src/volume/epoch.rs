@@ -2,7 +2,7 @@
 //!
 //! A version of a keyspace refers to nodes and records. The commit that makes the next version outdates some of them, which readers of
 //! earlier versions may still look at. Each version holds a reclamation epoch, and each epoch holds the next one. So an epoch ends only
-//! after all before it, and what was outdated at its end is freed then.
+//! after all before it, and the blocks outdated at its end come free then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

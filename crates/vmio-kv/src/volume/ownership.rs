@@ -20,8 +20,8 @@ use crate::volume::segment::Segment;
 pub(crate) struct Ownership {
     /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
-    /// Whether each flush of the log is followed by a look at the records. All segments of a store share it: if one was taken over, the
-    /// others were, or will be soon.
+    /// Whether each flush of the log ends with a look at the records. All segments of a store share it: if one was taken over, the others
+    /// were, or will be soon.
     looks_after_flushes: Arc<AtomicBool>,
     /// The epoch of another owner that has taken the segment over.
     fenced_by: OnceLock<u64>,

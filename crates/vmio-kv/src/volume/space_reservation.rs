@@ -34,7 +34,7 @@ pub(crate) enum SpacePriority {
 #[derive(Default)]
 pub(crate) struct FreeReserve {
     compaction_units: AtomicU64,
-    /// Held while they are computed, so that the last result is kept.
+    /// Held during the computation of the units, so that the last result stays.
     reckoning: Mutex<()>,
 }
 

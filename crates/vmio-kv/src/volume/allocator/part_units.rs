@@ -1,4 +1,4 @@
-//! Units that are taken in part, by their free space: the one with the most space, or with enough, is found without a walk.
+//! Units that are taken in part, by their free space. It finds the one with the most space, or with enough, without a walk.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeFrom;

@@ -30,7 +30,7 @@ impl Allocator {
         std::mem::take(&mut self.hit_write_fence)
     }
 
-    /// Where the next commit moves the fence to: further than now if few units are left within it, or if `more` are needed.
+    /// The end of the fence in the next commit: further than now if few units are left within it, or if the caller needs `more`.
     pub(crate) fn next_write_fence(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
         // All hollow units are within the fence.
