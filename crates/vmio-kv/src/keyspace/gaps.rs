@@ -196,7 +196,7 @@ impl Ranges {
         Some(gap)
     }
 
-    /// Adds a gap, and forgets unused ones for it. If all gaps are in use, it adds nothing.
+    /// Adds a gap, and forgets unused ones for it. If it can forget none, it does not add the gap.
     fn insert(&mut self, start: Vec<u8>, gap: Gap, budget: &MemtableBudget) {
         let bytes = gap.bytes(&start);
         while self.by_start.len() >= GAPS_MAX || !budget.take_for_gaps(bytes) {

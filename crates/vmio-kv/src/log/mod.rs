@@ -116,7 +116,7 @@ pub(super) struct State {
 }
 
 impl Log {
-    /// Continues behind the recovered records, in another chunk. This owner must have the segment durably by then.
+    /// Continues behind the recovered records, in another chunk. The commit that makes this process the owner must be durable by then.
     pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
         let mut failed = None;
         let mut next_sequence = end.next_sequence;

@@ -80,13 +80,13 @@ struct Merge<'merge> {
     source: Box<dyn Source + 'merge>,
     writer: NodeWriter<'merge>,
     is_lowest: bool,
-    /// The end of the new tree before the next leaf.
+    /// The left neighbour of the next leaf.
     before: Before,
     leaf: LeafBuilder,
     done: Done<'merge>,
 }
 
-/// The end of the new tree before the next leaf, from which the leaf's pivot is made.
+/// The left neighbour of the next leaf, from which the leaf's pivot is made.
 enum Before {
     /// The leaf is the first.
     Nothing,

@@ -166,8 +166,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-            // In this order: a free block may be taken, and stored to, at once. A chunk of the log is forgotten later, when its unit gets
-            // another use. Extents are never stored to through the mapping, and must not count as fresh.
+            // In this order: a free block may be taken, and stored to, at once. The contents of a log chunk are forgotten later, at the
+            // next use of its unit. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;

@@ -60,7 +60,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Lays out a volume with one segment. The headers are written last: a volume that a crash cuts short before counts as nothing.
+    /// Lays out a volume with one segment. The headers are written last: a volume whose creation a crash has cut short counts as nothing.
     pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
         if !overwrites {

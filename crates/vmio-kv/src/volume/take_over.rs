@@ -106,7 +106,7 @@ impl Volume {
         let name = random_uuid().map_err(failed)?;
         let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
         loop {
-            // The former owner may have lengthened the layout before our claims, after we read it.
+            // The former owner may have added to the layout after we read it, before our claims.
             self.layout = Self::read_again(&self.device)?;
             let mut all_stand = true;
             let segments = self.layout.segments.clone();
