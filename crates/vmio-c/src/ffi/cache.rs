@@ -165,9 +165,10 @@ pub extern "C" fn vmio_cache_free(cache: Option<Box<vmio_cache>>) {
     contain((), || drop(cache));
 }
 
-/// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
-/// a smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
-/// if pins hold more than three quarters of the new capacity, or pages cannot be written: the capacity is then what it was.
+/// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity counts at once; for a
+/// smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB;
+/// VMIO_ERROR_CACHE_FULL if pins hold more than three quarters of the new capacity, or pages cannot be written: the
+/// capacity is then what it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_cache_resize(cache: Option<&vmio_cache>, capacity_bytes: u64) -> vmio_status {
     report(|| Ok(given(cache, "cache")?.0.resize(capacity_bytes)?))
