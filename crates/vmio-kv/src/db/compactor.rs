@@ -268,7 +268,7 @@ impl OpenSegment {
         self.commit_compacted(all, |_| Some(self.log.end()))
     }
 
-    /// Commits finished compactions together. The keyspaces' new state says from where the log is read back.
+    /// Commits finished compactions together. The keyspaces' new state tells the place from which an opening reads the log back.
     fn commit_compacted(
         &self,
         mut all: Vec<Compacted<'_>>,
@@ -298,8 +298,8 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Sets the free reserve to what the largest concurrent compactions may take: their nodes, the rests of the runs that they write in,
-    /// and for each a begun unit of leaves and one of inner nodes.
+    /// Sets the free reserve to the units that the largest concurrent compactions may take: their nodes, the rests of the runs that they
+    /// write in, and for each a begun unit of leaves and one of inner nodes.
     pub(super) fn update_free_reserve(&self) {
         self.segment.free_reserve.set_compaction_units(|| {
             let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();

@@ -1,4 +1,4 @@
-//! Opening a store: first what was committed, then the records of the log that came after.
+//! Opening a store: first the committed state, then the records of the log that came after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

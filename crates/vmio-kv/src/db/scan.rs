@@ -136,7 +136,7 @@ impl Progress {
     /// A scan of a keyspace's present contents.
     pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
         let view = Arc::new(View::begin(&open.keyspace));
-        // After the view: what it shows was there then.
+        // After the view: a keyspace that is not dropped now was there when the view began.
         Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 

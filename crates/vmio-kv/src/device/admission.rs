@@ -1,8 +1,8 @@
 //! Decides which pages of the log are worth a place in the cache.
 //!
-//! Most of what look-ups read of a log much larger than the cache is wanted once, or not again for long. To map such a page and to evict it
-//! costs more than to copy it. So the first read of a page bypasses the cache. A second read brings the page in, if it comes within as many
-//! misses as a quarter of the cache has pages.
+//! In a log much larger than the cache, look-ups want most pages once, or not again for long. To map such a page and to evict it costs more
+//! than to copy it. So the first read of a page bypasses the cache. A second read brings the page in, if it comes within as many misses as
+//! a quarter of the cache has pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

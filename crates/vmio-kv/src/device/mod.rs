@@ -228,7 +228,7 @@ impl Device {
         Ok(newest.map(|(_, copy, block)| Newest { copy, block, other_is_newer }))
     }
 
-    /// Writes past the mapping, where nothing is read through it before the unit gets another purpose.
+    /// Writes past the mapping. A page that came in before keeps the old bytes: see [`Self::drop_pages`].
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_not_forked()?;
         self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
@@ -452,7 +452,7 @@ mod tests {
     use super::failing_backing::FailingBacking;
     use super::*;
 
-    /// The next flush may have written what was lost, and the system does not report it again.
+    /// The next flush may succeed all the same: the system does not report a lost write again.
     #[test]
     fn once_a_flush_has_failed_all_later_ones_fail() {
         for by_mapping in [false, true] {

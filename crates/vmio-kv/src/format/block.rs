@@ -68,7 +68,7 @@ pub(crate) fn random_uuid() -> std::io::Result<Uuid> {
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
-/// A block's own statement of its identity, and what its reader expects.
+/// The identity of a block, as its header states it and as its reader expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,

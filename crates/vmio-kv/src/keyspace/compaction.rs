@@ -139,7 +139,7 @@ impl Compacted<'_> {
         KeyspaceEntry { number: keyspace.number, name: keyspace.name.clone(), log_sequence, log_offset, levels }
     }
 
-    /// Notes what the new tree holds, if that is known of its inputs.
+    /// Notes the counts of the new tree, if those of its inputs are known.
     fn note_records(&self, version: &Version) {
         let trees = &self.compaction.keyspace.tree_records;
         let (level, below) = (self.compaction.level, self.compaction.level + 1);

@@ -242,7 +242,7 @@ mod tests {
     enum Step {
         Put(u8),
         Delete(u8),
-        /// A view of what there was some steps ago learns what is empty from a key on.
+        /// A view of some steps ago learns the gap from a key on.
         Learn(u8, usize),
     }
 

@@ -1,4 +1,4 @@
-//! The memory of all memtables together; the cache has the rest, besides what logs keep in memory.
+//! The memory of all memtables together; the cache has the rest, besides the ends of logs.
 //!
 //! A writer adds to a memtable only once it is admitted, and waits for flushes while the budget has no space. The budget slows writers
 //! before they have to wait.
@@ -235,7 +235,7 @@ impl MemtableBudget {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether mutable memtables should be flushed: they have their half of the budget, or what a waiting writer needs.
+    /// Whether mutable memtables should be flushed: they have their half of the budget, or memory that a waiting writer needs.
     pub(crate) fn is_crowded(&self) -> bool {
         let written_to = self.written_to();
         let wanted = self.wanted_bytes.load(Ordering::Relaxed);
@@ -265,8 +265,8 @@ impl MemtableBudget {
         Admitted { budget: self, bytes }
     }
 
-    /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
-    /// that a flush needs. `press` requests flushes, and returns the prospects.
+    /// Admits a writer once there is space. If there never will be, it admits the writer once no other one is admitted. The caller holds
+    /// nothing that a flush needs. `press` requests flushes, and returns the prospects.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)

@@ -39,8 +39,8 @@ pub(crate) struct Removed {
 }
 
 impl Keyspace {
-    /// Stops writers, flushes and compactions. It returns once running ones have ended: what they publish would come back. The caller does
-    /// not remove twice at a time.
+    /// Stops writers, flushes and compactions. It returns once running ones have ended: their results would come back. The caller does not
+    /// remove twice at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
         if self.is_dropped() {
@@ -109,7 +109,7 @@ impl Removal<'_> {
         version.memtable.make_immutable();
         version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
-            // Without the old gaps: views of what there was see the same numbers.
+            // Without the old gaps: views of the removed contents see the same numbers.
             memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],

@@ -1,4 +1,4 @@
-//! A version of a keyspace: what readers see at one moment.
+//! A version of a keyspace: the contents that readers see at one moment.
 
 use std::sync::Arc;
 

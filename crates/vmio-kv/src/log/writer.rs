@@ -18,7 +18,7 @@ use crate::options::Durability;
 /// How long the writer waits if nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The thread that writes what was appended.
+/// The thread that writes the appended bytes.
 pub(crate) struct LogWriter {
     log: Arc<Log>,
     thread: Option<JoinHandle<()>>,
@@ -319,7 +319,7 @@ mod tests {
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            // As much as may be in memory alone, and what the first write has taken.
+            // As much as may be in memory alone, and the bytes of the first write.
             let held = 5 * (1 << 20) / VALUE_BYTES;
             wait_until(|| done.load(Ordering::SeqCst) >= held);
             std::thread::sleep(Duration::from_millis(50));

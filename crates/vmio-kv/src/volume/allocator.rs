@@ -221,7 +221,7 @@ impl Allocator {
         parts
     }
 
-    /// Changes what is taken of a unit, or its purpose.
+    /// Changes the taken blocks of a unit, or its purpose.
     fn change<Answer>(&mut self, unit: u64, change: impl FnOnce(&mut GroupMap, usize) -> Answer) -> Option<Answer> {
         let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];

@@ -17,7 +17,7 @@ use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 use crate::volume::space_reservation::OWN_UNITS;
 
-/// The state of the last commit, and what the next one needs.
+/// The state of the last commit, from which the next one goes on.
 pub(crate) struct Committed {
     /// The places of the superblock's two copies.
     pub(super) copies: [u64; 2],
@@ -213,8 +213,8 @@ impl Segment {
         }
         taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-        // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
-        // may have been given up.
+        // The place never moves back: records before it are in no memtable, even if an empty one begins earlier, and their chunks may have
+        // been given up.
         if let Some((from, sequence)) = changes.replay
             && sequence > superblock.log_replay_sequence
         {

@@ -1,4 +1,4 @@
-//! Reclamation epochs: when blocks that a commit has outdated may be used again.
+//! Reclamation epochs tell when blocks that a commit has outdated may be used again.
 //!
 //! A version of a keyspace refers to nodes and records. The commit that makes the next version outdates some of them, which readers of
 //! earlier versions may still look at. Each version holds a reclamation epoch, and each epoch holds the next one. So an epoch ends only

@@ -53,7 +53,7 @@ pub(crate) struct Volume {
     layout: Layout,
     /// From this unit on no segment has any, and no other owner writes there.
     unused_from: u64,
-    /// Our standing in each segment that there was when the volume was opened.
+    /// Our standing in each segment that existed when the volume was opened.
     standing: Vec<Standing>,
     /// Why growth has stopped: the layout on the device is not known.
     failed: Option<String>,

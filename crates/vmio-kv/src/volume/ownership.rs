@@ -108,7 +108,7 @@ impl Segment {
         if looks { self.check_claims() } else { self.fenced() }
     }
 
-    /// Fails for ever once another owner has claimed the segment. That owner reads what was on the device before this returned.
+    /// Fails for ever once another owner has claimed the segment. That owner reads all that was on the device before this returned.
     pub(crate) fn check_claims(&self) -> Result<()> {
         let own = self.ownership.epoch.load(Ordering::Acquire);
         if self.ownership.fenced_by.get().is_none() && own > 0 {

@@ -258,7 +258,7 @@ impl Segment {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
     }
 
-    /// The error of a superblock that is not what it should be.
+    /// The error of a damaged superblock.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
@@ -379,7 +379,7 @@ impl Segment {
             if hit_write_fence {
                 self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                // If no other unit gets space, what is left in units taken in part will do.
+                // If no other unit gets space, the rest of partly taken units will do.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }

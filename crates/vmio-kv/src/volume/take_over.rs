@@ -113,7 +113,7 @@ impl Volume {
             let owners: Vec<Owners> =
                 segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
             self.may_write()()?;
-            // No owner is fenced in vain.
+            // Before any claim, so that no owner is fenced in vain.
             may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
             self.check_space(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {

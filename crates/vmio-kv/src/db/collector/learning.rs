@@ -1,4 +1,4 @@
-//! Finds out where the garbage is: merges resolve what is in doubt, flushes free chunks that recovery would still read.
+//! Finds out where the garbage is: merges tell which records are garbage, and flushes release chunks that recovery would still read.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) enum Learning {
     Memory,
     /// Merge all levels.
     Levels,
-    /// Whatever reveals the most, in the background.
+    /// The step that reveals the most, in the background.
     Most,
 }
 

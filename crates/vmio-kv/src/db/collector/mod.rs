@@ -210,7 +210,7 @@ impl OpenSegment {
             self.give_up_emptied(&mut state, 1)?;
         }
         drop(state);
-        // A compaction that has ended may still hold what it has replaced.
+        // A compaction that has ended may still hold the blocks that it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
         self.discard_free(1);
@@ -248,7 +248,7 @@ impl OpenSegment {
             self.learn_all(learning)?;
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
-                // Readers may hold the freed chunks: then more moves would take what is reserved for deletions.
+                // Readers may hold the freed chunks: then more moves would take the space that is reserved for deletions.
                 if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
                     break;
                 }

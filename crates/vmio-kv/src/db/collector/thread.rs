@@ -133,7 +133,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Collects what is due, some chunks at a time. Compactions and writers go on meanwhile, writers at the pace that this sets.
+    /// Does the due collections, some chunks at a time. Compactions and writers go on meanwhile, writers at the pace that this sets.
     fn collect_due(&self, is_idle: bool) -> Result<Step> {
         let mut has_emptied = false;
         for _ in 0..CHUNKS_A_ROUND {

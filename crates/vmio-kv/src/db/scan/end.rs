@@ -15,14 +15,14 @@ use crate::log::Log;
 
 /// How many records are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
-/// More records than that are read in the order of their places: one for each four that the scan has gone by. So a scan that stops has read
+/// More records than that are read in the order of their places: one for each four that the scan has passed. So a scan that stops has read
 /// little in vain.
 const GONE_BY_SHARE: u64 = 4;
 /// Where fewer than one record in this many is read past the cache, reading by place is not worth it.
 const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
-/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and what the allocator adds to
+/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and the allocator's overhead for
 /// both.
 const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
 

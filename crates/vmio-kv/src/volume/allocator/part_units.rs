@@ -51,7 +51,7 @@ impl PartUnits {
         }
     }
 
-    /// Removes what was inserted with the same arguments.
+    /// Removes a unit that was inserted with the same arguments.
     pub(super) fn remove(&mut self, unit: u64, of: AllocationUnit, bits: &UnitBits) {
         self.taken -= u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {

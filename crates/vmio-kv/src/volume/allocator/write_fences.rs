@@ -1,8 +1,8 @@
 //! Write fences: the range of units that an owner may write to. A new owner keeps to others, so that late writes of the former owner
 //! overwrite nothing.
 //!
-//! The superblock has the fence's end, some units ahead of what is needed. Units beyond it were never written to. A new owner's fence
-//! begins where all former ones end; it takes no unit before that, free or not.
+//! The superblock has the fence's end, some units ahead of the need. Units beyond it were never written to. A new owner's fence begins
+//! where all former ones end; it takes no unit before that, free or not.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::unit_table::{AllocationUnit, Purpose};
