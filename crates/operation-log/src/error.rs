@@ -1,4 +1,4 @@
-//! Errors, with the offending value and what to do about it.
+//! Errors, with the offending value and a remedy.
 
 use std::io;
 use std::path::PathBuf;

@@ -164,7 +164,7 @@ impl Folder {
 
     /// Removes the folder, if nobody has a log there.
     pub(crate) fn remove_if_empty(&self) {
-        // Whatever keeps it there, it does no harm.
+        // A folder that stays does no harm.
         let _ = fs::remove_dir(&self.path);
     }
 

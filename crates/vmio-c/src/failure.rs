@@ -49,7 +49,7 @@ impl From<vmio::Error> for Failure {
     }
 }
 
-/// Runs the body of a function that C calls: no panic leaves it, and what fails is kept for [`last`].
+/// Runs the body of a function that C calls: no panic leaves it, and a failure is kept for [`last`].
 pub(crate) fn report(body: impl FnOnce() -> Result<(), Failure>) -> vmio_status {
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|panic| Err(Failure::of_panic(&*panic))) {

@@ -115,7 +115,7 @@ impl vmio_status {
         }
     }
 
-    /// A number in words, whoever made it up.
+    /// A number in words, be it a status or not.
     pub(crate) fn describe(number: i32) -> &'static CStr {
         match Self::ALL.into_iter().find(|status| *status as i32 == number) {
             None => c"not a status of vmio",

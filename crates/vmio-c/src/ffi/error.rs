@@ -1,4 +1,4 @@
-//! Versions, and what went wrong.
+//! Versions, and the last failure of a thread.
 
 use std::ffi::{CStr, c_char};
 
