@@ -415,9 +415,9 @@ struct vmio_cache_options {
      */
     uint32_t reserved;
     /*
-     If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
-     memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
-     vmio_cache_stats has the present one.
+     If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`. The cache
+     shrinks where memory runs short in the process's memory cgroups or in the system, and grows where nobody waits
+     for memory. vmio_cache_stats has the present capacity.
      */
     uint64_t capacity_min_bytes;
 };
@@ -552,8 +552,8 @@ struct vmio_journal_options {
      */
     double checkpoint_at;
     /*
-     The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have space for
-     all pages that become dirty between two of them.
+     The share of the journal, up to 0.9, that is kept free for commits; 0.25 by default. It should have space for
+     all pages that become dirty between two commits.
      */
     double commit_reserve;
 };
@@ -609,9 +609,9 @@ struct vmio_open_options {
      */
     const struct vmio_journal *journal;
     /*
-     Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
-     pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-     VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
+     Memory of the cache that the mapping keeps once it has it. No pages of it go for other mappings, as long as
+     those have pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of
+     the cache. Not with VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
      */
     uint64_t floor_bytes;
     /*
@@ -652,9 +652,9 @@ void vmio_cache_free(struct vmio_cache *cache);
 
 /*
  Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity counts at once; for a
- smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB;
- VMIO_ERROR_CACHE_FULL if pins hold more than three quarters of the new capacity, or pages cannot be written: the
- capacity is then what it was.
+ smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB.
+ VMIO_ERROR_CACHE_FULL if pins hold more than three quarters of the new capacity, or pages cannot be written; the
+ capacity then stays as it was.
  */
 vmio_status vmio_cache_resize(const struct vmio_cache *cache,
                               uint64_t capacity_bytes);
@@ -685,9 +685,10 @@ const char *vmio_version(void);
 const char *vmio_strerror(int32_t status);
 
 /*
- Copies the message of the last failed call of this thread, with the path or value that was wrong, as a string of at
- most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
- call it with NULL and 0 to learn how many bytes the message needs. A call that succeeds does not clear the message.
+ Copies the message of the last failed call of this thread, as a string of at most `bytes` bytes with its NUL. The
+ message names the path or value that was wrong. Returns the length of the whole message without the NUL, 0 if no
+ call has failed. Call it with NULL and 0 to learn how long the message is. A call that succeeds does not clear the
+ message.
  */
 size_t vmio_last_error(char *buffer,
                        size_t bytes);
@@ -728,7 +729,7 @@ vmio_status vmio_commit(const struct vmio_mapping *mapping);
 
 /*
  Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
- same cache gives another handle to the same addresses; its options are then those of the first.
+ same cache gives another handle to the same addresses. Its options are then those of the first.
  */
 vmio_status vmio_open(const struct vmio_cache *cache,
                       const char *path,
@@ -761,14 +762,14 @@ vmio_status vmio_set_len(const struct vmio_mapping *mapping,
                          uint64_t len);
 
 /*
- Returns the first error of a page that could not be read, whether or not poison has replaced it, since the last such
- call; VMIO_OK if there was none.
+ Returns the first error since the last such call of a page that could not be read, whether or not poison has
+ replaced it. VMIO_OK if there was none.
  */
 vmio_status vmio_take_read_error(const struct vmio_mapping *mapping);
 
 /*
- Makes a range resident and keeps it so until vmio_unpin: system calls may be given pointers into it, to write there as
- well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
+ Makes a range resident and keeps it so until vmio_unpin. System calls may get pointers into it, and may write there
+ as well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
  */
 vmio_status vmio_pin(const struct vmio_mapping *mapping,
                      uint64_t offset,
@@ -783,7 +784,8 @@ void vmio_unpin(struct vmio_pinned *pinned);
 
 /*
  Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
- read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+ read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches. Other advice applies to whole
+ pages.
  */
 vmio_status vmio_advise(const struct vmio_mapping *mapping,
                         uint64_t offset,
@@ -814,8 +816,8 @@ bool vmio_is_resident(const struct vmio_mapping *mapping,
                       uint64_t offset);
 
 /*
- Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
- `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
+ Finds out which of the pages of 4096 bytes that a range touches are in memory. It sets `pages[n]` to 1 or 0 for
+ each, as far as its `count` elements go, and `*resident` to the number of all resident ones. Either may be NULL.
  */
 vmio_status vmio_residency(const struct vmio_mapping *mapping,
                            uint64_t offset,

@@ -22,8 +22,8 @@ pub struct vmio_journal_options {
     pub size: usize,
     /// The share of the journal in use, up to 1, from which on committed pages are brought into the files; 0.5 by default.
     pub checkpoint_at: f64,
-    /// The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have space for
-    /// all pages that become dirty between two of them.
+    /// The share of the journal, up to 0.9, that is kept free for commits; 0.25 by default. It should have space for
+    /// all pages that become dirty between two commits.
     pub commit_reserve: f64,
 }
 

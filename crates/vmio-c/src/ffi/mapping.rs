@@ -72,9 +72,9 @@ pub struct vmio_open_options {
     /// Lets the file change by vmio_commit alone: the close of the last handle forgets stores that no commit has. Not
     /// with VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
     pub journal: *const vmio_journal,
-    /// Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
-    /// pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-    /// VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
+    /// Memory of the cache that the mapping keeps once it has it. No pages of it go for other mappings, as long as
+    /// those have pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of
+    /// the cache. Not with VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
     pub floor_bytes: u64,
     /// Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
     /// miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED and
@@ -83,7 +83,7 @@ pub struct vmio_open_options {
 }
 
 /// Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
-/// same cache gives another handle to the same addresses; its options are then those of the first.
+/// same cache gives another handle to the same addresses. Its options are then those of the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_open(
     cache: Option<&vmio_cache>,
@@ -136,8 +136,8 @@ pub extern "C" fn vmio_set_len(mapping: Option<&vmio_mapping>, len: u64) -> vmio
     report(|| Ok(given(mapping, "mapping")?.0.set_len(len)?))
 }
 
-/// Returns the first error of a page that could not be read, whether or not poison has replaced it, since the last such
-/// call; VMIO_OK if there was none.
+/// Returns the first error since the last such call of a page that could not be read, whether or not poison has
+/// replaced it. VMIO_OK if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_take_read_error(mapping: Option<&vmio_mapping>) -> vmio_status {
     report(|| match given(mapping, "mapping")?.0.take_read_error() {

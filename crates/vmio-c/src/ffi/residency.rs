@@ -54,7 +54,8 @@ pub struct vmio_range {
 }
 
 /// Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
-/// read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+/// read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches. Other advice applies to whole
+/// pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_advise(
     mapping: Option<&vmio_mapping>,
@@ -102,8 +103,8 @@ pub extern "C" fn vmio_is_resident(mapping: Option<&vmio_mapping>, offset: u64) 
     contain(false, || mapping.is_some_and(|mapping| mapping.0.is_resident(offset)))
 }
 
-/// Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
-/// `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
+/// Finds out which of the pages of 4096 bytes that a range touches are in memory. It sets `pages[n]` to 1 or 0 for
+/// each, as far as its `count` elements go, and `*resident` to the number of all resident ones. Either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_residency(
     mapping: Option<&vmio_mapping>,
