@@ -78,7 +78,7 @@ impl LoggedFile {
     }
 
     /// Makes the file durable, or keeps its operations if that fails. Linux reports bytes that it could not write to one flush only, and
-    /// the next flush succeeds without them: so no other flush may run before the file is kept.
+    /// the next flush succeeds without them. So no other flush may run before the file is kept.
     pub(crate) fn flush(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let _alone = self.lock_flushes()?;
         sync().map_err(|error| {

@@ -27,7 +27,7 @@ use crate::options::Options;
 pub use found::{Field, Found, Structure};
 pub use report::{Finding, Report};
 
-/// A report of a check or a dump while it runs.
+/// An event of a check or a dump while it runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {

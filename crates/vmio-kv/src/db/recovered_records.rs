@@ -137,7 +137,7 @@ impl<'segment> RecoveredRecords<'segment> {
         Ok(())
     }
 
-    /// Where the memtable of a keyspace has to begin, as a record's place and number: at its first record, or at the first that was left out.
+    /// The place and number of the record at which the memtable of a keyspace has to begin: its first one, or the first that was left out.
     pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
         let memtable = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memtable.as_ref());
         memtable.map(|memtable| (memtable.log_offset, memtable.first_sequence)).or(self.left_from)

@@ -111,7 +111,7 @@ impl Device {
 }
 
 impl Device {
-    /// Reads ascending ranges of the log past the cache, except those in memory; a small gap between two of them is read as well, so that
+    /// Reads ascending ranges of the log past the cache, except those in memory. It reads a small gap between two of them as well, so that
     /// one read serves both. Returns how many ranges were dealt with: as many as fit.
     pub(crate) fn bypass_read_nearby(&self, ranges: impl Iterator<Item = Range<u64>>) -> (BypassBatch, usize) {
         let mut runs: Vec<Range<u64>> = Vec::new();

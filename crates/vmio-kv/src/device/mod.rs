@@ -261,7 +261,7 @@ impl Device {
         if holds_nodes {
             self.forget(range.clone())?;
         } else {
-            // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh: from now on the writes
+            // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh. From now on the writes
             // past the mapping count.
             self.mapping.advise(range.clone(), Advice::Invalidate)?;
         }

@@ -16,7 +16,7 @@ const COMPLETE_SHIFT: u32 = KNOWN_SHIFT + 4;
 
 const _: () = assert!(COMPLETE_SHIFT == 62 && WINDOW_BYTES < 16);
 
-/// The kind of a record, for its key.
+/// The kind of the record that a pointer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PointerKind {

@@ -32,7 +32,7 @@ const ENTRY_BYTES: u64 = 16 + 24;
 /// A batch of entries ends after this many bytes of keys.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// How many keys in a row that a view does not show a batch passes before it ends.
+/// How many keys in a row a batch passes at most while its view shows none of them.
 pub(super) const LOOKED_MAX: usize = 64;
 
 /// The most keys that a check for deletions looks at, since writers wait meanwhile.

@@ -27,7 +27,7 @@ const SCANS_STEPS: u64 = 4;
 /// How much a scan takes at a time.
 const SCAN_SPACE_BYTES: u64 = 64 << 10;
 
-/// The memory of all memtables: a count with a limit, for which writers wait, and whose changes by a step or more the cache follows.
+/// The memory of all memtables: a count with a limit. Writers wait for space in it, and the cache follows its changes by a step or more.
 pub(crate) struct MemtableBudget {
     bytes: AtomicU64,
     /// Bytes of immutable memtables, to be flushed or flushed and still read.
@@ -319,8 +319,8 @@ impl MemtableBudget {
         }
     }
 
-    /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from
-    /// there on by the square of the excess.
+    /// How long a writer of some records has to sleep, so that flushes keep up. Below seven eighths of the budget it does not sleep. From
+    /// there on the delay grows by the square of the excess.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
         let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;

@@ -62,7 +62,7 @@ pub(crate) struct Keyspace {
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     pub(super) memtable_budget: Arc<MemtableBudget>,
-    /// The contents as readers see them.
+    /// The version that readers see.
     version: ArcSwap<Version>,
     /// Held by the writer whose turn it is. It has the state of flushes and compactions.
     writing: BatchingLock<Writing>,
@@ -352,8 +352,8 @@ impl WriteTurn<'_> {
         self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-    /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones
-    /// free their space, and an opening has fewer to look for.
+    /// Adds a large value that is about to be put. Returns whether their bytes make a flush due. It frees the space of replaced values, and
+    /// leaves an opening fewer to look for.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

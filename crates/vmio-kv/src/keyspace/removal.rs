@@ -39,8 +39,8 @@ pub(crate) struct Removed {
 }
 
 impl Keyspace {
-    /// Stops writers, flushes and compactions. It returns once running ones have ended: their results would come back. The caller does not
-    /// remove twice at a time.
+    /// Stops writers, flushes and compactions. It returns once running ones have ended, since their results would bring keys back. The
+    /// caller does not remove twice at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
         if self.is_dropped() {

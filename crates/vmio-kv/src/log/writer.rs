@@ -1,4 +1,4 @@
-//! Writing of the log to the device: in large pieces by a thread of its own, or at once by a thread that needs records durable.
+//! Writes the log to the device: in large pieces by a thread of its own, or at once by a thread that needs records durable.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

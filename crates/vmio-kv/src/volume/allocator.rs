@@ -1,7 +1,7 @@
 //! The allocator of a segment: which allocation units and blocks are taken.
 //!
-//! A block that was taken since the last commit, and is part of no commit yet, is *pending*: the bitmap on the device does not have it, so
-//! that it is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
+//! A *pending* block was taken since the last commit, and is part of no commit yet. The bitmap on the device does not have it, so that it
+//! is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
 mod part_units;
 mod runs;

@@ -140,8 +140,8 @@ impl Segment {
         done.map(|()| committed.epoch)
     }
 
-    /// Writes the nodes that a commit refers to, before the commit holds the committed state: a thread that needs the write fence moved does
-    /// not wait for nodes. The inner error is the device's; after it nothing is committed any more.
+    /// Writes the nodes that a commit refers to, before the commit locks the committed state. So a thread that needs the write fence moved
+    /// does not wait for nodes. The inner error is the device's; after it nothing is committed any more.
     fn sync_nodes(&self) -> Result<Result<()>> {
         let committed = self.committed()?;
         self.check_owner(&committed)?;

@@ -23,8 +23,8 @@ impl Retired {
     }
 }
 
-/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers: one
-/// keyspace's epoch for its nodes, all keyspaces' epochs for chunks of the log.
+/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers. That is
+/// one keyspace's epoch for its nodes, and all keyspaces' epochs for chunks of the log.
 pub(crate) struct Outdated {
     retired: Arc<Retired>,
     freed: Vec<Freed>,

@@ -1,7 +1,10 @@
 //! The layout of a volume, which has two copies, and its growth while it is in use. A crash leaves the volume as it was, or longer.
 //!
-//! Growth takes these steps, each durable before the next: make the file longer; write one copy of the table of segments and of the header,
-//! and then the other; commit the segment's new units. Nothing is written to them before that.
+//! Growth takes these steps, each durable before the next. Nothing is written to new units before the last one:
+//!
+//! - make the file longer;
+//! - write one copy of the table of segments and of the header, and then the other;
+//! - commit the segment's new units.
 //!
 //! With one segment, the segment gets all new units. With several, they stay unused until a segment needs them.
 

@@ -206,7 +206,8 @@ impl Volume {
     }
 }
 
-/// How many units a new owner needs before its first superblock moves the fence: another own unit for each group, and for one group more.
+/// How many units a new owner needs before its first superblock moves the fence: two for each group and for one group more, and those of a
+/// claim.
 fn units_needed(segment: &SegmentEntry) -> u64 {
     2 * (segment.groups.len() as u64 + 1) + CLAIM_UNITS
 }

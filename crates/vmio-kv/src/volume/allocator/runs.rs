@@ -7,7 +7,8 @@ use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLO
 use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, GroupMap};
 
-/// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
+/// A free run of this many blocks is taken for a part of a value, though a new unit would have a longer one. So in the end a unit wastes
+/// less than an eighth.
 const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// The blocks taken for a value.

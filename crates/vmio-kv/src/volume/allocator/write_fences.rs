@@ -13,7 +13,8 @@ use crate::volume::space_reservation::OWN_UNITS;
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
-    /// Whether the first free unit is within the fence, and for blocks that are not the segment's own one more: a commit finds space.
+    /// Whether the first free unit is within the fence. For blocks that are not the segment's own, one more has to be, so that a commit
+    /// finds space.
     pub(super) fn is_within_write_fence(&self, is_own: bool) -> bool {
         let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
