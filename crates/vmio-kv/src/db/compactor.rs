@@ -298,8 +298,8 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Sets the free reserve to the units that the largest concurrent compactions may take. These hold their nodes, the rests of the runs
-    /// that they write in, and for each a begun unit of leaves and one of inner nodes.
+    /// Sets the free reserve to the units that the largest concurrent compactions may take. These are the units of their nodes, the rests
+    /// of the runs that they write in, and for each a begun unit of leaves and one of inner nodes.
     pub(super) fn update_free_reserve(&self) {
         self.segment.free_reserve.set_compaction_units(|| {
             let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();

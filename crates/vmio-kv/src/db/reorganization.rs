@@ -46,8 +46,8 @@ impl ScannedRecords {
         ScannedRecords((0..SAMPLES).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Whether records lie apart, of which a scan has just read `blocks_read` blocks, and whether scans have read them often before. If
-    /// they cannot be moved now, the answer is true again only after as many scans.
+    /// Whether records lie apart, if a scan has read `blocks_read` blocks for them, and whether scans have read them often before. If they
+    /// cannot be moved now, the answer is true again only after as many scans.
     pub(super) fn are_apart_again(&self, records: impl Iterator<Item = Pointer> + Clone, blocks_read: usize) -> bool {
         let bytes: u64 = records.clone().map(|record| u64::from(record.record_bytes())).sum();
         if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {

@@ -7,7 +7,7 @@ use crossbeam_utils::atomic::AtomicCell;
 
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Words of a filter: 8.8 bits a key for a full leaf, of which 1.5 % of absent keys pass.
+/// Words of a filter: 8.8 bits a key for a full leaf. It lets 1.5 % of absent keys pass.
 const WORDS: usize = 23;
 /// Bits that a key sets.
 const PROBES: u64 = 6;

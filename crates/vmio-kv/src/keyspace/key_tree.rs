@@ -167,7 +167,7 @@ impl Keys {
         self.search(entries, key).map_or_else(|place| place, |place| place + 1)
     }
 
-    /// Inserts an entry at a place. The caller has made sure that there is space.
+    /// Inserts an entry at a place. The caller has checked that there is space.
     fn insert(&mut self, entries: &Entries, index: usize, entry: u32) {
         let (key, len) = (entries.key(entry), self.len());
         if len == 0 {

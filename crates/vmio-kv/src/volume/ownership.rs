@@ -1,7 +1,7 @@
 //! Ownership of a segment: how an owner finds out that another one has taken it over.
 //!
-//! A new owner writes a record before it reads anything else. An owner reads the records after each superblock of a commit, and after each
-//! flush of the log, before it acknowledges them. One of the two sees the other.
+//! A new owner writes a record before it reads anything else. An owner reads the records after the superblock of each commit, before it
+//! acknowledges the commit. With `Options::fenced` it reads them after each flush of the log as well. One of the two sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
