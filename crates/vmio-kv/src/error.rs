@@ -225,8 +225,8 @@ pub enum Error {
         /// Why the value is wrong.
         why: &'static str,
     },
-    /// Another process or node has taken the store over. It has all writes that this owner acknowledged before that. This owner accepts no
-    /// more writes.
+    /// Another process or node has taken the store over. It has all writes that this owner acknowledged as durable before that. This
+    /// owner accepts no more writes.
     #[error(
         "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and do not open it before the new owner has closed it or ended"
     )]
