@@ -57,7 +57,7 @@ pub enum vmio_status {
 use vmio_status::*;
 
 impl vmio_status {
-    /// All numbers.
+    /// All statuses.
     const ALL: [Self; 21] = [
         VMIO_OK,
         VMIO_ERROR_INVALID,
