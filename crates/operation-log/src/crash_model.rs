@@ -1,5 +1,5 @@
-//! Random operations, and a power cut after them that leaves any part of what was not acknowledged: every acknowledged
-//! write is there whole after recovery, and every other one whole or not at all.
+//! Random operations, and a power cut after them that leaves any part of the unacknowledged writes. After recovery every acknowledged write
+//! is there whole, and every other one whole or not at all.
 
 use std::fs::{self, File};
 use std::io::IoSlice;
@@ -37,7 +37,7 @@ enum Content {
     OfLog(usize, usize),
 }
 
-/// What arrived of a write that was not acknowledged.
+/// The parts that arrived of an unacknowledged write.
 #[derive(Clone, Debug)]
 struct Torn {
     unit_bytes: usize,
@@ -78,7 +78,7 @@ struct Subject {
     under: PathBuf,
     log: Log,
     files: Vec<(File, FileNumber)>,
-    /// What the files hold durably, without what the log has.
+    /// The durable contents of the files, without those of the log.
     bases: Vec<Vec<u8>>,
     logged: Vec<Logged>,
     /// Bytes of the log that a crash takes back.
@@ -121,7 +121,7 @@ impl Subject {
         }
     }
 
-    /// The file has, durably, what was acknowledged.
+    /// Makes a file's acknowledged writes durable in the file itself.
     fn settle(&mut self, file: usize) {
         self.bases[file] = self.contents(file, |logged, _| logged.is_acknowledged);
         self.files[file].0.write_all_at(&self.bases[file], 0).unwrap();
@@ -164,7 +164,7 @@ impl Subject {
         self.logged.push(Logged { file, offset, len_before, data, is_acknowledged });
     }
 
-    /// A file with those of its logged writes that are chosen, which get the number among those that are not acknowledged.
+    /// A file's contents with the logged writes that `is_chosen` accepts. It gets each write with the number of unacknowledged ones before.
     fn contents(&self, file: usize, is_chosen: impl Fn(&Logged, u32) -> bool) -> Vec<u8> {
         let mut bytes = self.bases[file].clone();
         let mut unacknowledged = 0;

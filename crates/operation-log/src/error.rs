@@ -1,4 +1,4 @@
-//! Errors, with the offending value and what to do about it.
+//! Errors, with the offending value and a remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ pub enum Error {
     /// The caller's function failed to make files durable.
     #[error("making the files durable failed")]
     Sync(#[source] io::Error),
-    /// A log is damaged in a way that no crash can cause. It is not touched.
+    /// A log is damaged in a way that no crash can cause. It stays as it is.
     #[error("{log} is not a valid operation log: {damage}")]
     Damaged {
         /// The log.
@@ -136,7 +136,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file was not found, and may be in a folder that could not be read.
+    /// A file is missing, and may be in a folder that this user cannot read.
     #[error("{path} was not found, and may be in {folder}, which this user cannot read")]
     SearchIncomplete {
         /// The former path of the file.
@@ -203,7 +203,7 @@ pub enum Damage {
         /// The inode of this file.
         found: u64,
     },
-    /// The newest header is lost, but its entries are not: it is unknown which entries must be replayed.
+    /// The newest header is lost, but its entries are not. So it is unknown which entries to replay.
     #[error("its newest header is lost: there are entries of generation {found}, and the header is of {known}")]
     HeaderLost {
         /// The newest generation of an entry.

@@ -34,7 +34,7 @@ pub(crate) struct LoggedFile {
     retired_to: AtomicU64,
     /// Whether its operations are kept for the recovery.
     is_kept: AtomicBool,
-    /// Held while it is flushed and, if that fails, until it is kept.
+    /// Held during a flush of the file and, if the flush fails, until the file is kept.
     flush: Mutex<()>,
 }
 
@@ -60,7 +60,7 @@ impl LoggedFile {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An operation that ends there is about to be written.
+    /// Notes that an operation that ends there is about to be written.
     pub(crate) fn set_logged(&self, end: u64) {
         self.logged_to.fetch_max(end, Ordering::AcqRel);
     }
@@ -78,7 +78,7 @@ impl LoggedFile {
     }
 
     /// Makes the file durable, or keeps its operations if that fails. Linux reports bytes that it could not write to one flush only, and
-    /// the next flush succeeds without them: so no other flush may run before the file is kept.
+    /// the next flush succeeds without them. So no other flush may run before the file is kept.
     pub(crate) fn flush(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let _alone = self.lock_flushes()?;
         sync().map_err(|error| {
@@ -102,7 +102,7 @@ impl LoggedFile {
         self.logged_to.load(Ordering::Acquire) <= self.retired_to.load(Ordering::Acquire)
     }
 
-    /// The log was emptied. Nobody writes meanwhile.
+    /// Forgets the positions after the log was emptied. Nobody writes meanwhile.
     fn reset(&self) {
         self.logged_to.store(0, Ordering::Release);
         self.retired_to.store(0, Ordering::Release);

@@ -67,7 +67,7 @@ impl Folder {
         Folder { file: options.place(self.file), ..self }
     }
 
-    /// None if there is none.
+    /// The folder at a path; `None` if there is none.
     fn at(path: PathBuf) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
@@ -77,7 +77,7 @@ impl Folder {
         }
     }
 
-    /// The one that is there, if any.
+    /// The folder of logs, if there is one.
     pub(crate) fn open(under: &Path) -> Result<Option<Self>> {
         let under = absolute(under)?;
         fs::read_dir(&under).map_err(|source| Error::Io { action: "reading", path: under.clone(), source })?;
@@ -90,7 +90,7 @@ impl Folder {
         }
     }
 
-    /// The folder that it is in.
+    /// Its parent folder.
     pub(crate) fn under(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
@@ -142,12 +142,12 @@ impl Folder {
         }
     }
 
-    /// Removes what lies in it.
+    /// Removes a file of the folder.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.file, name_of(path), AtFlags::empty())?)
     }
 
-    /// Makes names that were given or taken away durable, also the folder's own.
+    /// Makes given and removed names durable, the folder's own included.
     pub(crate) fn sync(&self) -> Result<()> {
         let failed = |path: &Path, source| Error::Io { action: "flushing the folder", path: path.to_owned(), source };
         self.file.sync_all().map_err(|error| failed(&self.path, error))?;
@@ -164,11 +164,11 @@ impl Folder {
 
     /// Removes the folder, if nobody has a log there.
     pub(crate) fn remove_if_empty(&self) {
-        // Whatever keeps it there, it does no harm.
+        // A folder that stays does no harm.
         let _ = fs::remove_dir(&self.path);
     }
 
-    /// Waits for the lock of the folder, which those take in turn that write to the same files.
+    /// Waits for the lock of the folder. Processes that write to the same files take it in turn.
     pub(crate) fn lock(&self) -> io::Result<()> {
         loop {
             match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
@@ -186,7 +186,7 @@ impl Folder {
         self.file.as_fd()
     }
 
-    /// The logs in it, those that were written to last at the end.
+    /// The logs in it, the most recently written ones last.
     pub(crate) fn logs(&self) -> Result<Vec<PathBuf>> {
         let mut logs: Vec<_> = self.with_ending(FINISHED)?;
         logs.sort_by_cached_key(|path| {
@@ -196,7 +196,7 @@ impl Folder {
         Ok(logs)
     }
 
-    /// Removes what processes have left that died while they made a log. Nothing was ever acknowledged by it.
+    /// Removes the unfinished logs of processes that died while they made them. No such log has ever acknowledged anything.
     pub(crate) fn remove_unfinished(&self) -> Result<()> {
         for path in self.with_ending(UNFINISHED)? {
             let Some(file) = self.open_log(&path)? else { continue };
@@ -226,7 +226,7 @@ impl Folder {
 }
 
 impl NewLog {
-    /// Which file it is.
+    /// The identity of the file.
     pub(crate) fn identity(&self) -> Result<FileIdentity> {
         FileIdentity::of(&self.file).map_err(self.failed("looking at"))
     }
@@ -237,13 +237,13 @@ impl NewLog {
     }
 }
 
-/// What a log is called in its folder.
+/// The name of a log in its folder.
 fn name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// Takes the lock that a log's owner has while it lives; false if somebody has it. It belongs to the open file: neither
-/// another descriptor that the process closes nor a thread that ends gives it up.
+/// Takes the lock that a log's owner has while it lives; false if the lock is taken. It belongs to the open file: neither another
+/// descriptor that the process closes nor a thread that ends gives it up.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),

@@ -17,9 +17,9 @@ pub(crate) const HEADER_COPIES: u64 = 2;
 pub(crate) const ENTRIES_START_BYTES: u64 = HEADER_COPIES * HEADER_BYTES as u64;
 
 const MAGIC: [u8; 8] = *b"vmiooplg";
-/// What is in front of the bytes that the checksum covers.
+/// Bytes in front of those that the checksum covers.
 const UNCHECKED: usize = 16;
-/// Generations are fewer, whatever a log lives through.
+/// More generations than any log has.
 const GENERATION_MAX: u64 = 1 << 52;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -41,14 +41,14 @@ struct HeaderFields {
 const _: () = assert!(size_of::<HeaderFields>() == 96);
 const _: () = assert!(ENTRIES_START_BYTES.is_multiple_of(ENTRY_ALIGN_BYTES));
 
-/// What the header says.
+/// The contents of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Which entries count.
+    /// The incarnation whose entries count.
     pub(crate) incarnation: Incarnation,
     /// Length of the log's file.
     pub(crate) file_bytes: u64,
-    /// The log's file itself: a copy of a log is none.
+    /// The log's file itself: a copy of a log is no log.
     pub(crate) log: FileIdentity,
     /// The process that writes it, by its number.
     pub(crate) owner: u32,

@@ -1,4 +1,4 @@
-//! Which file a file is, whatever it is called.
+//! The identity of a file, whatever its name.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +8,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
 use zerocopy::byteorder::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What stays the same of a file when it is renamed, and differs in any file that takes its name, or its inode after it.
+/// The identity of a file, which a rename does not change. A file that takes its name has another one; so has a file that takes its inode
+/// later, on file systems that know when files were created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileIdentity {
     /// The number of its file system's device.
@@ -28,17 +29,17 @@ pub struct Birth {
     pub nanoseconds: u32,
 }
 
-/// What of a file is asked for.
+/// The fields of a file's status that are asked for.
 const MASK: StatxFlags =
     StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::BTIME).union(StatxFlags::UID).union(StatxFlags::NLINK);
 
 impl FileIdentity {
-    /// That of an open file.
+    /// The identity of an open file.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::in_answer(&stat_of(file)?))
     }
 
-    /// That of the regular file at a path; `None` if there is none.
+    /// The identity of the regular file at a path; `None` if there is none.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         Self::look(path, AtFlags::empty())
     }
@@ -69,12 +70,12 @@ impl FileIdentity {
     }
 }
 
-/// What the kernel says of an open file.
+/// The kernel's answer about an open file.
 pub(crate) fn stat_of(file: impl AsFd) -> io::Result<Statx> {
     Ok(statx(file, "", AtFlags::EMPTY_PATH, MASK)?)
 }
 
-/// An identity as logs have it.
+/// An identity, as logs store it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct IdentityFields {

@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What the log relies on
+//! The log relies on its callers:
 //!
 //! - Operations on overlapping bytes of a file reach the file in the order of the log: a caller of [`Log::write`] keeps other writers off
 //!   those bytes until it has applied the operation.

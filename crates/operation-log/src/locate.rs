@@ -1,4 +1,4 @@
-//! Where the files of a log are now.
+//! The present places of a log's files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::identity::FileIdentity;
 pub(crate) struct Search {
     missing: BTreeSet<FileIdentity>,
     pub(crate) found: BTreeMap<FileIdentity, PathBuf>,
-    /// The first folder that could not be read: what was not found may be there.
+    /// The first folder that could not be read: missing files may be there.
     unread: Option<(PathBuf, io::Error)>,
 }
 

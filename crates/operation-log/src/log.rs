@@ -35,7 +35,7 @@ pub struct Log {
     turn: Mutex<()>,
     owner: Option<Pid>,
     pub(crate) space: Space,
-    /// Locked for reading while an operation is written and applied, and for writing while the log is emptied.
+    /// Locked for reading during the write and the application of an operation, and for writing while the log is emptied.
     header: RwLock<Header>,
     pub(crate) files: Files,
     /// A write to the log failed, so that its contents are unknown.
@@ -176,11 +176,11 @@ impl Log {
         Ok(Unapplied { position, _header: header })
     }
 
-    /// Retires a file: recovery does not replay its operations so far. `sync` makes the file durable (fdatasync), and is not called if the log
-    /// has no operation of it. All operations are applied before that. Other threads may write meanwhile.
+    /// Retires a file: recovery does not replay its operations so far. `sync` makes the file durable (fdatasync), once all operations are
+    /// applied. If the log has no operation of the file, `sync` is not called. Other threads may write meanwhile.
     ///
     /// If `sync` fails, the file is [kept](Self::keep), since the next flush would succeed without the lost bytes. An error of the kind
-    /// `NotFound` says that nothing was flushed: then this may be called again.
+    /// `NotFound` says that nothing was flushed. The caller may then try again.
     pub fn retire(&self, file: FileNumber, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let file = self.files.get(file)?;
@@ -222,8 +222,8 @@ impl Log {
         self.files.remove(file)
     }
 
-    /// Empties the log. `sync` is called with each file that has operations, and makes it durable (fdatasync). Operations of other threads wait
-    /// meanwhile. `sync` must not add or forget files. If it fails, the file is kept, as by [`retire`](Self::retire).
+    /// Empties the log. It calls `sync` with each file that has operations, to make the file durable (fdatasync). Operations of other
+    /// threads wait meanwhile. `sync` must not add or forget files. If it fails, the file is kept, as by [`retire`](Self::retire).
     pub fn checkpoint(&self, sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let mut header = self.lock_alone();

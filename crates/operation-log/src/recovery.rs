@@ -28,7 +28,7 @@ pub struct RecoveredLog {
     pub path: PathBuf,
     /// The process that wrote it, if known.
     pub owner: Option<u32>,
-    /// Operations that were being written: they were never acknowledged as durable, and are in no file.
+    /// Operations that a crash has cut short: they were never acknowledged as durable, and no file has them.
     pub torn: u64,
     /// The files with operations that may not be durable in the file.
     pub files: Vec<RecoveredFile>,
@@ -41,9 +41,9 @@ pub struct RecoveredLog {
 pub enum LogState {
     /// Its process is running.
     InUse,
-    /// Its operations are durable in the files and it was removed; of a preview: they would be.
+    /// Its operations are durable in the files, and it was removed. In a preview: they would be.
     Recovered,
-    /// It could not be replayed, and is unchanged.
+    /// It could not be replayed, and stays as it was.
     NotReplayed(Error),
 }
 
@@ -64,7 +64,7 @@ pub struct RecoveredFile {
 /// Replays the logs of dead processes into the files under a folder, makes the files durable, and removes the logs.
 ///
 /// A log is replayed as a whole or not at all. After an interruption, run this again. If two recoveries run at a time, one waits for the
-/// other. Run it before the files are used again: later writes to them would be overwritten.
+/// other. Run it before any program uses the files again: it would overwrite later writes.
 ///
 /// # Errors
 /// If the folder cannot be read. A log that cannot be replayed is not an error: see [`LogState::NotReplayed`].

@@ -1,7 +1,7 @@
 //! The lock by which recoveries of one log wait for each other.
 //!
-//! A recovery holds the lock of the log's owner, too. By that alone another would take the owner for alive, and let files be used that
-//! are being replayed to.
+//! A recovery holds the lock of the log's owner, too. With that lock alone, a second recovery would take the owner for alive, and its
+//! caller would use files during their replay.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The byte that is locked, far behind all that a log has. No owner ever locks it.
+/// The locked byte, far behind all that a log has. No owner ever locks it.
 const BYTE: i64 = 1 << 62;
 
-/// Held by who recovers a log, or looks at what that would do. Who waits for it may find the log gone.
+/// Held by a recovery of a log, and by a preview. After a wait for it the log may be gone.
 #[must_use = "others recover the log once this is dropped"]
 pub(crate) struct RecoveryLock<'a>(&'a File);
 
@@ -26,8 +26,8 @@ impl<'a> RecoveryLock<'a> {
 
 impl Drop for RecoveryLock<'_> {
     fn drop(&mut self) {
-        // To close the file is not enough: a child that was forked meanwhile has it open, too. That of the owner comes first, or who waits
-        // here would find it held.
+        // Closing the file is not enough: a child that was forked meanwhile has it open, too. The owner's lock goes first, or a recovery
+        // that waits here would find it held.
         let unlocked = flock(self.0, FlockOperation::Unlock).map_err(io::Error::from);
         if let Err(error) = unlocked.and_then(|()| set(self.0, libc::F_UNLCK)) {
             tracing::warn!(%error, "other recoveries of an operation log wait until this process ends");
@@ -84,7 +84,7 @@ mod tests {
         (path, file)
     }
 
-    /// Or its caller would use files that the first has not brought up to date yet, and what it writes would be overwritten.
+    /// Otherwise its caller would use files that the first recovery has not brought up to date yet, and lose its writes to them.
     #[test]
     fn a_recovery_waits_for_one_that_is_under_way() {
         let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::identity::FileIdentity;
 use crate::scan::{Contents, EntryKind, FileWork, Window};
 
-/// Opens a file for replay, if it is still the one that is meant.
+/// Opens a file for replay, if it is still the intended one.
 pub(crate) fn open(path: &Path, identity: FileIdentity) -> Result<File> {
     let opened = match for_stores(path) {
         Ok(file) => check_same(file, identity),
@@ -24,7 +24,7 @@ pub(crate) fn open(path: &Path, identity: FileIdentity) -> Result<File> {
     opened.map_err(|source| Error::File { action: "opening", path: path.to_owned(), source })
 }
 
-/// Whether [`open`] is not going to be refused. Nothing is changed.
+/// Fails if [`open`] would. Changes nothing.
 pub(crate) fn check(path: &Path, identity: FileIdentity) -> Result<()> {
     let checked = match for_stores(path) {
         Ok(file) => check_same(file, identity).map(drop),
@@ -35,7 +35,7 @@ pub(crate) fn check(path: &Path, identity: FileIdentity) -> Result<()> {
 }
 
 fn for_stores(path: &Path) -> Result<File, Errno> {
-    // Whatever took its name meanwhile, such as a pipe, is not waited for.
+    // Without a wait for what took its name meanwhile, such as a pipe.
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
@@ -47,15 +47,15 @@ fn check_same<File: AsFd>(file: File, identity: FileIdentity) -> io::Result<File
     }
 }
 
-/// A file of this user's own, which only its mode keeps him from. He had it open when that was made so, or made it so: git does with its
-/// objects. The descriptor is good for nothing but finding it.
+/// A file of this user's own, whose mode alone denies the write. The user had the file open when the mode changed, or has changed it, as
+/// git does with its objects. The descriptor serves only to find the file.
 fn own(path: &Path, identity: FileIdentity) -> io::Result<OwnedFd> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let found = check_same(found, identity)?;
     if fstat(&found)?.st_uid == geteuid().as_raw() { Ok(found) } else { Err(Errno::ACCESS.into()) }
 }
 
-/// Opens it by a mode that lets its owner write, which it has for that moment alone.
+/// Opens the file by a mode that lets its owner write, which it has for that moment alone.
 fn own_for_stores(own: &OwnedFd) -> Result<File, Errno> {
     let link = format!("/proc/self/fd/{}", own.as_raw_fd());
     let mode = Mode::from_raw_mode(fstat(own)?.st_mode);

@@ -50,7 +50,7 @@ impl Source for [u8] {
     }
 }
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contents {
@@ -62,7 +62,7 @@ pub struct Contents {
     pub file_bytes: u64,
     /// Its entries, in the order in which they are replayed.
     pub entries: Vec<Entry>,
-    /// Entries whose front is there and whose data are not: they were being written, and nobody was told that they are durable.
+    /// Entries whose front is whole and whose data are not. Their writes had not ended, and nobody has acknowledged them as durable.
     pub torn: u64,
     pub(crate) log: FileIdentity,
 }
@@ -76,23 +76,23 @@ pub struct Entry {
     pub data_bytes: u32,
     /// The file that it is about.
     pub file: FileNumber,
-    /// What it says.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
-/// What an entry says.
+/// The kind of an entry, with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Which file the number stands for.
+    /// The number stands for this file.
     File(Box<FileEntry>),
     /// Bytes were written at `offset`, when the file was `len_before` bytes long.
     Write {
-        /// Where in the file.
+        /// The offset in the file.
         offset: u64,
-        /// How long the file was.
+        /// The length of the file.
         len_before: u64,
     },
-    /// What stands in the log before position `until` is in the file.
+    /// The file has its operations before position `until` of the log, durably.
     Retire {
         /// The position.
         until: u64,
@@ -102,13 +102,13 @@ pub enum EntryKind {
 /// A file as a log introduces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Which file it is.
+    /// The identity of the file.
     pub identity: FileIdentity,
-    /// What it was called.
+    /// The path of the file at the time.
     pub path: PathBuf,
 }
 
-/// What is to be replayed into one file.
+/// The operations to replay into one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileWork {
     pub(crate) file: FileEntry,
@@ -118,7 +118,7 @@ pub(crate) struct FileWork {
 }
 
 impl Contents {
-    /// Reads a log. The inner error is about what it holds.
+    /// Reads a log. The inner error is damage of its contents.
     pub fn read(source: &(impl Source + ?Sized)) -> io::Result<Result<Self, Damage>> {
         let len_bytes = source.len_bytes()?;
         if len_bytes < ENTRIES_START_BYTES {
@@ -150,7 +150,7 @@ impl Contents {
         }))
     }
 
-    /// What is to be replayed, by file. An operation whose file is not introduced was never acknowledged.
+    /// The operations to replay, by file. An operation without an introduction of its file was never acknowledged.
     pub(crate) fn work(&self) -> Result<BTreeMap<FileNumber, FileWork>, Damage> {
         let mut work: BTreeMap<FileNumber, FileWork> = BTreeMap::new();
         let mut retired_until: BTreeMap<FileNumber, u64> = BTreeMap::new();
@@ -213,7 +213,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Looks at the unit at a position; how far it is to the next that may be the front of an entry.
+    /// Looks at the unit at a position; returns how far it is to the next that may be the front of an entry.
     fn look_at(&mut self, window: &mut Window<'_, impl Source + ?Sized>, position: u64) -> io::Result<u64> {
         let found = window.get(position, ENTRY_ALIGN_BYTES as usize)?.and_then(|bytes| Front::decode(bytes, position));
         let Some((incarnation, front)) = found else { return Ok(ENTRY_ALIGN_BYTES) };

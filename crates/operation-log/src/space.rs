@@ -110,9 +110,9 @@ impl Space {
         Ok(())
     }
 
-    /// Writes zeros up to `end` at least. Space that is only allocated is marked as never written: each first write there would commit a
-    /// transaction of the file system, and takes about twice as long (ext4). Zeros are written as the tail advances, and only once, since
-    /// writing a whole log at its start would delay programs that write little.
+    /// Writes zeros up to `end` at least. The file system marks allocated space as never written. Each first write there would commit a
+    /// transaction of the file system, and take about twice as long (ext4). Zeros are written as the tail advances, and only once: a write
+    /// of the whole log at its start would delay programs that write little.
     fn prepare(&self, end: u64) -> io::Result<()> {
         if end <= self.prepared_to.load(Ordering::Acquire) {
             return Ok(());

@@ -15,13 +15,13 @@ const BLOCK: usize = 700;
 fn what_each_thread_was_told_is_there() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file");
-    // Two descriptors: what goes into the second is what a power cut would not take away.
+    // Two files: `held` has all applied writes. Each sync copies them to `file`, which has the bytes that a power cut would leave.
     let file = File::create(&path)?;
     let log = Log::create(folder.path(), LogOptions::new().capacity_bytes(64 << 10))?;
     let number = log.file(FileIdentity::of(&file)?, &path)?;
     let held = File::create(folder.path().join("held"))?;
     let sync = || {
-        // What a sync makes durable is all that was applied so far.
+        // A sync makes durable all that was applied so far.
         let mut bytes = vec![0; held.metadata()?.len() as usize];
         held.sync_data()?;
         fs::File::open(folder.path().join("held"))?.read_exact_at(&mut bytes, 0)?;

@@ -1,4 +1,4 @@
-//! Files and logs as processes leave them that die at a bad moment.
+//! Files and logs of processes that died at a bad moment.
 
 use std::error::Error as StdError;
 use std::fs::{self, File};
@@ -111,7 +111,7 @@ fn a_log_whose_file_may_not_be_written_stays_as_a_whole() -> TestResult {
     let (under, [a, b]) = (folder.path(), ["a", "b"].map(|name| folder.path().join(name)));
     let log = log(under)?;
     fs::write(&a, "before")?;
-    // A program that runs may not be written to, by nobody.
+    // Nobody may write to a program that runs.
     fs::copy("/bin/sleep", &b)?;
     for path in [&a, &b] {
         write(&log, add(&log, path)?, 0, b"behind")?;
@@ -219,7 +219,7 @@ fn what_a_file_lacks_is_kept_for_recovery() -> TestResult {
     Ok(())
 }
 
-/// Linux tells of bytes that it could not write by one flush. The next succeeds without them.
+/// Linux reports bytes that it could not write to one flush. The next flush succeeds without them.
 #[test]
 fn what_a_flush_has_lost_is_kept_for_recovery() -> TestResult {
     type Flush = fn(&Log, FileNumber, &dyn Fn() -> std::io::Result<()>) -> Result<(), Error>;
@@ -245,7 +245,7 @@ fn what_a_flush_has_lost_is_kept_for_recovery() -> TestResult {
     Ok(())
 }
 
-/// Each descriptor is told once of what Linux could not write, and a thread may have the one that was told.
+/// Linux tells each descriptor once of bytes that it could not write, and a thread may have the descriptor that was told.
 #[test]
 fn a_flush_that_succeeds_beside_one_that_fails_retires_nothing() -> TestResult {
     let folder = tempfile::tempdir()?;
@@ -358,8 +358,8 @@ fn without_logs_there_is_nothing_to_do() -> TestResult {
     Ok(())
 }
 
-/// Two processes' logs: what is replayed of one that died never undoes what the other was told is durable, since each
-/// writes, applies and retires in turn.
+/// Two processes' logs: the replay of a dead process's log never undoes a durable write of the other, since each writes, applies and
+/// retires in turn.
 #[test]
 fn who_has_the_turn_keeps_the_others_waiting() -> TestResult {
     let folder = tempfile::tempdir()?;

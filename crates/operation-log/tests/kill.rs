@@ -50,7 +50,7 @@ fn writes_survive_their_process() -> TestResult {
         }
     }
 
-    // Each recovery gets a little further; the last one is let be.
+    // Each recovery gets a little further; the last one runs to its end.
     for delay in 0..12 {
         let mut recoverer = child("recovers_what_it_is_told_to", folder.path())?;
         sleep(Duration::from_millis(3 + delay * 2));

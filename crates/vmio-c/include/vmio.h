@@ -144,7 +144,7 @@
 #define VMIO_CREATE_IF_MISSING 1
 
 /*
- The file is made, or its contents are discarded; it is `len` zeros long.
+ Makes the file, or discards its contents; it is `len` zeros long.
  */
 #define VMIO_CREATE_EMPTY 2
 
@@ -189,7 +189,7 @@
 #define VMIO_ADVICE_WILL_NEED 3
 
 /*
- The range will not be wanted soon: write what is dirty and give its pages up.
+ The range will not be wanted soon: write its dirty pages and give all its pages up.
  */
 #define VMIO_ADVICE_DONT_NEED 4
 
@@ -199,7 +199,7 @@
 #define VMIO_ADVICE_FRESH 5
 
 /*
- The contents are needed no more: drop them without writing; what loads see before the next store is undefined.
+ The program needs the contents no more: drop them without writing. Loads before the next store get undefined bytes.
  */
 #define VMIO_ADVICE_FREE 6
 
@@ -214,13 +214,13 @@
 #define VMIO_ADVICE_REUSE 8
 
 /*
- Only what the device holds counts: drop what is in memory without writing it, and forget what was fresh. For
- programs that write the file past the mapping; what was stored since the last sync is lost.
+ Only the device's contents count: drop pages in memory without writing them, and forget which were fresh. For
+ programs that write the file past the mapping; stores since the last sync are lost.
  */
 #define VMIO_ADVICE_INVALIDATE 9
 
 /*
- The program needs the range no more for now: its pages are evicted before those in use, when the cache needs room.
+ The program needs the range no more for now: its pages are evicted before those in use, when the cache needs space.
  */
 #define VMIO_ADVICE_COLD 10
 
@@ -240,7 +240,7 @@
 #define VMIO_REUSE_OFTEN 2
 
 /*
- What became of a call. The numbers never change their meaning; later versions may add some.
+ The result of a call. The numbers never change their meaning; later versions may add some.
  */
 enum vmio_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -248,7 +248,7 @@ enum vmio_status
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /*
-     It is done.
+     Success.
      */
     VMIO_OK = 0,
     /*
@@ -260,7 +260,7 @@ enum vmio_status
      */
     VMIO_ERROR_OPEN = 2,
     /*
-     The file is mapped already, by another process or in another way, so that it cannot be mapped like this.
+     The file is mapped already, by another process or in another way, which rules this mapping out.
      */
     VMIO_ERROR_IN_USE = 3,
     /*
@@ -284,7 +284,7 @@ enum vmio_status
      */
     VMIO_ERROR_READ = 8,
     /*
-     A page was read, but is not what was written.
+     A page arrived from the device, but is not what was written.
      */
     VMIO_ERROR_CORRUPT = 9,
     /*
@@ -292,11 +292,11 @@ enum vmio_status
      */
     VMIO_ERROR_WRITE = 10,
     /*
-     The device could not be flushed: what was written since the last good sync may be lost. Reopen the file.
+     A flush of the device failed: writes since the last good sync may be lost. Reopen the file.
      */
     VMIO_ERROR_FLUSH = 11,
     /*
-     No page of the cache can be given up: all are pinned, or dirty and unwritable.
+     The cache can give up no page: all are pinned, or dirty and unwritable.
      */
     VMIO_ERROR_CACHE_FULL = 12,
     /*
@@ -316,19 +316,20 @@ enum vmio_status
      */
     VMIO_ERROR_SYSTEM = 16,
     /*
-     Something that no number has been given to yet.
+     An error that has no number yet.
      */
     VMIO_ERROR_OTHER = 17,
     /*
-     vmio has a bug, and stopped in the middle of the call. What the call was about should not be used any more.
+     vmio has a bug, and stopped in the middle of the call. Do not use the handles of that call any more.
      */
     VMIO_ERROR_BUG = 18,
     /*
-     The journal has no room for what was stored since the last commit. Nothing is lost; make it larger, or commit more often.
+     The journal has no space for the stores since the last commit. Nothing is lost; make it larger, or commit more
+     often.
      */
     VMIO_ERROR_JOURNAL_FULL = 19,
     /*
-     The journal is none, is damaged, cannot be read or written, or misses one of its files.
+     The file is no journal, or the journal is damaged, unreadable or unwritable, or misses one of its files.
      */
     VMIO_ERROR_JOURNAL = 20,
 };
@@ -414,9 +415,9 @@ struct vmio_cache_options {
      */
     uint32_t reserved;
     /*
-     If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
-     memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
-     vmio_cache_stats has the present one.
+     If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`. The cache
+     shrinks where memory runs short in the process's memory cgroups or in the system, and grows where nobody waits
+     for memory. vmio_cache_stats has the present capacity.
      */
     uint64_t capacity_min_bytes;
 };
@@ -551,8 +552,8 @@ struct vmio_journal_options {
      */
     double checkpoint_at;
     /*
-     The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have room for all that
-     is dirty between two of them.
+     The share of the journal, up to 0.9, that is kept free for commits; 0.25 by default. It should have space for
+     all pages that become dirty between two commits.
      */
     double commit_reserve;
 };
@@ -595,7 +596,7 @@ struct vmio_open_options {
      */
     uint32_t unit_bytes;
     /*
-     What a load gets of a page that cannot be read: VMIO_ON_READ_ERROR_*.
+     The result of a load of a page that cannot be read: VMIO_ON_READ_ERROR_*.
      */
     uint32_t on_read_error;
     /*
@@ -603,14 +604,14 @@ struct vmio_open_options {
      */
     uint8_t poison[8];
     /*
-     Lets the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
-     VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+     Lets the file change by vmio_commit alone: the close of the last handle forgets stores that no commit has. Not
+     with VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
      */
     const struct vmio_journal *journal;
     /*
-     Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
-     pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-     VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
+     Memory of the cache that the mapping keeps once it has it. No pages of it go for other mappings, as long as
+     those have pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of
+     the cache. Not with VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
      */
     uint64_t floor_bytes;
     /*
@@ -650,9 +651,10 @@ vmio_status vmio_cache_new(const struct vmio_cache_options *options, struct vmio
 void vmio_cache_free(struct vmio_cache *cache);
 
 /*
- Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
- a smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
- if pins hold more than three quarters of the new capacity, or pages cannot be written: the capacity is then what it was.
+ Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity counts at once; for a
+ smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB.
+ VMIO_ERROR_CACHE_FULL if pins hold more than three quarters of the new capacity, or pages cannot be written; the
+ capacity then stays as it was.
  */
 vmio_status vmio_cache_resize(const struct vmio_cache *cache,
                               uint64_t capacity_bytes);
@@ -683,9 +685,10 @@ const char *vmio_version(void);
 const char *vmio_strerror(int32_t status);
 
 /*
- Copies the message of the last failed call of this thread, with the path or value that was wrong, as a string of at
- most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
- call it with NULL and 0 to learn how many bytes the message needs. A call that succeeds does not clear the message.
+ Copies the message of the last failed call of this thread, as a string of at most `bytes` bytes with its NUL. The
+ message names the path or value that was wrong. Returns the length of the whole message without the NUL, 0 if no
+ call has failed. Call it with NULL and 0 to learn how long the message is. A call that succeeds does not clear the
+ message.
  */
 size_t vmio_last_error(char *buffer,
                        size_t bytes);
@@ -717,16 +720,16 @@ vmio_status vmio_journal_open(const char *path,
 void vmio_journal_close(struct vmio_journal *journal);
 
 /*
- Commits what was stored to all mappings of the journal that this mapping was opened with, and returns when that is
- durable: after a crash the files are found as at the last commit that returned VMIO_OK, or at one that was under way. A
- commit is a point in time between the call and its return. After an error nothing is lost: what was stored becomes
- part of the next commit.
+ Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
+ durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
+ commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
+ the next commit.
  */
 vmio_status vmio_commit(const struct vmio_mapping *mapping);
 
 /*
  Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
- same cache gives another handle to the same addresses; its options are then those of the first.
+ same cache gives another handle to the same addresses. Its options are then those of the first.
  */
 vmio_status vmio_open(const struct vmio_cache *cache,
                       const char *path,
@@ -759,14 +762,14 @@ vmio_status vmio_set_len(const struct vmio_mapping *mapping,
                          uint64_t len);
 
 /*
- Reports, as the result of this call, the first error of a page that was replaced by poison or could not be read, since
- the last such call; VMIO_OK if there was none.
+ Returns the first error since the last such call of a page that could not be read, whether or not poison has
+ replaced it. VMIO_OK if there was none.
  */
 vmio_status vmio_take_read_error(const struct vmio_mapping *mapping);
 
 /*
- Makes a range resident and keeps it so until vmio_unpin: system calls may be given pointers into it, to write there as
- well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
+ Makes a range resident and keeps it so until vmio_unpin. System calls may get pointers into it, and may write there
+ as well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
  */
 vmio_status vmio_pin(const struct vmio_mapping *mapping,
                      uint64_t offset,
@@ -781,7 +784,8 @@ void vmio_unpin(struct vmio_pinned *pinned);
 
 /*
  Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
- read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+ read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches. Other advice applies to whole
+ pages.
  */
 vmio_status vmio_advise(const struct vmio_mapping *mapping,
                         uint64_t offset,
@@ -797,8 +801,9 @@ vmio_status vmio_ensure(const struct vmio_mapping *mapping,
                         uint64_t len);
 
 /*
- Begins to read what will be wanted soon, and returns at once: a guess, which takes little from others. A call brings in
- an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of the access that needs it.
+ Begins to read ranges that will be wanted soon, and returns at once: a guess, which takes little from others. A call
+ brings in an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of
+ the access that needs it.
  */
 vmio_status vmio_prefetch(const struct vmio_mapping *mapping,
                           const struct vmio_range *ranges,
@@ -811,8 +816,8 @@ bool vmio_is_resident(const struct vmio_mapping *mapping,
                       uint64_t offset);
 
 /*
- Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
- `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
+ Finds out which of the pages of 4096 bytes that a range touches are in memory. It sets `pages[n]` to 1 or 0 for
+ each, as far as its `count` elements go, and `*resident` to the number of all resident ones. Either may be NULL.
  */
 vmio_status vmio_residency(const struct vmio_mapping *mapping,
                            uint64_t offset,

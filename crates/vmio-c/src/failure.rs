@@ -1,4 +1,4 @@
-//! What went wrong in a call, kept for the thread that made it; panics end here.
+//! The failure of a call, kept for the thread that made it; panics end here.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use crate::status::vmio_status;
 pub(crate) struct Failure {
     status: vmio_status,
     pub(crate) message: String,
-    /// What the kernel said, or 0.
+    /// The errno of the kernel, or 0.
     pub(crate) errno: i32,
 }
 
@@ -49,7 +49,7 @@ impl From<vmio::Error> for Failure {
     }
 }
 
-/// Runs the body of a function that C calls: no panic leaves it, and what fails is kept for [`last`].
+/// Runs the body of a function that C calls: no panic leaves it, and a failure is kept for [`last`].
 pub(crate) fn report(body: impl FnOnce() -> Result<(), Failure>) -> vmio_status {
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|panic| Err(Failure::of_panic(&*panic))) {
@@ -63,7 +63,7 @@ pub(crate) fn report(body: impl FnOnce() -> Result<(), Failure>) -> vmio_status 
     }
 }
 
-/// The same for functions that tell nothing.
+/// The same for functions that return no status.
 pub(crate) fn contain<T>(instead: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(instead)
 }

@@ -1,21 +1,21 @@
-//! What a call returns: a number for programs to branch on.
+//! The result of a call: a number for programs to branch on.
 
 use std::ffi::CStr;
 
 use vmio::Error;
 
-/// What became of a call. The numbers never change their meaning; later versions may add some.
+/// The result of a call. The numbers never change their meaning; later versions may add some.
 #[allow(non_camel_case_types, reason = "the names are C's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum vmio_status {
-    /// It is done.
+    /// Success.
     VMIO_OK = 0,
     /// An argument or option makes no sense, or contradicts another.
     VMIO_ERROR_INVALID = 1,
     /// The file could not be opened.
     VMIO_ERROR_OPEN = 2,
-    /// The file is mapped already, by another process or in another way, so that it cannot be mapped like this.
+    /// The file is mapped already, by another process or in another way, which rules this mapping out.
     VMIO_ERROR_IN_USE = 3,
     /// The kernel denies what the engine needs; `vmio doctor` says what to change.
     VMIO_ERROR_NO_ENGINE = 4,
@@ -27,13 +27,13 @@ pub enum vmio_status {
     VMIO_ERROR_READ_ONLY = 7,
     /// A page could not be read.
     VMIO_ERROR_READ = 8,
-    /// A page was read, but is not what was written.
+    /// A page arrived from the device, but is not what was written.
     VMIO_ERROR_CORRUPT = 9,
     /// Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again; at the last close they are lost.
     VMIO_ERROR_WRITE = 10,
-    /// The device could not be flushed: what was written since the last good sync may be lost. Reopen the file.
+    /// A flush of the device failed: writes since the last good sync may be lost. Reopen the file.
     VMIO_ERROR_FLUSH = 11,
-    /// No page of the cache can be given up: all are pinned, or dirty and unwritable.
+    /// The cache can give up no page: all are pinned, or dirty and unwritable.
     VMIO_ERROR_CACHE_FULL = 12,
     /// Pins hold as much of the cache as they may.
     VMIO_ERROR_TOO_MANY_PINS = 13,
@@ -43,20 +43,21 @@ pub enum vmio_status {
     VMIO_ERROR_FORKED = 15,
     /// A system call failed that vmio cannot do without.
     VMIO_ERROR_SYSTEM = 16,
-    /// Something that no number has been given to yet.
+    /// An error that has no number yet.
     VMIO_ERROR_OTHER = 17,
-    /// vmio has a bug, and stopped in the middle of the call. What the call was about should not be used any more.
+    /// vmio has a bug, and stopped in the middle of the call. Do not use the handles of that call any more.
     VMIO_ERROR_BUG = 18,
-    /// The journal has no room for what was stored since the last commit. Nothing is lost; make it larger, or commit more often.
+    /// The journal has no space for the stores since the last commit. Nothing is lost; make it larger, or commit more
+    /// often.
     VMIO_ERROR_JOURNAL_FULL = 19,
-    /// The journal is none, is damaged, cannot be read or written, or misses one of its files.
+    /// The file is no journal, or the journal is damaged, unreadable or unwritable, or misses one of its files.
     VMIO_ERROR_JOURNAL = 20,
 }
 
 use vmio_status::*;
 
 impl vmio_status {
-    /// Every number that there is.
+    /// All statuses.
     const ALL: [Self; 21] = [
         VMIO_OK,
         VMIO_ERROR_INVALID,
@@ -114,7 +115,7 @@ impl vmio_status {
         }
     }
 
-    /// A number in words, whoever made it up.
+    /// A number in words, be it a status or not.
     pub(crate) fn describe(number: i32) -> &'static CStr {
         match Self::ALL.into_iter().find(|status| *status as i32 == number) {
             None => c"not a status of vmio",

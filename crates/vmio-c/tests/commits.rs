@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use support::{Installed, TestResult, installed, succeeded, test_source};
 
-/// What the program says where atomic mappings are not available.
+/// The program's message where atomic mappings are not available.
 const UNSUPPORTED: i32 = 77;
 /// Counters between two commits.
 const STORES: u64 = 160;
@@ -45,7 +45,7 @@ impl Committer<'_> {
             acknowledged = line?.parse()?;
             if commits == 3 {
                 thread::sleep(delay);
-                // SIGKILL. What it had printed before is still in the pipe.
+                // SIGKILL. Its earlier output is still in the pipe.
                 child.kill()?;
             }
         }

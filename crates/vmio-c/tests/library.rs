@@ -1,4 +1,4 @@
-//! What the installed library shows to the linker and the loader.
+//! The installed library, as the linker and the loader see it.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn programs_link_with_the_archive() -> TestResult {
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c11", "-o"]).arg(&program).arg(example("log_append.c"));
     compiler.args(library.pkg_config(&["--cflags"])?).arg(library.path("lib/libvmio.a"));
-    // What the archive itself needs: all that pkg-config adds but the library.
+    // The needs of the archive itself: all that pkg-config adds but the library.
     let needed = library.pkg_config(&["--static", "--libs"])?;
     succeeded(compiler.args(needed.iter().filter(|word| *word != "-lvmio")))?;
     let log = library.scratch("log");

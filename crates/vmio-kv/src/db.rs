@@ -60,7 +60,7 @@ pub use value_reader::ValueReader;
 ///
 /// Threads may share it. Writers to one keyspace take turns. Readers wait for the device alone.
 ///
-/// A clone refers to the same store. The store closes when its last clone is dropped, or when [`Self::close`] is called on any of them.
+/// A clone refers to the same store. The store closes with the drop of its last clone, or with a call of [`Self::close`] on any clone.
 ///
 /// In a forked child each call returns [`Error::Forked`], and drops do nothing.
 ///
@@ -138,7 +138,7 @@ impl Db {
         self.handle.get().map(|opened| &**opened)
     }
 
-    /// Returns what was recovered when the store was opened.
+    /// Returns the figures of the recovery when the store was opened.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
@@ -250,13 +250,13 @@ impl Db {
         Snapshot::new(self.handle.map(HandleKind::Snapshot, now), &self.default)
     }
 
-    /// Makes all writes to all segments durable that have returned before this call.
+    /// Makes durable all writes to all segments that returned before this call.
     pub fn sync(&self) -> Result<()> {
         self.opened()?.segments.sync()
     }
 
-    /// Flushes all memtables, and returns once their contents are durable. The next opening has nothing to read back of what was written
-    /// before this call.
+    /// Flushes all memtables, and returns once their contents are durable. The next opening reads back nothing that was written before this
+    /// call.
     pub fn flush(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         let store = segments.store();
@@ -276,8 +276,8 @@ impl Db {
                 if flushed >= target {
                     break;
                 }
-                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is
-                // rotated after it.
+                // An older immutable memtable may wait for its flush, or its flush may have found no space. Then this memtable becomes
+                // immutable behind the older one.
                 rotate(keyspace);
                 segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
             }
@@ -287,14 +287,14 @@ impl Db {
 
     /// Collects garbage of the logs until they are within [`Options::max_space_amplification`], or until no more can be gained.
     ///
-    /// Garbage is collected in the background as well. This call is thorough: it flushes all memtables first, and merges all levels where
-    /// only a merge finds garbage. Chunks that a snapshot or a scan still reads come free once that is dropped.
+    /// The store collects garbage in the background as well. This call is thorough: it flushes all memtables first, and merges all levels
+    /// where only a merge finds garbage. A chunk that a snapshot or a scan still reads comes free with the drop of that snapshot or scan.
     pub fn collect_garbage(&self) -> Result<()> {
         self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
-    /// Allows the space to be used again that former owners could write to. Call it once no process is left from which the store was taken
-    /// over. An opening without [`Options::take_over`] does the same.
+    /// Allows the reuse of space that former owners could write to. Call it once every process that the store was taken over from has
+    /// ended. An opening without [`Options::take_over`] does the same.
     pub fn forget_former_owners(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         segments.store().volume().forget_former_owners();

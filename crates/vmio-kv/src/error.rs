@@ -31,7 +31,7 @@ pub enum Error {
     /// A forked child used a store that its parent had opened, or one of its handles.
     #[error("this store belongs to the parent process: once the parent has closed it, open it in the child")]
     Forked,
-    /// This process still has handles of the store, though perhaps of one that was closed.
+    /// This process still has handles of the store, perhaps of an instance that is closed already.
     #[error("{volume} is still open in this process by {handles}: drop that first")]
     StillOpen {
         /// The volume.
@@ -56,7 +56,7 @@ pub enum Error {
     Device {
         /// The volume.
         volume: String,
-        /// What failed.
+        /// The operation that failed.
         action: &'static str,
         /// The byte where it failed.
         offset: u64,
@@ -64,7 +64,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The device holds something else than was written.
+    /// The device holds other bytes than those that were written.
     #[error("{volume}: {structure} at byte {offset} is damaged: {damage}")]
     Damaged {
         /// The volume.
@@ -73,7 +73,7 @@ pub enum Error {
         structure: &'static str,
         /// The byte where it begins.
         offset: u64,
-        /// What is wrong with it.
+        /// The kind of damage.
         damage: Damage,
     },
     /// The file holds no store.
@@ -82,7 +82,7 @@ pub enum Error {
         /// The file.
         volume: String,
     },
-    /// The file or device holds something else than a store, which creation would destroy. [`crate::Options::overwrite`] allows that.
+    /// The file or device holds something that is no store, and creation would destroy it. [`crate::Options::overwrite`] allows that.
     #[error(
         "{volume} holds something else, which creation would destroy: name another file or device, or allow it to be overwritten"
     )]
@@ -103,7 +103,7 @@ pub enum Error {
         volume: String,
         /// The volume's version.
         found: u32,
-        /// The newest version that is known.
+        /// The newest version that this program knows.
         known: u32,
     },
     /// The volume uses features that this program does not know.
@@ -127,7 +127,7 @@ pub enum Error {
     /// No volume can have that length.
     #[error("a volume cannot have {bytes} bytes: it has {} MiB to {} MiB", least >> 20, most >> 20)]
     VolumeLength {
-        /// The length that was asked for.
+        /// The requested length.
         bytes: u64,
         /// The least length.
         least: u64,
@@ -141,7 +141,7 @@ pub enum Error {
         volume: String,
         /// How many bytes were wanted.
         wanted: u64,
-        /// What is full.
+        /// The place that is full.
         place: FullPlace,
     },
     /// The key is empty or too long.
@@ -222,10 +222,11 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: u64,
-        /// What the value must be.
+        /// Why the value is wrong.
         why: &'static str,
     },
-    /// Another process or node has taken the store over. It has all writes that were acknowledged; no more are accepted here.
+    /// Another process or node has taken the store over. It has all writes that this owner acknowledged as durable before that. This
+    /// owner accepts no more writes.
     #[error(
         "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and do not open it before the new owner has closed it or ended"
     )]
@@ -253,7 +254,7 @@ pub enum Error {
     },
 }
 
-/// What is full.
+/// A place that can be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FullPlace {
@@ -295,7 +296,7 @@ impl Error {
     }
 }
 
-/// What is wrong with a structure on the device.
+/// How a structure on the device is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -327,7 +328,7 @@ pub enum Damage {
         /// The epoch that the reference has.
         wanted: u64,
     },
-    /// Its newest copy is damaged, or that copy's write was lost.
+    /// Its newest copy is damaged, or the device lost that copy's write.
     #[error("the newest copies of some of its blocks are damaged, or their writes were lost")]
     Stale,
     /// It belongs to another volume, segment or keyspace.

@@ -1,9 +1,9 @@
 //! A persistent, crash-safe key-value store on memory-mapped I/O, after Kreon.
 //!
 //! Keys and values are appended to a log. An index in levels says where each record is. The first level is a *memtable* in memory; the
-//! others are B-trees on the device, each larger than the one above. A full memtable is *flushed* into the first tree, and a full tree is
-//! *compacted* into the next. Kreon calls both a *spill*. Flushes and compactions move prefixes of keys and pointers; values stay in the
-//! log. Nodes and records are read by loads from a [`vmio::Mapping`], and there is no other cache.
+//! others are B-trees on the device, each larger than the one above. A *flush* writes a full memtable into the first tree, and a
+//! *compaction* merges a full tree into the next. Kreon calls both a *spill*. Flushes and compactions move prefixes of keys and pointers;
+//! values stay in the log. Loads from a [`vmio::Mapping`] read nodes and records, and there is no other cache.
 //!
 //! A store is a volume: a file or a block device. It is divided into *segments*, each with a log of its own. A segment holds *keyspaces*,
 //! which are independent sets of keys. A new store has one segment and one keyspace, [`DEFAULT_KEYSPACE`].

@@ -13,16 +13,16 @@ use crate::keyspace::arena::ARENA_BYTES_MAX;
 use crate::keyspace::memtable::BEGUN_BYTES;
 use crate::volume::UNITS_MAX;
 
-/// When a write becomes durable. A crash loses only the end of a segment's log: all writes up to some point are kept.
+/// When a write becomes durable. A crash loses only the end of a segment's log: all writes up to some point survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When the log is next written and flushed, at the latest when the store is closed. Up to 8 MiB of the log are in this process's
-    /// memory until then, and are lost if the process is killed. A power cut loses what was written since the last flush of the device.
-    /// Other writes, a close, and the end of a memtable's flush or a compaction flush the device.
+    /// At the next write and flush of the log, at the latest when the store is closed. Until then up to 8 MiB of the log stay in this
+    /// process's memory, and a kill of the process loses them. A power cut loses all writes since the last device flush. Other writes, a
+    /// close, and the end of a memtable's flush or of a compaction flush the device.
     None,
-    /// After this time at the latest, or as soon as the device has taken what came before. A kill or a power cut loses newer writes. Given
-    /// with a write it holds for that write, whatever the store's default is.
+    /// After this time at the latest, or as soon as the device has taken the earlier writes. A kill or a power cut loses newer writes.
+    /// Given with a single write, this applies to that write, whatever the store's default is.
     Periodic(Duration),
     /// When the call returns: neither a kill nor a power cut loses the write. Writers that wait at the same time share a flush of the device.
     Sync,
@@ -71,7 +71,7 @@ pub struct Options {
     engine: Engine,
 }
 
-/// The least log that an opening must be allowed to read back: a few chunks besides those that are written to.
+/// The least limit on the log that an opening reads back: a few chunks besides those being written.
 const RECOVERY_LOG_MIN: u64 = 16 << 20;
 /// The length of a new volume, unless options say otherwise.
 const VOLUME_BYTES: u64 = 1 << 30;
@@ -123,17 +123,17 @@ impl Options {
 
     /// How much memory the store may take, in bytes.
     ///
-    /// It is divided so:
+    /// The store divides it like this:
     ///
     /// - 8 MiB for the end of each segment's log;
-    /// - a quarter for all memtables together, half of that for those that are being flushed. Each keyspace has 32 KiB of it at least;
+    /// - a quarter for all memtables together, half of that for memtables being flushed. Each keyspace has 32 KiB of it at least;
     /// - the rest for the cache of nodes and records: at least 8 MiB, and as much more as memtables do not take at the moment.
     ///
-    /// A store with more keyspaces or segments than that allows is not opened, and no further one is created.
+    /// An opening fails if the store has more keyspaces or segments than that allows, and so does the creation of a further one.
     ///
-    /// Writers wait where memtables would exceed their quarter. A larger batch is admitted once they hold nothing else. An opening keeps to
-    /// the quarter as well, and so does a check. A read-only opening has memtables for the newest records of the log; they fit in the
-    /// `memory_bytes` of the store's writer.
+    /// Writers wait where memtables would exceed their quarter. A larger batch is admitted once memtables hold nothing else. An opening
+    /// keeps to the quarter as well, and so does a check. A read-only opening has memtables for the newest records of the log; they fit in
+    /// the `memory_bytes` of the store's writer.
     ///
     /// # Default
     ///
@@ -145,8 +145,8 @@ impl Options {
 
     /// Which engine serves the cache's faults.
     ///
-    /// [`Engine::Kernel`] needs a file or a block device with direct I/O; the cache's memory is then the kernel module's.
-    /// [`Engine::Managed`] is refused: it shows pages before they are verified.
+    /// [`Engine::Kernel`] needs a file or a block device with direct I/O; the cache's memory is then the kernel module's. The store refuses
+    /// [`Engine::Managed`], which shows pages before the store has verified them.
     ///
     /// # Default
     ///
@@ -156,7 +156,7 @@ impl Options {
         self
     }
 
-    /// The size from which on a keyspace's memtable is flushed, in bytes.
+    /// The size at which a keyspace's memtable is flushed, in bytes.
     ///
     /// # Default
     ///
@@ -200,8 +200,8 @@ impl Options {
         self
     }
 
-    /// How long the file of a new volume is, in bytes. The file is sparse: unused parts take no space. Only the reserve for compactions,
-    /// deletions and garbage collection is allocated.
+    /// How long the file of a new volume is, in bytes. The file is sparse: unused parts take no space. Only the space reserved for
+    /// compactions, deletions and garbage collection is allocated.
     ///
     /// # Default
     ///
@@ -226,8 +226,8 @@ impl Options {
 
     /// How many times its live bytes a segment's log may take, besides 64 MiB: 1.1 to 100.
     ///
-    /// Writers are slowed where they make garbage faster than it is collected. The log may be longer while snapshots hold what was
-    /// overwritten. The unused ends of chunks count as live.
+    /// The store slows writers that make garbage faster than the collector frees it. The log may be longer while snapshots hold overwritten
+    /// records. The unused ends of chunks count as live.
     ///
     /// # Default
     ///
@@ -239,8 +239,8 @@ impl Options {
 
     /// How many bytes of the log an opening may have to read back.
     ///
-    /// From half of it on memtables are flushed before they are full, those with the oldest records first. Writers are slowed as it is
-    /// approached. Segments have equal parts of it, of 16 MiB at least.
+    /// From half of this limit on, the store flushes memtables before they are full, those with the oldest records first. It slows writers
+    /// as the log approaches the limit. Segments have equal parts of the limit, of 16 MiB at least.
     ///
     /// # Default
     ///
@@ -262,8 +262,8 @@ impl Options {
 
     /// How many threads flush and compact: 1 to 64.
     ///
-    /// With one thread, flushes and compactions come one after the other. With more, several keyspaces and levels are compacted at once,
-    /// and idle threads share in a large level. The volume keeps some MiB free for each thread.
+    /// With one thread, flushes and compactions come one after the other. With more, the store compacts several keyspaces and levels at
+    /// once, and idle threads help with a large level. The volume keeps some MiB free for each thread.
     ///
     /// # Default
     ///
@@ -293,14 +293,14 @@ impl Options {
 
     /// Whether to take the store over from another process or node that may still have it open.
     ///
-    /// All that the former owner has acknowledged as durable is there. From then on its writes fail with [`crate::Error::Fenced`], and
-    /// writes that come late overwrite nothing of the new owner's.
+    /// The new owner has all writes that the former owner has acknowledged as durable. From then on the former owner's writes fail with
+    /// [`crate::Error::Fenced`], and its late writes overwrite nothing of the new owner's.
     ///
     /// Space that the former owner could write to stays unused until [`crate::Db::forget_former_owners`], or until an opening without this
     /// option. If there is no space besides it and the volume cannot grow, the opening fails with [`crate::Error::Full`].
     ///
-    /// The former owner may acknowledge some more writes, after its last commit, that the new owner does not have; open it with
-    /// [`Options::fenced`] to prevent that. Two processes must not take a store over at the same moment.
+    /// After its last commit the former owner may acknowledge some more writes, which the new owner does not have. [`Options::fenced`] in
+    /// the former owner prevents that. Two processes must not take a store over at the same moment.
     ///
     /// # Default
     ///
@@ -314,7 +314,7 @@ impl Options {
     /// take over.
     ///
     /// The check is an uncached read of 16 KiB for each flush, which costs more than half as much again on devices that flush fast. Commits
-    /// always check. Without this option, writes up to the next commit may be acknowledged that a new owner does not have.
+    /// always check. Without this option the store may acknowledge writes, up to its next commit, that a new owner does not have.
     ///
     /// # Default
     ///
@@ -346,10 +346,10 @@ impl Options {
         self.overwrite
     }
 
-    /// Whether the store is only read. Nothing is written to the volume, and each write fails with [`crate::Error::ReadOnly`].
+    /// Whether to open the store for reading only. Nothing writes to the volume then, and each write fails with [`crate::Error::ReadOnly`].
     ///
     /// Any number of processes may have the store open read-only, while none has it open for writing. A store on a full disk, or on one
-    /// that takes no writes, can be read so. Records that no level has yet are read back from the log into memory.
+    /// that takes no writes, can be read so. The opening reads records that no level has yet from the log into memory.
     ///
     /// # Default
     ///
@@ -363,10 +363,10 @@ impl Options {
         self.read_only
     }
 
-    /// Whether small records are written anew, side by side, if scans read them again and again from many blocks (Kreon, §3.2.3).
+    /// Whether the store rewrites small records side by side if scans read them again and again from many blocks (Kreon, §3.2.3).
     ///
-    /// It is done in the background where there is enough space. It costs one put for each record, and again when writes have moved its
-    /// neighbours.
+    /// The store does so in the background where there is enough space. It costs one put for each record, and another once writes have
+    /// moved the record's neighbours.
     ///
     /// # Default
     ///
@@ -435,7 +435,7 @@ impl Options {
         self.memory_bytes / 4
     }
 
-    /// Fails if there are more keyspaces than their memtables can be begun for: that may take half of the part for mutable memtables.
+    /// Fails if the budget cannot begin a memtable for each keyspace. Begun memtables may take half of the part for mutable memtables.
     pub(crate) fn check_keyspaces(&self, keyspaces: usize) -> Result<()> {
         if keyspaces as u64 * BEGUN_BYTES <= self.memtable_budget_bytes() / 4 {
             return Ok(());
@@ -461,11 +461,11 @@ impl Options {
         TAIL_BYTES
     }
 
-    /// The cache as it is at first; fails if the options are wrong.
+    /// The initial cache; fails if the options are wrong.
     pub(crate) fn cache(&self) -> Result<Cache> {
         self.check()?;
         let cache = Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?;
-        // Engine::Auto becomes it where no other engine works.
+        // Engine::Auto becomes Engine::Managed where no other engine works.
         if cache.engine() == Engine::Managed {
             let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";
             let by = vmio::UnsupportedBy::ManagedEngine;
@@ -509,7 +509,7 @@ impl Options {
         self.compaction_threads.unwrap_or_else(|| (processors() / 2).clamp(1, COMPACTION_THREADS))
     }
 
-    /// The part of one segment, if there are that many.
+    /// One segment's part of the limit on the log that an opening reads back, if there are that many segments.
     pub(crate) fn recovery_log_bytes(&self, segments: u64) -> u64 {
         (self.max_recovery_log_bytes / segments.max(1)).max(RECOVERY_LOG_MIN)
     }

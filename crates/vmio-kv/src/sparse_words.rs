@@ -1,4 +1,4 @@
-//! An array of words of which most stay zero: it takes memory only where a word was written.
+//! An array of words that mostly stay zero: it takes memory only where a word was written.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::atomic::AtomicU64;

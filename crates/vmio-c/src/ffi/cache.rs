@@ -79,9 +79,9 @@ pub struct vmio_cache_options {
     pub pages_in_flight: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
-    /// memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
-    /// vmio_cache_stats has the present one.
+    /// If not 0, vmio changes the capacity, from this many bytes (6 MiB at least) up to `capacity_bytes`. The cache
+    /// shrinks where memory runs short in the process's memory cgroups or in the system, and grows where nobody waits
+    /// for memory. vmio_cache_stats has the present capacity.
     pub capacity_min_bytes: u64,
 }
 
@@ -165,9 +165,10 @@ pub extern "C" fn vmio_cache_free(cache: Option<Box<vmio_cache>>) {
     contain((), || drop(cache));
 }
 
-/// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
-/// a smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
-/// if pins hold more than three quarters of the new capacity, or pages cannot be written: the capacity is then what it was.
+/// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity counts at once; for a
+/// smaller one the call evicts, and returns when that capacity is met. VMIO_ERROR_INVALID for less than 6 MiB.
+/// VMIO_ERROR_CACHE_FULL if pins hold more than three quarters of the new capacity, or pages cannot be written; the
+/// capacity then stays as it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_cache_resize(cache: Option<&vmio_cache>, capacity_bytes: u64) -> vmio_status {
     report(|| Ok(given(cache, "cache")?.0.resize(capacity_bytes)?))

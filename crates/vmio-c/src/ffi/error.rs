@@ -1,4 +1,4 @@
-//! Versions, and what went wrong.
+//! Versions, and the last failure of a thread.
 
 use std::ffi::{CStr, c_char};
 
@@ -35,9 +35,10 @@ pub extern "C" fn vmio_strerror(status: i32) -> *const c_char {
     vmio_status::describe(status).as_ptr()
 }
 
-/// Copies the message of the last failed call of this thread, with the path or value that was wrong, as a string of at
-/// most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
-/// call it with NULL and 0 to learn how many bytes the message needs. A call that succeeds does not clear the message.
+/// Copies the message of the last failed call of this thread, as a string of at most `bytes` bytes with its NUL. The
+/// message names the path or value that was wrong. Returns the length of the whole message without the NUL, 0 if no
+/// call has failed. Call it with NULL and 0 to learn how long the message is. A call that succeeds does not clear the
+/// message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_last_error(buffer: *mut c_char, bytes: usize) -> usize {
     // SAFETY: the caller vouches for the buffer.

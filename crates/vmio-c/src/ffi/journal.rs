@@ -22,8 +22,8 @@ pub struct vmio_journal_options {
     pub size: usize,
     /// The share of the journal in use, up to 1, from which on committed pages are brought into the files; 0.5 by default.
     pub checkpoint_at: f64,
-    /// The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have room for all that
-    /// is dirty between two of them.
+    /// The share of the journal, up to 0.9, that is kept free for commits; 0.25 by default. It should have space for
+    /// all pages that become dirty between two commits.
     pub commit_reserve: f64,
 }
 
@@ -68,10 +68,10 @@ pub extern "C" fn vmio_journal_close(journal: Option<Box<vmio_journal>>) {
     contain((), || drop(journal));
 }
 
-/// Commits what was stored to all mappings of the journal that this mapping was opened with, and returns when that is
-/// durable: after a crash the files are found as at the last commit that returned VMIO_OK, or at one that was under way. A
-/// commit is a point in time between the call and its return. After an error nothing is lost: what was stored becomes
-/// part of the next commit.
+/// Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
+/// durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
+/// commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
+/// the next commit.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_commit(mapping: Option<&vmio_mapping>) -> vmio_status {
     report(|| {

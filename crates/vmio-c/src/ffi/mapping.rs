@@ -27,7 +27,7 @@ pub const VMIO_READ_ONLY: u32 = 1;
 pub const VMIO_CREATE_NEVER: u32 = 0;
 /// A file that does not exist is made, `len` zeros long; one that exists stays as it is.
 pub const VMIO_CREATE_IF_MISSING: u32 = 1;
-/// The file is made, or its contents are discarded; it is `len` zeros long.
+/// Makes the file, or discards its contents; it is `len` zeros long.
 pub const VMIO_CREATE_EMPTY: u32 = 2;
 
 /// A load of a page that cannot be read is a SIGBUS.
@@ -65,16 +65,16 @@ pub struct vmio_open_options {
     pub frames: u32,
     /// How much is read at a miss, and kept or given up together: 4096 (the default), 16384 or 65536 bytes.
     pub unit_bytes: u32,
-    /// What a load gets of a page that cannot be read: VMIO_ON_READ_ERROR_*.
+    /// The result of a load of a page that cannot be read: VMIO_ON_READ_ERROR_*.
     pub on_read_error: u32,
     /// The pattern of VMIO_ON_READ_ERROR_POISON.
     pub poison: [u8; 8],
-    /// Lets the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
-    /// VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+    /// Lets the file change by vmio_commit alone: the close of the last handle forgets stores that no commit has. Not
+    /// with VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
     pub journal: *const vmio_journal,
-    /// Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
-    /// pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-    /// VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
+    /// Memory of the cache that the mapping keeps once it has it. No pages of it go for other mappings, as long as
+    /// those have pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of
+    /// the cache. Not with VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
     pub floor_bytes: u64,
     /// Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
     /// miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED and
@@ -83,7 +83,7 @@ pub struct vmio_open_options {
 }
 
 /// Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
-/// same cache gives another handle to the same addresses; its options are then those of the first.
+/// same cache gives another handle to the same addresses. Its options are then those of the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_open(
     cache: Option<&vmio_cache>,
@@ -136,8 +136,8 @@ pub extern "C" fn vmio_set_len(mapping: Option<&vmio_mapping>, len: u64) -> vmio
     report(|| Ok(given(mapping, "mapping")?.0.set_len(len)?))
 }
 
-/// Reports, as the result of this call, the first error of a page that was replaced by poison or could not be read, since
-/// the last such call; VMIO_OK if there was none.
+/// Returns the first error since the last such call of a page that could not be read, whether or not poison has
+/// replaced it. VMIO_OK if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_take_read_error(mapping: Option<&vmio_mapping>) -> vmio_status {
     report(|| match given(mapping, "mapping")?.0.take_read_error() {

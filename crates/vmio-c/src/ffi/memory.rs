@@ -10,8 +10,8 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use crate::failure::Failure;
 
-/// Reads options that begin with their size, as the caller's header had it: what that version did not have is zero, and
-/// what this one does not know must be. NULL is all zeros.
+/// Reads options that begin with their size, as the caller's header had it. Fields that the caller's version lacks are
+/// zero. Fields that this version does not know must be zero. NULL is all zeros.
 ///
 /// # Safety
 /// `options` is NULL or points to a `usize` that says how many initialised bytes begin there. `T` is made of numbers and
@@ -35,8 +35,8 @@ pub(super) unsafe fn read_options<T: FromZeros>(options: *const T, name: &str) -
     Ok(known)
 }
 
-/// Fills a structure that begins with its size, which stays as it is: what that version does not have is left out, and
-/// what this one does not know becomes zero.
+/// Fills a structure that begins with its size, which stays as it is. It leaves out fields that the caller's version
+/// lacks. Fields that this version does not know become zero.
 ///
 /// # Safety
 /// `target` is NULL or points to a `usize` that says how many bytes begin there; nobody else uses them meanwhile.
@@ -94,7 +94,7 @@ pub(super) unsafe fn read_array<'a, T>(first: *const T, count: usize) -> &'a [T]
     unsafe { slice::from_raw_parts(first, count) }
 }
 
-/// Room for an array of bytes; none at NULL.
+/// Space for an array of bytes; none at NULL.
 ///
 /// # Safety
 /// `first` is NULL, or this many bytes begin there, which nobody else uses for `'a`.
@@ -106,7 +106,7 @@ pub(super) unsafe fn bytes_at<'a>(first: *mut u8, count: usize) -> &'a mut [Mayb
     unsafe { slice::from_raw_parts_mut(first.cast(), count) }
 }
 
-/// What stands behind a handle.
+/// The object behind a handle.
 pub(super) fn given<T>(handle: Option<T>, name: &str) -> Result<T, Failure> {
     handle.ok_or_else(|| null(name))
 }

@@ -1,7 +1,7 @@
-//! What C sees. The documentation here becomes that of `vmio.h`, so it is written for C.
+//! The interface that C sees. The documentation here becomes that of `vmio.h`, so it is written for C.
 //!
-//! Handles come as `Option<&T>` and `Option<Box<T>>`, which are C's pointers with NULL as `None`: the header says that a
-//! pointer is NULL or what a call of the library gave out and has not taken back, and the type then says the rest.
+//! Handles come as `Option<&T>` and `Option<Box<T>>`, which are C's pointers with NULL as `None`. The header says that
+//! a pointer is NULL, or one that a call of the library gave out and has not taken back. The type then says the rest.
 #![allow(non_camel_case_types, reason = "the names are C's")]
 #![allow(clippy::missing_safety_doc, reason = "the contract is the header's first paragraph, in C's words")]
 

@@ -15,8 +15,8 @@ pub struct vmio_pinned {
     _pin: Pin,
 }
 
-/// Makes a range resident and keeps it so until vmio_unpin: system calls may be given pointers into it, to write there as
-/// well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
+/// Makes a range resident and keeps it so until vmio_unpin. System calls may get pointers into it, and may write there
+/// as well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_pin(
     mapping: Option<&vmio_mapping>,

@@ -1,4 +1,4 @@
-//! What is in memory: advice, misses on purpose, and looking.
+//! Pages in memory: advice, misses on purpose, and queries.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -20,20 +20,20 @@ pub const VMIO_ADVICE_RANDOM: u32 = 1;
 pub const VMIO_ADVICE_SEQUENTIAL: u32 = 2;
 /// The range will be wanted soon: read it now, as far as the cache has pages for it.
 pub const VMIO_ADVICE_WILL_NEED: u32 = 3;
-/// The range will not be wanted soon: write what is dirty and give its pages up.
+/// The range will not be wanted soon: write its dirty pages and give all its pages up.
 pub const VMIO_ADVICE_DONT_NEED: u32 = 4;
 /// The device holds garbage that the program is about to write over: misses fill pages with zeros instead of reading.
 pub const VMIO_ADVICE_FRESH: u32 = 5;
-/// The contents are needed no more: drop them without writing; what loads see before the next store is undefined.
+/// The program needs the contents no more: drop them without writing. Loads before the next store get undefined bytes.
 pub const VMIO_ADVICE_FREE: u32 = 6;
 /// The order of eviction: `value` is 0 (keep) to 255 (evict first).
 pub const VMIO_ADVICE_PRIORITY: u32 = 7;
 /// How often each page is wanted, for pages that come in from now on: `value` is VMIO_REUSE_*.
 pub const VMIO_ADVICE_REUSE: u32 = 8;
-/// Only what the device holds counts: drop what is in memory without writing it, and forget what was fresh. For
-/// programs that write the file past the mapping; what was stored since the last sync is lost.
+/// Only the device's contents count: drop pages in memory without writing them, and forget which were fresh. For
+/// programs that write the file past the mapping; stores since the last sync are lost.
 pub const VMIO_ADVICE_INVALIDATE: u32 = 9;
-/// The program needs the range no more for now: its pages are evicted before those in use, when the cache needs room.
+/// The program needs the range no more for now: its pages are evicted before those in use, when the cache needs space.
 pub const VMIO_ADVICE_COLD: u32 = 10;
 
 /// Not known: the cache finds out.
@@ -54,7 +54,8 @@ pub struct vmio_range {
 }
 
 /// Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
-/// read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+/// read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches. Other advice applies to whole
+/// pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_advise(
     mapping: Option<&vmio_mapping>,
@@ -78,8 +79,9 @@ pub extern "C" fn vmio_ensure(mapping: Option<&vmio_mapping>, offset: u64, len: 
     })
 }
 
-/// Begins to read what will be wanted soon, and returns at once: a guess, which takes little from others. A call brings in
-/// an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of the access that needs it.
+/// Begins to read ranges that will be wanted soon, and returns at once: a guess, which takes little from others. A call
+/// brings in an eighth of the cache at most, of the ranges that come first. A page that cannot be read is an error of
+/// the access that needs it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_prefetch(
     mapping: Option<&vmio_mapping>,
@@ -101,8 +103,8 @@ pub extern "C" fn vmio_is_resident(mapping: Option<&vmio_mapping>, offset: u64) 
     contain(false, || mapping.is_some_and(|mapping| mapping.0.is_resident(offset)))
 }
 
-/// Finds out which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
-/// `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
+/// Finds out which of the pages of 4096 bytes that a range touches are in memory. It sets `pages[n]` to 1 or 0 for
+/// each, as far as its `count` elements go, and `*resident` to the number of all resident ones. Either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmio_residency(
     mapping: Option<&vmio_mapping>,

@@ -1,4 +1,4 @@
-//! What `make install` installs, and C programs that are built against it.
+//! The files that `make install` installs, and C programs that are built against them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::error::Error;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// What tests return.
+/// The result of a test.
 pub type TestResult = Result<(), Box<dyn Error>>;
 
 const PREFIX: &str = "/opt/vmio";
@@ -38,12 +38,12 @@ impl Installed {
         self.root.path().join(&PREFIX[1..]).join(below_prefix)
     }
 
-    /// A folder for what a test makes.
+    /// A folder for the files of a test.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
-    /// What pkg-config says of the library.
+    /// The answer of pkg-config about the library.
     pub fn pkg_config(&self, options: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
         let mut command = Command::new("pkg-config");
         command.args(options).arg("vmio").env("PKG_CONFIG_PATH", self.path("lib/pkgconfig"));

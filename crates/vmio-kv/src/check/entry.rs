@@ -71,7 +71,7 @@ impl Check<'_> {
         Ok(head.key)
     }
 
-    /// The bytes of a record, as many as its front says.
+    /// The bytes of a record, whose length its front states.
     fn record(&self, offset: u64) -> Result<Vec<u8>, String> {
         let damaged = damaged_at(offset);
         let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
@@ -91,7 +91,7 @@ fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {
     move |damage| format!("its record, at byte {offset}: {damage}")
 }
 
-/// Whether a unit was freed, and perhaps reused, since a leaf was written: the leaf's entries that point there are superseded.
+/// Whether a unit became free, and perhaps got a new use, after the write of a leaf. The leaf's entries into the unit are superseded then.
 fn is_superseded(unit: &AllocationUnit, leaf_epoch: u64) -> bool {
     unit.purpose != Purpose::Log || leaf_epoch <= unit.former_epoch
 }
@@ -122,7 +122,7 @@ fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Resul
     Ok(())
 }
 
-/// Checks that the entry says about its key what a search relies on.
+/// Checks the parts of an entry by which a search finds its key.
 fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
     let known = leaf.key(index);
     if leaf.hash(index) != key_hash(key) {

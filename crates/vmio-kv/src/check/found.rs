@@ -1,8 +1,8 @@
-//! What a dump reports about a volume.
+//! The structures of a volume that a dump reports.
 
 use std::borrow::Cow;
 
-/// What a dump lists.
+/// A kind of structure that a dump lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Structure {

@@ -28,7 +28,7 @@ type Seen = (u32, Vec<u8>, Option<Placed>);
 /// Large values that only the log refers to, as recovery would find them.
 #[derive(Default)]
 pub(super) struct LargeInLog {
-    /// For each keyspace, the sequence number from which on its records are in no tree.
+    /// For each keyspace, the sequence number from which on no tree has its records.
     since: BTreeMap<u32, u64>,
     /// The large values whose log records are the newest of their keys.
     newest: BTreeMap<(u32, Vec<u8>), Placed>,

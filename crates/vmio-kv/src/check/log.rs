@@ -26,11 +26,11 @@ const RECORD: &str = "a record of the log";
 #[derive(Default)]
 pub(super) struct Chain {
     chunks: BTreeMap<u64, InChain>,
-    /// Units of new chunks that something else has: sound, if the last commit freed them.
+    /// Units of new chunks that another structure has as well. That is sound if the last commit freed them.
     pub(super) reused: BTreeSet<u64>,
 }
 
-/// What is known of a chunk.
+/// A chunk of the log.
 #[derive(Clone, Copy)]
 struct InChain {
     seed: Seed,
@@ -305,7 +305,7 @@ impl Check<'_> {
         true
     }
 
-    /// Learns from later records what was durable.
+    /// Learns from later records which records were durable.
     fn look_ahead(&mut self, state: &State, walk: &mut Walk) {
         let mut durable = walk.durable;
         walk.whole_behind(|_, record| {
@@ -332,7 +332,7 @@ impl Check<'_> {
         walk.durable = durable;
     }
 
-    /// Checks the end of the log: whether anything says that it continued, and the chunk that was reserved to follow.
+    /// Checks the end of the log: whether whole records lie behind it, and the chunk that was reserved to follow.
     fn end(&mut self, state: &mut State, chain: &mut Chain, walk: &Walk) {
         let mut is_followed = false;
         walk.whole_behind(|_, record| {
@@ -344,8 +344,8 @@ impl Check<'_> {
             self.note(RECORD, torn, format!("the log ends torn before record {}", walk.expected));
         }
         let next = walk.header.next;
-        // It was reserved no later than the chunk before it got this header: perhaps after the last commit, also where recovery reads that
-        // chunk.
+        // The next chunk was reserved no later than the current chunk got this header. That may have been after the last commit, even where
+        // recovery reads the current chunk.
         let is_new = walk.header.generation > state.superblock.log_generation;
         let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(ALLOCATION_UNIT_BYTES))
         else {
@@ -358,7 +358,8 @@ impl Check<'_> {
                 format!("it was taken to follow, and its unit is for {}", owners.row.purpose.name()),
             );
         }
-        // If the walk has passed through it, that was its contents before it was freed. If it was not freed, entries would point to it.
+        // If the walk has passed through this chunk, it has read contents from before the chunk was freed. If it was not freed, entries
+        // would point to it.
         if !chain.contains(unit_of(next)) {
             self.own_chunk(state, chain, next, is_new);
         }

@@ -1,4 +1,4 @@
-//! Checks a whole volume without changing it: every checksum, and whether everything that refers to each other agrees.
+//! Checks a whole volume without changing it: every checksum, and every reference against its target.
 //!
 //! The check trusts nothing of the code that opens a store: it reads the volume itself, from the header down to each entry's record. It
 //! reports each problem, and continues where it can.
@@ -27,7 +27,7 @@ use crate::options::Options;
 pub use found::{Field, Found, Structure};
 pub use report::{Finding, Report};
 
-/// What a check or a dump reports while it runs.
+/// An event of a check or a dump while it runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -44,7 +44,7 @@ pub enum Event {
     Found(Found),
 }
 
-/// Checks the volume in a file or block device that no process has open for writing. The volume is not changed.
+/// Checks the volume in a file or block device that no process has open for writing, and does not change it.
 ///
 /// The report lists the problems; [`Report::is_clean`] says whether there are none.
 ///
@@ -73,7 +73,7 @@ pub fn check(path: impl AsRef<Path>, options: &Options, tell: impl FnMut(Event))
     check_on(FileBacking::open(path, Access::ReadOnly)?, options, tell)
 }
 
-/// Checks the volume on a backing, to which nothing is written.
+/// Checks the volume on a backing, and writes nothing to it.
 ///
 /// # Errors
 ///

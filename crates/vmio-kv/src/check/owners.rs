@@ -1,4 +1,4 @@
-//! Which structure has which block, compared with what the bitmap says is taken.
+//! The structures that have each block, compared with the blocks that the bitmap says are taken.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ pub(super) enum Conflict {
 }
 
 impl Conflict {
-    /// Whether nothing more can be said about the block's contents.
+    /// Whether the check of the block's contents has to end here.
     pub(super) fn is_fatal(self) -> bool {
         self != Conflict::Free
     }
@@ -107,7 +107,7 @@ impl UnitOwners {
         self.taken.words().iter().zip(self.owned.words()).map(|(taken, owned)| (taken & !owned).count_ones()).sum()
     }
 
-    /// The first of them.
+    /// The first of these blocks.
     pub(super) fn first_leaked(&self) -> Option<u64> {
         let words = self.taken.words().into_iter().zip(self.owned.words()).zip(0..);
         words
@@ -152,7 +152,7 @@ impl Owners {
         self.units.get(&unit).or_else(|| self.has(unit).then_some(&UNUSED))
     }
 
-    /// The same, to add something.
+    /// The unit of that number, to add something to it.
     pub(super) fn get_mut(&mut self, unit: u64) -> Option<&mut UnitOwners> {
         self.has(unit).then(|| self.units.entry(unit).or_default())
     }
@@ -181,7 +181,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Whether a block was recorded so.
+    /// Whether a large value's block was recorded as taken since the last commit.
     pub(super) fn is_pending(&self, offset: u64) -> bool {
         let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         let unit = self.units.get(&unit_of(offset));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Findings that are kept; of further ones only the number is known.
+/// The most problems and the most notes that a report keeps. It counts further problems, and drops further notes.
 const FINDINGS_MAX: usize = 1000;
 
 /// A problem, or something remarkable.
@@ -12,7 +12,7 @@ pub struct Finding {
     pub structure: &'static str,
     /// The structure's place, in bytes from the beginning of the volume.
     pub offset: u64,
-    /// What is wrong or remarkable about it.
+    /// The problem or the remarkable fact, in words.
     pub what: String,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has read, and the problems that it has found.
+/// The counts of a check, and the problems that it has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -34,7 +34,7 @@ pub struct Report {
     pub problem_count: u64,
     /// Remarkable things that a crash may leave and that are no problems: the first thousand.
     pub notes: Vec<Finding>,
-    /// Blocks that are taken and that nothing refers to: that space is lost until the volume is created anew.
+    /// Taken blocks without a reference. Only a new creation of the volume brings their space back.
     pub leaked_blocks: u64,
     /// Allocation units among them that the log had reserved when a crash came.
     pub leaked_chunks: u64,

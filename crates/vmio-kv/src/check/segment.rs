@@ -324,8 +324,8 @@ impl Check<'_> {
         keyspaces
     }
 
-    /// Units that the last commit freed, as far as its free log can be read; problems with the log are reported later. The units may have
-    /// been taken again since.
+    /// Units that the last commit freed, as far as its free log is readable. A later step reports problems with that log. The units may be
+    /// in use again.
     fn retired(&self, state: &State) -> BTreeSet<u64> {
         let mut retired = BTreeSet::new();
         let mut seen = BTreeSet::new();

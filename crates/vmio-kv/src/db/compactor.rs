@@ -17,7 +17,7 @@ use crate::keyspace::{Compacted, Compaction, Keyspace};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
-/// How many batches of scanned records wait to be written side by side, for each idle thread.
+/// The most batches of scanned records that wait for their rewrite side by side, for each idle thread.
 const APART_MAX: usize = 4;
 
 /// The keyspaces that have something to flush or compact, and other work for idle threads.
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    /// Forgets all queued records, which stay where they are. What they hold comes free.
+    /// Forgets all queued records, which stay where they are. This frees the memory and the space that they hold.
     pub(super) fn forget_apart(&self) {
         let apart = std::mem::take(&mut self.waiting().apart);
         drop(apart);
@@ -198,7 +198,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Merges all that a keyspace has at this moment into one level, whatever is written meanwhile.
+    /// Merges the present contents of a keyspace into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         for _ in 0..2 * LEVELS {
             if self.compact_one(keyspace, true)? {
@@ -247,8 +247,9 @@ impl OpenSegment {
         self.commit_compacted(vec![compacted], |entries| entries.first().map(|entry| self.replay_from(entry)))
     }
 
-    /// Flushes the memtables of all keyspaces with one commit. The log may still be read back from a former owner's chunk, which does not
-    /// lead to ours: until then no keyspace may begin behind that chunk, and nothing behind it may be called durable.
+    /// Flushes the memtables of all keyspaces with one commit. Until then an opening may read the log back from a former owner's chunk,
+    /// which does not lead to ours. So before this commit no keyspace may begin behind that chunk, and no commit may call a record behind
+    /// it durable.
     pub(super) fn flush_memtables_at_once(&self) -> Result<()> {
         let keyspaces = self.keyspaces();
         let mut all = Vec::new();
@@ -267,7 +268,7 @@ impl OpenSegment {
         self.commit_compacted(all, |_| Some(self.log.end()))
     }
 
-    /// Commits finished compactions together. The keyspaces' new state says from where the log is read back.
+    /// Commits finished compactions together. The keyspaces' new state tells the place from which an opening reads the log back.
     fn commit_compacted(
         &self,
         mut all: Vec<Compacted<'_>>,
@@ -297,8 +298,8 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Sets the free reserve to what the largest concurrent compactions may take: their nodes, the rests of the runs that they write in,
-    /// and for each a begun unit of leaves and one of inner nodes.
+    /// Sets the free reserve to the units that the largest concurrent compactions may take. These are the units of their nodes, the rests
+    /// of the runs that they write in, and for each a begun unit of leaves and one of inner nodes.
     pub(super) fn update_free_reserve(&self) {
         self.segment.free_reserve.set_compaction_units(|| {
             let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();

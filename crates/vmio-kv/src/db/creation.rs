@@ -19,8 +19,8 @@ const ATTEMPTS_MAX: usize = 3;
 impl Db {
     /// Creates a store in a new file, or in a file or block device that is empty or begins with zeros.
     ///
-    /// A new file gets its name once the store is complete and durable. What a crash leaves of a store that is created in place counts as
-    /// empty. If several processes create a store at once, one succeeds.
+    /// A new file gets its name once the store is complete and durable. If a crash cuts a creation in place short, the file or device
+    /// counts as empty. If several processes create a store at once, one succeeds.
     ///
     /// # Errors
     ///

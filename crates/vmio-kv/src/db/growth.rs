@@ -77,7 +77,7 @@ impl OpenSegment {
         !lacks_space && self.lengthen(&mut volume, chunks)
     }
 
-    /// Makes the segment longer by a step, or by what is left. Returns whether it is longer now.
+    /// Makes the segment longer by a step, or by fewer units if the volume has no more. Returns whether it is longer now.
     pub(super) fn grow(&self) -> bool {
         self.lengthen(&mut self.store.volume(), 0)
     }

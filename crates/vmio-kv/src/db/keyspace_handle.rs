@@ -143,7 +143,7 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.current()).get(key)
     }
 
-    /// Calls `look` with a key's value where it lies, and returns the answer. It is not called if the key has no value.
+    /// Calls `look` with a key's value where it lies, and returns the answer. If the key has no value, `look` is not called.
     ///
     /// The value's pages are pinned meanwhile. For long values that is cheaper than a copy; for short ones [`Self::get`] is.
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
@@ -151,7 +151,7 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.current()).get_ref(key, look)
     }
 
-    /// The values of several keys, in their order, all of one moment. Their device reads are made together.
+    /// The values of several keys, in their order, all of one moment. It makes their device reads together.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.open()?;
         self.snapshot().multi_get(keys)
@@ -163,7 +163,7 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.current()).contains(key)
     }
 
-    /// Iterates over the keys and values of a range in order. It shows one moment: later writes are not seen.
+    /// Iterates over the keys and values of a range in order. It shows one moment, without later writes.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(self.open_handle(HandleKind::Scan, |open| Progress::now(open, range.into())))
     }

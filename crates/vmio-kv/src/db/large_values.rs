@@ -25,7 +25,7 @@ use crate::options::Durability;
 use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {
-    /// Writes the bytes of a large value, which no record refers to yet. Where there is no space the volume grows, or garbage is collected.
+    /// Writes the bytes of a large value, which no record refers to yet. Where there is no space it grows the volume, or collects garbage.
     pub(super) fn store_value(
         &self,
         keyspace: &Keyspace,
@@ -38,7 +38,7 @@ impl OpenSegment {
             // It finds no space before it reads anything from the source.
             let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
-            // The rest of the last unit may be too short. Others may take what comes free, and then more may come free.
+            // The rest of the last unit may be too short. Others may take the space that comes free, and then more may come free.
             let units = wanted / ALLOCATION_UNIT_BYTES + 1;
             if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });
@@ -50,7 +50,7 @@ impl OpenSegment {
 impl KeyspaceHandle {
     /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB.
     ///
-    /// A value over 256 KiB is written as it is read, and made durable before the log refers to it; it takes 1 MiB of memory.
+    /// A value over 256 KiB goes to the device as the stream is read, and is durable before the log refers to it. It takes 1 MiB of memory.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.version()).get_range(key, range)
     }
 
-    /// A reader of a key's value, like a file: it reads any part. Later writes do not change what it reads. The value's space is not used
-    /// again while the reader exists.
+    /// A reader of a key's value, like a file: it reads any part. Later writes do not change what it reads. While the reader exists,
+    /// nothing reuses the value's space.
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let open = self.open()?;
         let version = open.keyspace.version();

@@ -27,7 +27,7 @@ impl MemoryBalance {
             let mut known = None;
             while let Some(bytes) = its.wait(known) {
                 known = Some(bytes);
-                // Giving memory back may take a while: the next look sees what the memtables take by then.
+                // Giving memory back may take a while: the next round goes by the memtables' size at that time.
                 if let Err(error) = device.resize_cache(options.cache_bytes_without(bytes)) {
                     tracing::warn!(%error, "the cache stays as large as it is");
                 }

@@ -1,4 +1,4 @@
-//! A segment of an open store: its log, and what is done to its keyspaces.
+//! A segment of an open store: its log, and the work on its keyspaces.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -20,7 +20,7 @@ use crate::volume::segment::Segment;
 use crate::volume::space_reservation::SpacePriority;
 use crate::write_batch::Operation;
 
-/// A segment of a store, with what it does not share with other segments.
+/// A segment of a store, with the state that it does not share with other segments.
 pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
@@ -71,7 +71,7 @@ impl OpenSegment {
         Ok(keyspace)
     }
 
-    /// From where the log has to be read back after a crash, once this keyspace is as it is about to be.
+    /// The place and number from which an opening reads the log back, once a commit has this entry of the keyspace.
     pub(super) fn replay_from(&self, changed: &KeyspaceEntry) -> (u64, u64) {
         // First of all: later writes lie behind it.
         let end = self.log.end();
@@ -84,7 +84,7 @@ impl OpenSegment {
             .unwrap_or(end)
     }
 
-    /// Writes, and where there is no space grows the volume or collects garbage, and tries again.
+    /// Writes. Where there is no space, it grows the volume or collects garbage, and tries again.
     pub(super) fn write_or_make_space<Done>(
         &self,
         priority: SpacePriority,

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::keyspace::{Keyspace, Version};
 
-/// How many keys are looked up together: what is read for them must stay in the cache until it is used.
+/// The most keys of one joint look-up: the blocks read for them must stay in the cache until they are used.
 const TOGETHER_MAX: usize = 64;
 /// Bytes of records that are read together.
 const RECORD_BYTES_MAX: u64 = 4 << 20;

@@ -83,8 +83,8 @@ impl<'segment> RecoveredRecords<'segment> {
         self.left_from
     }
 
-    /// Whether a large value came after a record that was left out. Its extents must be taken before any other space is, and for that it
-    /// must be known which values are the newest: all records have to be recovered at once.
+    /// Whether a large value came after a record that was left out. Its extents must be taken before any other space. Only all records
+    /// together tell which values are the newest, so one pass has to recover them all.
     pub(super) fn must_take_all(&self) -> bool {
         self.has_large && self.left_from.is_some()
     }
@@ -137,7 +137,7 @@ impl<'segment> RecoveredRecords<'segment> {
         Ok(())
     }
 
-    /// Where the memtable of a keyspace has to begin, as a record's place and number: at its first record, or at the first that was left out.
+    /// The place and number of the record at which the memtable of a keyspace has to begin: its first one, or the first that was left out.
     pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
         let memtable = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memtable.as_ref());
         memtable.map(|memtable| (memtable.log_offset, memtable.first_sequence)).or(self.left_from)

@@ -1,4 +1,4 @@
-//! Opening a store: first what was committed, then the records of the log that came after.
+//! Opening a store: first the committed state, then the records of the log that came after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ impl Segments {
             }
             volume.mend()?;
             volume.ensure_fixed_space();
-            // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is
+            // After a kill, the contents just read may be in a cache of the system's alone. They must be durable before anything is
             // overwritten.
             volume.device.flush()?;
         }
@@ -207,8 +207,8 @@ impl OpenSegment {
         self.log.bytes_since(self.segment.replay_sequence())
     }
 
-    /// Requests flushes of memtables, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
-    /// oldest records; writers are slowed as the limit is approached.
+    /// Requests flushes of memtables, full or not, before an opening has too much to read back. From half of the limit on it flushes those
+    /// with the oldest records, and slows writers as the log approaches the limit.
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
         let beyond = bytes.saturating_sub(most / 2);

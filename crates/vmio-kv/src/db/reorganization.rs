@@ -1,5 +1,5 @@
-//! Partial reorganization (Kreon, §3.2.3): small records that scans read again and again, and that lie apart in the log, are written anew
-//! side by side. The next scan then reads a few blocks for them in place of one block each.
+//! Partial reorganization (Kreon, §3.2.3) rewrites small records side by side that scans read again and again, and that lie apart in the
+//! log. The next scan then reads a few blocks for them in place of one block each.
 //!
 //! A move is a put of the same value. It is done within the keyspace's write turn, and only if the index still points to the record that
 //! the scan has read. To the log, recovery and the collector it is a put like any other.
@@ -26,7 +26,7 @@ use crate::volume::space_reservation::SpacePriority;
 const BLOCKS_MIN: usize = 8;
 /// Records lie apart if this many times as many blocks were read for them as they fill.
 const APART: u64 = 2;
-/// The most records that are gathered, and their most bytes.
+/// The most records of one rewrite, and their most bytes.
 const RECORDS_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 10;
 /// A record is moved when this many scans have read it: about as many later scans have to save a read before the move has paid.
@@ -38,7 +38,7 @@ const SAMPLES: usize = 1 << 16;
 /// The low bits of a sample count how often its record was read; the others identify the record.
 const COUNT_BITS: u32 = 4;
 
-/// Samples of what scans have read past the cache of late. What is read once is not worth a write.
+/// Samples of the records that scans have read past the cache of late. A record that scans read once is not worth a write.
 pub(crate) struct ScannedRecords(Box<[AtomicU32]>);
 
 impl ScannedRecords {
@@ -46,8 +46,8 @@ impl ScannedRecords {
         ScannedRecords((0..SAMPLES).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Whether records lie apart, for which `blocks_read` blocks were read, and have been read often before. If they cannot be moved now,
-    /// the answer is true again only after as many scans.
+    /// Whether records lie apart, if a scan has read `blocks_read` blocks for them, and whether scans have read them often before. If they
+    /// cannot be moved now, the answer is true again only after as many scans.
     pub(super) fn are_apart_again(&self, records: impl Iterator<Item = Pointer> + Clone, blocks_read: usize) -> bool {
         let bytes: u64 = records.clone().map(|record| u64::from(record.record_bytes())).sum();
         if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {
@@ -81,7 +81,7 @@ pub(crate) struct Reorganized {
 /// Neighbouring records that lie apart, as a scan has read them.
 pub(crate) struct RecordsApart {
     pub(super) keyspace: Arc<Keyspace>,
-    /// Keeps the records' space from being used again.
+    /// Protects the records' space from reuse.
     view: Arc<View>,
     /// Where the scan was before the first record, and its direction.
     from: Bound<Vec<u8>>,

@@ -27,7 +27,7 @@ use crate::tree::Direction;
 ///
 /// It ends with the first error. It reads ahead, the more the longer it goes on.
 ///
-/// A scan may outlive the handle that began it. The space of what it shows is not used again while it exists.
+/// A scan may outlive the handle that began it. While it exists, nothing reuses the space of the records that it shows.
 ///
 /// # Examples
 ///
@@ -85,7 +85,7 @@ impl Scan {
         Readers(self)
     }
 
-    /// Returns keys alone. Records are read for long keys only, since nothing else has all of their bytes.
+    /// Returns keys alone. It reads records of long keys only, since nothing else has all of their bytes.
     pub fn keys(mut self) -> Keys {
         self.change(|progress| progress.wants_values = false);
         Keys(self)
@@ -133,10 +133,10 @@ impl Scan {
 }
 
 impl Progress {
-    /// A scan of what a keyspace has now.
+    /// A scan of a keyspace's present contents.
     pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
         let view = Arc::new(View::begin(&open.keyspace));
-        // After the view: what it shows was there then.
+        // After the view: a keyspace that is not dropped now was there when the view began.
         Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 

@@ -12,8 +12,8 @@ use crate::error::Result;
 
 /// A handle of a segment: some keyspaces with a log and space of their own. See [`crate::Db::create_segment`].
 ///
-/// Keyspaces of different segments share no log. A batch cannot write to both, and a crash may lose the earlier write of one segment and
-/// keep the later write of another, unless the earlier one was durable. A [`crate::Snapshot`] still shows all segments at one moment.
+/// Keyspaces of different segments share no log. A batch cannot write to both. A crash may lose the earlier write of one segment and keep
+/// the later write of another, unless the earlier one was durable. A [`crate::Snapshot`] still shows all segments at one moment.
 ///
 /// Each segment collects its own garbage, and can be full by itself.
 #[derive(Clone)]

@@ -58,7 +58,7 @@ impl Segments {
         keyspace.map(|keyspace| self.handle(&keyspace)).transpose()
     }
 
-    /// The keyspace of a name. It is created if there is none; in the `wanted` segment, if one is given.
+    /// The keyspace of a name. If there is none, it creates one, in the `wanted` segment if that is given.
     pub(super) fn keyspace_or_create(&self, name: &str, wanted: Option<&Arc<OpenSegment>>) -> Result<KeyspaceHandle> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::KeyspaceName { name: name.to_owned(), most: NAME_BYTES_MAX });
@@ -107,7 +107,7 @@ impl Segments {
         SegmentHandle::new(self, segment)
     }
 
-    /// Makes all writes durable that have returned. If one segment fails, the others are made durable all the same.
+    /// Makes durable all writes that have returned. If one segment fails, the others become durable all the same.
     pub(super) fn sync(&self) -> Result<()> {
         self.all().iter().map(|segment| segment.log.sync_all()).fold(Ok(()), Result::and)
     }

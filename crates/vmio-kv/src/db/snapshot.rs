@@ -20,8 +20,8 @@ use crate::keyspace::{Keyspace, Version, View};
 ///
 /// A `Snapshot` derefs to the snapshot of the default keyspace.
 ///
-/// It delays neither writers nor compactions. The space of what it shows is not used again while it exists, so a nearly full store may
-/// become full. A memtable that was flushed stays in memory as long as a snapshot shows it.
+/// It delays neither writers nor compactions. While it exists, nothing reuses the space of the records that it shows, so a nearly full
+/// store may become full. A memtable that was flushed stays in memory as long as a snapshot shows it.
 ///
 /// # Examples
 ///
@@ -70,7 +70,7 @@ impl Snapshot {
         by_name.get(name).ok_or_else(no_keyspace)
     }
 
-    /// The names of all keyspaces that there were.
+    /// The names of all keyspaces at that moment.
     pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
         Ok(self.handle.get()?.by_name.keys().map(String::as_str))
     }

@@ -17,18 +17,18 @@ pub struct SegmentStats {
     pub space_bytes: u64,
     /// Bytes of the log's chunks.
     pub log_bytes: u64,
-    /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused
-    /// ends of chunks. Some overwritten records are found to be garbage only when their levels are merged.
+    /// Bytes of the log that are known to be garbage: records that nothing points to, each up to an eighth too long, and the unused ends of
+    /// chunks. Some overwritten records turn out to be garbage only when their levels are merged.
     pub garbage_bytes: u64,
     /// The rest of the log. Chunks that are written to, and the next one, count as live.
     pub live_bytes: u64,
     /// Bytes of the blocks of values over 256 KiB. Overwritten ones count until their levels are merged.
     pub extents_bytes: u64,
-    /// Chunks of the log that were collected since the store was opened.
+    /// Chunks of the log that the collector has freed since the store was opened.
     pub collected_chunks: u64,
     /// Bytes of records that the collector has moved.
     pub moved_bytes: u64,
-    /// Bytes of records that were written anew side by side, because scans had read them again and again.
+    /// Bytes of records that were rewritten side by side, because scans had read them again and again.
     pub reorganized_bytes: u64,
     /// Bytes of the log's chunks that an opening would read back now.
     pub recovery_log_bytes: u64,

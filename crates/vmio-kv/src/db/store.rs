@@ -23,7 +23,7 @@ pub(crate) struct Store {
     /// The handle that all others are made from: it belongs to the process that has opened the store.
     pub(super) process: OpenHandle<()>,
     pub(super) device: Arc<Device>,
-    /// Held while the volume is made longer, and while a segment is created.
+    /// Held during a growth of the volume, and during the creation of a segment.
     pub(super) volume: Mutex<Volume>,
     pub(super) chunk_generations: ChunkGenerations,
     /// The keyspaces of all segments, by name.
@@ -41,7 +41,7 @@ pub(crate) struct Store {
     pub(super) merge_threads: MergeThreads,
     /// Whether freed space is given back to the file system or the device.
     pub(super) discards: AtomicBool,
-    /// Whether each flush of a log is followed by a check whether the store was taken over.
+    /// Whether each flush of a log ends with a check for a takeover.
     pub(super) looks_after_flushes: Arc<AtomicBool>,
     /// No more writes are accepted.
     pub(super) is_closed: AtomicBool,

@@ -43,7 +43,7 @@ pub struct ValueReader {
 /// The source of a value.
 pub(super) struct Source {
     log: Arc<Log>,
-    /// Keeps the value's space from being used again.
+    /// Protects the value's space from reuse.
     _version: Arc<Version>,
     value: Value,
     /// The piece that was read last, and its number.

@@ -1,8 +1,8 @@
 //! Decides which pages of the log are worth a place in the cache.
 //!
-//! Most of what look-ups read of a log much larger than the cache is wanted once, or not again for long. To map such a page and to evict it
-//! costs more than to copy it. So the first read of a page bypasses the cache. A second read brings the page in, if it comes within as many
-//! misses as a quarter of the cache has pages.
+//! In a log much larger than the cache, look-ups want most pages once, or not again for long. To map such a page and to evict it costs more
+//! than to copy it. So the first read of a page bypasses the cache. A second read brings the page in, if it comes within as many misses as
+//! a quarter of the cache has pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const WINDOW_SHARE: u64 = 4;
 /// A slot has a page's number in the upper bits and the number of the miss in the lower ones.
 const MISS_BITS: u32 = 28;
 const MISS_MASK: u64 = (1 << MISS_BITS) - 1;
-/// Misses between two looks whether the cache has space.
+/// Misses between two checks of whether the cache has space.
 const LOOKS_APART: u64 = 64;
 
 /// The pages that were missed lately.
@@ -44,7 +44,7 @@ impl Admission {
         is_back || self.has_space.load(Ordering::Relaxed)
     }
 
-    /// Says that a page is on its way into the cache: the next reader waits for it there.
+    /// Notes that a page is on its way into the cache, so that the next reader waits for it there.
     pub(super) fn expect(&self, page: u64) {
         self.slot(page).store(Self::entry(page, self.misses.load(Ordering::Relaxed)), Ordering::Relaxed);
     }

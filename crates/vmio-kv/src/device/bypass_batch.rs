@@ -11,11 +11,11 @@ use crate::device::bypass_look::BYPASS_BLOCKS_MAX;
 use crate::format::block::Block;
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Blocks that are read at once, at most: 256 KiB.
+/// The most blocks that one batch reads: 256 KiB.
 const BLOCKS_MAX: usize = 64;
 
-/// Two wanted blocks are read in one go if at most this many blocks lie between them. That costs less than another read, both on a device
-/// that is quick with sequential reads and on one that takes processor time for each read.
+/// One read serves two wanted blocks if at most this many blocks lie between them. That costs less than another read, both on a device that
+/// is quick with sequential reads and on one that takes processor time for each read.
 const BETWEEN_MAX: u64 = 8;
 
 thread_local! {
@@ -69,7 +69,7 @@ fn blocks_of(range: &Range<u64>) -> Range<u64> {
 
 impl Device {
     /// Reads ranges of the log that the caller is about to look at, except those in memory. Pages worth a place in the cache are read into
-    /// it in the background, as are long ranges. The later look reports what could not be read.
+    /// it in the background, as are long ranges. A later look reports failed reads.
     pub(crate) fn bypass_read(&self, ranges: impl Iterator<Item = Range<u64>>) -> BypassBatch {
         let mut numbers = Vec::with_capacity(BLOCKS_MAX);
         let mut into_cache = Vec::new();
@@ -111,7 +111,7 @@ impl Device {
 }
 
 impl Device {
-    /// Reads ascending ranges of the log past the cache, except those in memory; a small gap between two of them is read as well, so that
+    /// Reads ascending ranges of the log past the cache, except those in memory. It reads a small gap between two of them as well, so that
     /// one read serves both. Returns how many ranges were dealt with: as many as fit.
     pub(crate) fn bypass_read_nearby(&self, ranges: impl Iterator<Item = Range<u64>>) -> (BypassBatch, usize) {
         let mut runs: Vec<Range<u64>> = Vec::new();

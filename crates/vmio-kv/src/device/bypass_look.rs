@@ -1,4 +1,4 @@
-//! Looks at bytes in a buffer of the thread if they will most likely not be wanted again soon; they stay out of the cache.
+//! Looks at bytes in a buffer of the thread, not in the cache, if a second look soon is unlikely.
 
 use std::cell::RefCell;
 
@@ -9,19 +9,19 @@ use crate::error::Result;
 use crate::format::block::{Block, Kind, Sealed, unseal};
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Blocks that one look reads past the mapping, at most.
+/// The most blocks that one look reads past the mapping.
 pub(super) const BYPASS_BLOCKS_MAX: usize = 4;
 /// A cache has space if more than one in this number of its pages is free. Evictors free some hundreds at a time.
 const FREE_SHARE: u64 = 8;
 
 thread_local! {
-    /// Buffers of a thread that are not in use. More than one exists because a record is looked at while its leaf is.
+    /// The thread's idle buffers. There are several because a thread looks at a record while it looks at the record's leaf.
     static BYPASS_BUFFERS: RefCell<Vec<Box<[Block; BYPASS_BLOCKS_MAX]>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
-    /// Shows `look` published bytes that are neither in memory nor worth a place there: they are read past the mapping, into a buffer of
-    /// the thread. `None` if they are in memory or worth a place there, or too many.
+    /// Shows `look` published bytes that are neither in memory nor worth a place there, read past the mapping into a buffer of the thread.
+    /// `None` if the bytes are in memory or worth a place there, or are too many.
     pub(crate) fn bypass_look<Answer>(
         &self,
         offset: u64,

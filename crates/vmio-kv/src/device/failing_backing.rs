@@ -13,7 +13,7 @@ const NO_UNIT: u64 = u64::MAX;
 /// Lengths of a long write, as the log's pieces are. Those of large values are longer.
 const LONG_BYTES: RangeInclusive<usize> = (128 << 10) + 1..=256 << 10;
 
-/// Memory of which reads of one unit fail, and the next read of another unit waits.
+/// A backing in memory: reads of one unit fail, and the next read of another unit waits.
 pub(crate) struct FailingBacking {
     memory: MemoryBacking,
     failing: AtomicU64,
@@ -70,7 +70,7 @@ impl FailingBacking {
         true
     }
 
-    /// Makes the next flush fail, and only that one: so the system reports a lost write.
+    /// Makes the next flush fail, and only that one, as the system reports a lost write.
     pub(crate) fn fail_next_flush(&self) {
         self.flush_fails.store(true, Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! Bloom filters of leaves in which look-ups found nothing: the next look-up of an absent key need not read the leaf.
-//! There is one for each leaf, in memory only: a store that is opened again learns them again.
+//! Bloom filters of leaves in which look-ups found nothing: the next look-up of an absent key need not read the leaf. A leaf has at most
+//! one filter, in memory only. A store that is opened again learns them again.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use crossbeam_utils::atomic::AtomicCell;
 
 use crate::format::geometry::BLOCK_BYTES;
 
-/// Words of a filter: 8.8 bits a key for a full leaf, of which 1.5 % of absent keys pass.
+/// Words of a filter: 8.8 bits a key for a full leaf. It lets 1.5 % of absent keys pass.
 const WORDS: usize = 23;
 /// Bits that a key sets.
 const PROBES: u64 = 6;
@@ -89,7 +89,7 @@ impl LeafFilters {
         learnt[self.place(leaf)].store(Learnt { leaf, filter });
     }
 
-    /// Forgets the filter of a block that gets other contents. The block is not read, and no filter learnt, until the contents are published.
+    /// Forgets the filter of a block that gets other contents. Until these are published, nothing reads the block or learns a filter of it.
     pub(super) fn forget(&self, block: u64) {
         let Some(learnt) = self.learnt.get() else { return };
         let place = &learnt[self.place(block)];

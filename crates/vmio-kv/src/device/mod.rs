@@ -1,4 +1,4 @@
-//! The bytes of a volume. Published bytes are read by loads through a mapping; new bytes are stored there, or written past it.
+//! The bytes of a volume. Loads through a mapping read published bytes. New bytes are stored through the mapping, or written past it.
 
 mod admission;
 mod bypass_batch;
@@ -103,7 +103,7 @@ impl Device {
         })
     }
 
-    /// With an observer that is told of each page that is looked at or stored to.
+    /// Adds an observer, which hears of each page that is looked at or stored to.
     pub(crate) fn observed_by(self, observer: Option<PageObserver>) -> Self {
         Device { observer, ..self }
     }
@@ -178,12 +178,12 @@ impl Device {
         Error::Damaged { volume: self.name.clone(), structure, offset, damage }
     }
 
-    /// What the backing holds before a volume is created.
+    /// The content of the backing before a volume is created.
     pub(crate) fn content(&self) -> Result<Content> {
         Content::of(&*self.backing)
     }
 
-    /// Reads past the mapping, for what is read once, on opening.
+    /// Reads past the mapping, for bytes that only an opening needs.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check_not_forked()?;
         let read = self.backing.read_at(offset, buffer).map_err(|source| self.failed("reading", offset, source))?;
@@ -228,13 +228,13 @@ impl Device {
         Ok(newest.map(|(_, copy, block)| Newest { copy, block, other_is_newer }))
     }
 
-    /// Writes past the mapping, where nothing is read through it before the unit gets another purpose.
+    /// Writes past the mapping. A page that came in before keeps the old bytes: see [`Self::drop_pages`].
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_not_forked()?;
         self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
     }
 
-    /// Returns once all writes past the mapping are durable. Fails for ever once that has failed.
+    /// Returns once all writes past the mapping are durable. After a failure all later calls fail.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_not_forked()?;
         if let Some(why) = self.lost.get() {
@@ -254,14 +254,14 @@ impl Device {
         error
     }
 
-    /// Says whether a unit holds nodes, which are verified on arrival. Its former contents are not read again.
+    /// Sets whether a unit holds nodes, which are verified on arrival. Nothing reads the unit's former contents again.
     pub(crate) fn begin_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
         let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         self.node_units.set(unit, holds_nodes);
         if holds_nodes {
             self.forget(range.clone())?;
         } else {
-            // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh: from now on the writes
+            // Nodes without a reference may be in memory or on their way to the device, and some pages may be fresh. From now on the writes
             // past the mapping count.
             self.mapping.advise(range.clone(), Advice::Invalidate)?;
         }
@@ -452,7 +452,7 @@ mod tests {
     use super::failing_backing::FailingBacking;
     use super::*;
 
-    /// The next flush may have written what was lost, and the system does not report it again.
+    /// The next flush may succeed all the same: the system does not report a lost write again.
     #[test]
     fn once_a_flush_has_failed_all_later_ones_fail() {
         for by_mapping in [false, true] {

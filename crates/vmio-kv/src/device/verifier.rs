@@ -1,4 +1,4 @@
-//! Verifies nodes as they arrive from the device; records of the log are verified when they are read.
+//! Verifies nodes as they arrive from the device. Readers verify records of the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

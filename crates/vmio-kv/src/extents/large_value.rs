@@ -53,7 +53,7 @@ impl LargeValue {
         Ok(bytes)
     }
 
-    /// Fills a buffer from a byte on. The value is that long.
+    /// Fills a buffer from a byte on. The value reaches to the buffer's end.
     pub(crate) fn read_at(&self, device: &Device, at: u64, buffer: &mut [u8]) -> Result<()> {
         let (mut at, mut rest) = (at, buffer);
         let mut piece = Vec::new();
@@ -111,8 +111,8 @@ impl LargeValue {
     }
 }
 
-/// All extents of a value that a tree has outdated, its head included. Nothing if its head is damaged: then they are not known. A head that
-/// cannot be read now may be read later, and is an error.
+/// All extents of a value that a tree has outdated, its head included. None if the head is damaged, since only the head lists them. A
+/// failed read of the head is an error: a later read may succeed.
 pub(crate) fn extents_of_dead(log: &Log, pointer: Pointer) -> Result<Vec<Extent>> {
     let read = || {
         let head = head_of(log, pointer, None)?;

@@ -62,13 +62,13 @@ impl Stored {
         &self.bytes
     }
 
-    /// What memtables need to know of the value.
+    /// The value's record, for memtables.
     pub(crate) fn record(&self) -> &LargeRecord {
         &self.record
     }
 
-    /// Keeps the value's space: the log has that record of it. Returns what levels point to in place of the record, which only an opening
-    /// needs.
+    /// Keeps the value's space: the log has that record of it. Returns the pointer that levels have in place of the record, which only an
+    /// opening needs.
     pub(crate) fn keep(&self, record: Pointer) -> Pointer {
         self.taken.keep();
         self.segment.count_garbage(record);

@@ -21,7 +21,7 @@ impl Block {
     pub(crate) const ZERO: Block = Block([0; BLOCK_BYTES]);
 }
 
-/// What a block holds.
+/// The kind of a block's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -68,7 +68,7 @@ pub(crate) fn random_uuid() -> std::io::Result<Uuid> {
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
-/// A block's own statement of its identity, and what its reader expects.
+/// The identity of a block, as its header states it and as its reader expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,
@@ -131,7 +131,7 @@ pub(crate) fn unseal(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Resu
     Ok(sealed)
 }
 
-/// The same for a block that was verified when it was read.
+/// The same, without the checksum, for a block that was verified on arrival.
 pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
     let header = header(block);
     if header.magic != MAGIC {

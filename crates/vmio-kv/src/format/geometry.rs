@@ -39,11 +39,11 @@ pub(crate) const VOLUME_UNITS_MIN: u64 = 16;
 /// Byte offsets have 48 bits.
 pub(crate) const VOLUME_BYTES_MAX: u64 = 1 << 48;
 
-/// Epochs, generations and sequence numbers are less than this. No volume lives that long: a greater number is damage, and must not be
-/// counted on from.
+/// Epochs, generations and sequence numbers are less than this. No volume lives that long: a greater number is damage, and no count may go
+/// on from it.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Checks a number that is counted on from.
+/// Checks a number from which a count goes on.
 pub(crate) fn number(what: &'static str, found: u64) -> Result<u64, Damage> {
     if found < NUMBER_MAX { Ok(found) } else { Err(Damage::Value { what, found }) }
 }
@@ -101,7 +101,7 @@ impl Group {
         self.units.div_ceil(BITMAP_UNITS)
     }
 
-    /// Bitmap blocks to read if no unit from `write_fence` on was ever written to: those of units below, and the first, which covers the
+    /// Bitmap blocks to read if no unit from `write_fence` on was ever written to. They cover the units below, and the first one covers the
     /// group's own unit. The others are as they were when the group was laid out.
     pub(crate) fn bitmaps_below(self, write_fence: u64) -> u64 {
         self.units_below(write_fence).div_ceil(BITMAP_UNITS).max(1)
@@ -133,7 +133,7 @@ pub(crate) fn groups(first_unit: u64, end: u64) -> Vec<Group> {
         .collect()
 }
 
-/// The groups of a segment that gets the units `new` of the volume in addition to its own: the last group becomes longer if it ends where
+/// The groups of a segment that gets the units `new` of the volume in addition to its own. The last group becomes longer if it ends where
 /// they begin.
 pub(crate) fn grown(groups: &[Group], new: Range<u64>) -> Vec<Group> {
     let mut grown = groups.to_vec();

@@ -41,7 +41,7 @@ pub(crate) fn key_hash(key: &[u8]) -> u32 {
     crc32c::crc32c(key)
 }
 
-/// What is known of a key without a read of its record.
+/// A key, as far as it is known without a read of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownKey {
     /// The key, or its first bytes.

@@ -1,4 +1,5 @@
-//! The eight bytes with which a leaf's entry finds its record, and what they tell without a read of the record.
+//! The eight bytes with which a leaf's entry finds its record. They also give the record's kind and size, and how much of the key the entry
+//! has.
 
 use crate::format::geometry::BLOCK_BYTES;
 
@@ -15,7 +16,7 @@ const COMPLETE_SHIFT: u32 = KNOWN_SHIFT + 4;
 
 const _: () = assert!(COMPLETE_SHIFT == 62 && WINDOW_BYTES < 16);
 
-/// What a record says about its key.
+/// The kind of the record that a pointer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PointerKind {

@@ -35,7 +35,7 @@ struct RecordRow {
 
 const _: () = assert!(FRONT_BYTES == 24 && FRONT_BYTES.is_multiple_of(ALIGNMENT));
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {

@@ -112,7 +112,7 @@ pub(crate) struct Superblock {
     pub(crate) allocator_epochs: AllocatorEpochs,
     /// Units of the segment's groups; 0 for all that the volume's table names. The table has more while the volume grows.
     pub(crate) units: u64,
-    /// Units from this one on were never allocated, and nothing was written there; 0 if that is unknown. A new owner uses only these units,
+    /// The first unit of those that no one has allocated or written to; 0 if that is unknown. A new owner uses only units from this one on,
     /// since the former owner may still write to the others.
     pub(crate) write_fence: u64,
     /// The blocks of the catalogue of keyspaces.

@@ -7,7 +7,7 @@ use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, Group};
 
-/// The format version that is written, and the newest that is read.
+/// The format version of new volumes, and the newest that this program reads.
 pub(crate) const VERSION: u32 = 1;
 /// Places of the header's two copies.
 pub(crate) const HEADER_OFFSETS: [u64; 2] = [0, BLOCK_BYTES as u64];

@@ -4,7 +4,7 @@ use std::alloc::{Layout, handle_alloc_error};
 
 use memmap2::{Advice, MmapMut};
 
-/// How much is mapped at a time. The system gives memory only for what is written to.
+/// How much is mapped at a time. The system gives memory only for pages that are written to.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Addresses count words.
 const WORD_BYTES: usize = 8;
@@ -57,7 +57,7 @@ fn chunk() -> MmapMut {
         // As any other failed allocation does.
         handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES]>())
     };
-    // A huge page would take more memory than what is written. It is advice: a kernel without huge pages refuses it.
+    // A huge page would take more memory than the written bytes. It is advice: a kernel without huge pages refuses it.
     let _ = chunk.advise(Advice::NoHugePage);
     chunk
 }

@@ -32,7 +32,7 @@ pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
     version: Arc<Version>,
-    /// Keeps chunks from being given up that are emptied meanwhile.
+    /// While this exists, no chunk is given up that becomes empty meanwhile.
     _under_way: UnderWay,
 }
 
@@ -139,7 +139,7 @@ impl Compacted<'_> {
         KeyspaceEntry { number: keyspace.number, name: keyspace.name.clone(), log_sequence, log_offset, levels }
     }
 
-    /// Notes what the new tree holds, if that is known of its inputs.
+    /// Notes the counts of the new tree, if those of its inputs are known.
     fn note_records(&self, version: &Version) {
         let trees = &self.compaction.keyspace.tree_records;
         let (level, below) = (self.compaction.level, self.compaction.level + 1);
@@ -156,7 +156,7 @@ impl Compacted<'_> {
         }
     }
 
-    /// Shows readers what the commit of that epoch has made durable.
+    /// Shows readers the state that the commit of that epoch has made durable.
     pub(crate) fn publish(mut self, epoch: u64) {
         let keyspace = self.compaction.keyspace;
         let mut writing = keyspace.writing();
@@ -183,7 +183,7 @@ impl Compacted<'_> {
     }
 }
 
-/// The nodes that a flush of a new keyspace may take, about.
+/// About how many nodes a flush of a new keyspace may take.
 pub(crate) fn compaction_blocks_of_new(limits: Limits) -> u64 {
     blocks_of_memtable(limits.memtable_bytes)
 }
@@ -222,7 +222,7 @@ impl Keyspace {
         true
     }
 
-    /// From where the log has to be read back for this keyspace: the place and number of a record.
+    /// The place and number of the record from which an opening reads the log back for this keyspace.
     pub(crate) fn replay_from(&self) -> (u64, u64) {
         let version = self.version.load();
         let oldest = version.immutable.as_ref().unwrap_or(&version.memtable);
@@ -272,7 +272,7 @@ impl Keyspace {
         writing.resting[level] = None;
         (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
-        // A failed compaction is tried again with the tree that was set aside. What has come since waits for the next one.
+        // A failed compaction is tried again with the tree that was set aside. Newer entries wait for the next compaction.
         if level > 0 && levels[level].compacting.is_none() {
             // From here on the level above is merged into another tree.
             levels[level].compacting = levels[level].active.take();
@@ -310,7 +310,7 @@ impl Keyspace {
         }));
     }
 
-    /// Notes that a flush found no space: writers that would wait for it fail, until one succeeds. No writer waits for a compaction of
+    /// Notes that a flush found no space. Writers that would wait for a flush fail until one succeeds. No writer waits for a compaction of
     /// levels alone.
     pub(crate) fn lack_space(&self) {
         self.writing().has_no_space = self.has_immutable();
@@ -333,7 +333,7 @@ impl Keyspace {
         self.writing().has_no_space
     }
 
-    /// Nodes that the keyspace's flush and compactions may take, about.
+    /// About how many nodes the keyspace's flush and compactions may take.
     pub(crate) fn compaction_blocks(&self) -> u64 {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
@@ -349,7 +349,7 @@ impl Keyspace {
         self.memtable_budget.wake();
     }
 
-    /// How many memtables will have been flushed once the present ones are.
+    /// The number of flushed memtables once the present ones are flushed.
     pub(crate) fn memtables_so_far(&self) -> u64 {
         let writing = self.writing();
         let version = self.version.load();

@@ -1,5 +1,5 @@
-//! What levels hold of the log: bytes of records, and deletions. Trees do not have these counts on the device. They are known for the trees
-//! that were made since the store was opened.
+//! Counts of the log's records that levels point to: their bytes, and deletions. Trees do not have these counts on the device. The counts
+//! exist for trees built since the store was opened.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 
 use crate::format::catalogue::Root;
 
-/// What a level's entries point to.
+/// The log's records that a level's entries point to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     pub(crate) bytes: u64,
     pub(crate) deletions: u64,
 }
 
-/// What a level holds.
+/// The contents of a level, in numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents {
     pub(crate) entries: u64,
@@ -34,7 +34,7 @@ impl TreeRecords {
         Contents { entries: root.entries, records: self.0.lock().get(&key(root)).copied() }
     }
 
-    /// What is known of a tree that is about to be replaced; nothing if there was none.
+    /// Removes and returns the counts of a tree that a new one replaces; `None` if they are unknown. Without a tree they are zero.
     pub(super) fn take(&self, root: Option<Root>) -> Option<Records> {
         root.map_or(Some(Records::default()), |root| self.0.lock().remove(&key(root)))
     }

@@ -23,16 +23,16 @@ use crate::tree::Direction;
 /// A place in a keyspace, between two keys.
 pub(crate) struct KeyspaceCursor {
     log: Arc<Log>,
-    /// Keeps what the levels refer to from being used again.
+    /// Protects what the levels refer to from reuse.
     view: Arc<View>,
     direction: Direction,
     /// The newest level first.
     levels: Vec<LevelCursor>,
-    /// Keys without values that it has just gone by.
+    /// The keys without values that it has just passed.
     run: Option<Run>,
     /// Where the next known gap begins.
     ahead: Option<Vec<u8>>,
-    /// How many entries it has gone by, returned ones included.
+    /// How many entries it has passed, returned ones included.
     #[cfg(test)]
     looked: u64,
 }
@@ -79,7 +79,7 @@ impl KeyspaceCursor {
         Ok(cursor)
     }
 
-    /// Looks up the gaps from a place on. Returns where the gap ends that the place is in, if it is in one.
+    /// Looks up the gaps from a place on. If the place is in a gap, returns where that gap ends.
     fn look_ahead(&mut self, place: Option<&[u8]>) -> Option<Vec<u8>> {
         let mut ahead = self.view.ahead(place, self.direction);
         let mut end = None;
@@ -92,7 +92,7 @@ impl KeyspaceCursor {
         end
     }
 
-    /// What is known of the next key with a value; `None` if all that follows is known to be beyond an end.
+    /// The next key with a value, as far as the key is known. `None` if all further keys are known to be beyond an end.
     pub(crate) fn next(&mut self, is_beyond: impl Fn(&KnownKey) -> bool) -> Result<Option<KnownKey>> {
         loop {
             match self.nearest()?.filter(|next| !is_beyond(next.known())) {
@@ -109,7 +109,7 @@ impl KeyspaceCursor {
         }
     }
 
-    /// What is known of the next key, which may have been deleted: the newest level's entry. It is taken out of all levels.
+    /// The next key, as far as it is known, with the newest level's entry, which may be a deletion. Takes the key out of all levels.
     pub(crate) fn next_or_deleted(&mut self) -> Result<Option<KnownKey>> {
         loop {
             match self.nearest()? {
@@ -158,7 +158,7 @@ impl KeyspaceCursor {
         nearest.map_or(Ok(None), |nearest| self.levels[nearest].take())
     }
 
-    /// Goes by a key that has no value. At the beginning of a known gap it goes past all of the gap.
+    /// Passes a key that has no value. At the beginning of a known gap it passes all of the gap.
     fn pass(&mut self, next: Next) -> Result<()> {
         let looked = next.looked();
         let mut known = next.into_known();
@@ -182,7 +182,7 @@ impl KeyspaceCursor {
     }
 
     /// Whether a key is at or beyond the beginning of the next known gap; all of the key is known then. If that cannot be told the answer
-    /// is no, and the key is gone by like others.
+    /// is no, and the cursor passes the key like others.
     fn reaches_what_is_ahead(&self, known: &mut KnownKey) -> bool {
         let Some(place) = &self.ahead else { return false };
         let is_there = |ordering: Ordering| match self.direction {
@@ -198,8 +198,8 @@ impl KeyspaceCursor {
         self.run = None;
     }
 
-    /// Records a gap where there were many keys without values, or where they lie between two known gaps. A gap that cannot be read is not
-    /// recorded.
+    /// Records a gap where there were many keys without values, or where they lie between two known gaps. It leaves out a gap whose keys it
+    /// cannot read.
     fn learn(&mut self, is_before_known: bool) {
         let Some(run) = &mut self.run else { return };
         if let Ok(Some([start, end])) = run.places(&self.log, self.direction, is_before_known) {

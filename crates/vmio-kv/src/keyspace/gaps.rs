@@ -1,7 +1,7 @@
-//! Gaps: ranges of keys that are known to have no value. A search for the next key with a value goes past each gap at once.
+//! Gaps: ranges of keys that are known to have no value. A search for the next key with a value passes each gap at once.
 //!
-//! Scans find gaps where they have gone by many deleted keys in a row. A put into a gap cuts it. Gaps say nothing of where the deletions
-//! are, so that flushes and collections do not change them. They are kept in memory only.
+//! Scans find gaps where they have passed many deleted keys in a row. A put into a gap cuts it. A gap does not say where the deletions are,
+//! so that flushes and collections do not change it. Gaps are kept in memory only.
 //!
 //! A gap begins and ends at places between keys. A place is a byte string: lesser keys are before it, others behind it.
 
@@ -28,7 +28,7 @@ pub(super) fn behind(key: &[u8]) -> Vec<u8> {
     place
 }
 
-/// What is known of the way from a place on.
+/// The known gaps from a place on, in a direction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ahead {
     /// The place is in a gap, which ends here.
@@ -40,7 +40,7 @@ pub(super) enum Ahead {
 }
 
 impl Ahead {
-    /// What two sets of gaps say together.
+    /// Combines the answers of two sets of gaps.
     pub(super) fn or(self, other: Ahead, direction: Direction) -> Ahead {
         match (self, other) {
             (Ahead::Nothing, known) | (known, Ahead::Nothing) => known,
@@ -95,7 +95,7 @@ impl Gaps {
         Gaps { ranges: RwLock::default(), any: AtomicBool::new(false), budget: Arc::clone(budget) }
     }
 
-    /// What views of the records below a number know of the way from a place on. `None` is behind all keys.
+    /// The known gaps from a place on, for views of the records below a number. `None` is the place behind all keys.
     pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction, before: u64) -> Ahead {
         if !self.any.load(Ordering::Relaxed) {
             return Ahead::Nothing;
@@ -107,8 +107,8 @@ impl Gaps {
         }
     }
 
-    /// Adds a gap between two places, for views of the records below `since` or a higher number. Returns from which number on it is known
-    /// now: a higher one if the gap was joined with its neighbours.
+    /// Adds a gap between two places, for views of the records below `since` or a higher number. Returns the number from which on views
+    /// know the gap now. It is higher if the gap was joined with its neighbours.
     pub(super) fn learn(&self, start: Vec<u8>, end: Vec<u8>, since: u64) -> u64 {
         let (mut start, mut end, mut since, mut is_used) = (start, end, since, false);
         let mut ranges = self.ranges.write();
@@ -196,7 +196,7 @@ impl Ranges {
         Some(gap)
     }
 
-    /// Adds a gap, and forgets unused ones for it. If none is unused, the gap is not added.
+    /// Adds a gap, and forgets unused ones for it. If it can forget none, it does not add the gap.
     fn insert(&mut self, start: Vec<u8>, gap: Gap, budget: &MemtableBudget) {
         let bytes = gap.bytes(&start);
         while self.by_start.len() >= GAPS_MAX || !budget.take_for_gaps(bytes) {
@@ -242,7 +242,7 @@ mod tests {
     enum Step {
         Put(u8),
         Delete(u8),
-        /// A view of what there was some steps ago learns what is empty from a key on.
+        /// A view of some steps ago learns the gap from a key on.
         Learn(u8, usize),
     }
 

@@ -167,7 +167,7 @@ impl Keys {
         self.search(entries, key).map_or_else(|place| place, |place| place + 1)
     }
 
-    /// Inserts an entry at a place. The caller has made sure that there is space.
+    /// Inserts an entry at a place. The caller has checked that there is space.
     fn insert(&mut self, entries: &Entries, index: usize, entry: u32) {
         let (key, len) = (entries.key(entry), self.len());
         if len == 0 {
@@ -311,7 +311,8 @@ impl KeyTree {
         self.entries.set(address, entry);
     }
 
-    /// Moves the greater half of a leaf's keys to a new leaf; no keys if the new key is behind all: then keys come in order.
+    /// Moves the greater half of a leaf's keys to a new leaf. It moves none if the new key is behind all keys of the tree: then keys come
+    /// in order.
     fn split_leaf(&mut self, left: u32, index: usize) -> (u32, usize) {
         let right = self.nodes.take(size_of::<Leaf>());
         let next = self.leaf(left).next;

@@ -32,10 +32,10 @@ const ENTRY_BYTES: u64 = 16 + 24;
 /// A batch of entries ends after this many bytes of keys.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// How many keys in a row a batch goes by that a view does not show.
+/// How many keys in a row a batch passes at most while its view shows none of them.
 pub(super) const LOOKED_MAX: usize = 64;
 
-/// The most keys that are looked at, while writers wait, to find out whether all are deleted.
+/// The most keys that a check for deletions looks at, since writers wait meanwhile.
 const LEARNT_MAX: usize = 4096;
 
 /// The bound of a view of all records.
@@ -69,7 +69,7 @@ struct Entries {
 #[derive(Default)]
 pub(crate) struct Shown {
     pub(crate) known: VecDeque<KnownKey>,
-    /// The last key that was looked at, if the look ended because it had gone by many keys in a row.
+    /// The last key looked at, if the batch ended because it had passed many keys in a row.
     pub(crate) skipped: Option<KnownKey>,
 }
 
@@ -175,7 +175,7 @@ impl Memtable {
         self.large.lock().values().flat_map(|space| &space.extents).copied().collect()
     }
 
-    /// The extents of those that were replaced in it. Views may still show them.
+    /// The extents of large values that were replaced in it. Views may still show them.
     pub(super) fn extents_of_dead(&self) -> Vec<Extent> {
         let large = self.large.lock();
         large.values().filter(|space| space.is_dead).flat_map(|space| &space.extents).copied().collect()
@@ -276,8 +276,8 @@ impl Memtable {
         Gaps::new(&self.budget)
     }
 
-    /// Adds a gap that a view of the records below `before` has found, unless a put has come into it since. Returns from which number on it
-    /// is known.
+    /// Adds a gap that a view of the records below `before` has found, unless a put has come into it since. Returns the number from which
+    /// on views know the gap.
     ///
     /// Puts wait meanwhile, and cut gaps afterwards; a rotation waits as well.
     pub(super) fn learn(&self, start: &[u8], end: &[u8], before: u64) -> Option<u64> {
@@ -308,7 +308,7 @@ impl Drop for Memtable {
     }
 }
 
-/// The memory of a memtable of that many bytes.
+/// The memory of a memtable whose entries take that many bytes.
 fn with_begun(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { bytes + BEGUN_BYTES }
 }

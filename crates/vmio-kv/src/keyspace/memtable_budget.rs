@@ -1,7 +1,7 @@
-//! The memory of all memtables together; the cache has the rest, besides what logs keep in memory.
+//! The memory of all memtables together; the cache has the rest, besides the ends of logs.
 //!
-//! Nothing is added beyond the budget: a writer is admitted first, and waits for flushes while there is no space. Before it comes to that,
-//! writers are slowed.
+//! A writer adds to a memtable only once it is admitted, and waits for flushes while the budget has no space. The budget slows writers
+//! before they have to wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,15 +27,15 @@ const SCANS_STEPS: u64 = 4;
 /// How much a scan takes at a time.
 const SCAN_SPACE_BYTES: u64 = 64 << 10;
 
-/// The memory of all memtables: a count with a limit, for which writers wait, and whose changes by a step or more the cache follows.
+/// The memory of all memtables: a count with a limit. Writers wait for space in it, and the cache follows its changes by a step or more.
 pub(crate) struct MemtableBudget {
     bytes: AtomicU64,
     /// Bytes of immutable memtables, to be flushed or flushed and still read.
     closed_bytes: AtomicU64,
     /// Bytes of memtables that are to be flushed.
     immutable_bytes: AtomicU64,
-    /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are
-    /// admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
+    /// The bytes of admitted writers, of mutable memtables, and of those to be flushed. They are one number, so that no two writers get the
+    /// same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
     /// Other memory that the cache does not have.
     other_bytes: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct MemtableBudget {
     scans_bytes: AtomicU64,
     /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
-    /// By how much writers are yet to be delayed.
+    /// The delay that writers still owe.
     owed_ns: AtomicU64,
     step_bytes: u64,
     is_over: Mutex<bool>,
@@ -85,7 +85,7 @@ impl ScanSpace {
         ScanSpace { budget: Arc::clone(budget), bytes: 0 }
     }
 
-    /// Takes as much as is lacking to that many bytes. Returns whether there are that many.
+    /// Takes more, up to that many bytes in all. Returns whether it has that many.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
             if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
@@ -145,18 +145,18 @@ impl MemtableBudget {
         }
     }
 
-    /// Takes bytes for ever, for something else.
+    /// Takes bytes for good, for another use than memtables.
     pub(crate) fn add_other(&self, bytes: u64) {
         self.other_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
     }
 
-    /// How much the gaps of all keyspaces and views may take.
+    /// The most bytes of the gaps of all keyspaces and views.
     pub(super) fn gaps_bytes_max(&self) -> u64 {
         self.most_bytes / GAPS_SHARE
     }
 
-    /// How much they take.
+    /// The bytes of these gaps.
     #[cfg(test)]
     pub(super) fn gaps_bytes(&self) -> u64 {
         self.gaps_bytes.load(Ordering::Relaxed)
@@ -235,7 +235,7 @@ impl MemtableBudget {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether mutable memtables should be flushed: they have their half of the budget, or what a waiting writer needs.
+    /// Whether mutable memtables should be flushed: they have their half of the budget, or memory that a waiting writer needs.
     pub(crate) fn is_crowded(&self) -> bool {
         let written_to = self.written_to();
         let wanted = self.wanted_bytes.load(Ordering::Relaxed);
@@ -265,15 +265,15 @@ impl MemtableBudget {
         Admitted { budget: self, bytes }
     }
 
-    /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing
-    /// that a flush needs. `press` requests flushes, and returns the prospects.
+    /// Admits a writer once there is space. If there never will be, it admits the writer once no other one is admitted. The caller holds
+    /// nothing that a flush needs. `press` requests flushes, and returns the prospects.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)
         {
             return Ok(admitted);
         }
-        // In this order: what is freed after our look wakes us.
+        // In this order: space that comes free after our look wakes us.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let front = self.front.lock();
         self.wanted_bytes.store(bytes, Ordering::Relaxed);
@@ -319,8 +319,8 @@ impl MemtableBudget {
         }
     }
 
-    /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from
-    /// there on by the square of the excess.
+    /// How long a writer of some records has to sleep, so that flushes keep up. Below seven eighths of the budget it does not sleep. From
+    /// there on the delay grows by the square of the excess.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
         let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;
@@ -345,7 +345,7 @@ impl MemtableBudget {
         self.changed.notify_all();
     }
 
-    /// Waits until what is taken is not `known` any more, and returns it in steps, rounded up. `None` once [`Self::end`] was called.
+    /// Waits until the taken bytes are no longer `known`, and returns them in steps, rounded up. `None` once [`Self::end`] was called.
     pub(crate) fn wait(&self, known: Option<u64>) -> Option<u64> {
         let mut is_over = self.is_over.lock();
         loop {

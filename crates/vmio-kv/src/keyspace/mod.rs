@@ -62,14 +62,14 @@ pub(crate) struct Keyspace {
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     pub(super) memtable_budget: Arc<MemtableBudget>,
-    /// What readers see.
+    /// The version that readers see.
     version: ArcSwap<Version>,
     /// Held by the writer whose turn it is. It has the state of flushes and compactions.
     writing: BatchingLock<Writing>,
     changed: Condvar,
     /// Whether it was dropped. Snapshots may still show it.
     is_dropped: AtomicBool,
-    /// What its trees hold, as far as that is known.
+    /// The counts of its trees' records, where they are known.
     tree_records: TreeRecords,
     /// Where the log ended when the present write began: its record may be in the log, and not yet in the memtable.
     pending: Mutex<Option<(u64, u64)>>,
@@ -87,7 +87,7 @@ struct Writing {
     flushed_memtables: u64,
     /// All keys are being removed: there are no writes, flushes or compactions meanwhile.
     is_removed: bool,
-    /// Until when levels are left alone whose compaction has failed: the next try is likely to fail as well.
+    /// The time until which a level rests after a failed compaction: the next try is likely to fail as well.
     resting: [Option<Instant>; LEVELS],
 }
 
@@ -172,7 +172,7 @@ impl Keyspace {
         Ok(self.turn(writing))
     }
 
-    /// Takes the turn to write; `None` if a flush would have to be waited for.
+    /// Takes the turn to write; `None` if it would have to wait for a flush.
     pub(crate) fn try_begin_write(&self) -> Result<Option<WriteTurn<'_>>> {
         let writing = self.writing();
         Ok(self.has_space(&writing)?.then(|| self.turn(writing)))
@@ -219,7 +219,7 @@ impl Keyspace {
         self.has_immutable() && self.check(&self.writing()).is_ok()
     }
 
-    /// What the next record takes besides, if the memtable is empty.
+    /// The bytes that the next record takes besides its own, if the memtable is empty.
     pub(crate) fn space_to_begin(&self) -> u64 {
         if self.memtable_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
@@ -276,7 +276,7 @@ impl Keyspace {
         Ok(self.look_up(version, before, key, |_| ())?.map(|(pointer, _)| pointer))
     }
 
-    /// The newest record of a key, which may be a tombstone. If its record has to be read, `read` is called with it.
+    /// The newest record of a key, which may be a tombstone. If the look-up has to read the record, it calls `read` with it.
     pub(crate) fn look_up<Answer>(
         &self,
         version: &Version,
@@ -352,8 +352,8 @@ impl WriteTurn<'_> {
         self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-    /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones
-    /// free their space, and an opening has fewer to look for.
+    /// Adds a large value that is about to be put. Returns whether their bytes make a flush due. It frees the space of replaced values, and
+    /// leaves an opening fewer to look for.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

@@ -5,7 +5,7 @@ use crate::format::pointer::Pointer;
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::{Answer, Tree};
 
-/// What is known of a record.
+/// The standing of a record among the levels.
 #[derive(Default)]
 enum Standing {
     /// No level so far refers to it.
@@ -25,9 +25,9 @@ struct Looked {
 }
 
 impl Keyspace {
-    /// Whether each of some records, given by key and place, is the newest of its key on the device. Memtables are not looked at.
+    /// Whether each of some records, given by key and place, is the newest of its key on the device. Does not look at memtables.
     ///
-    /// A record that no level refers to is outdated, whatever its key is. So other records are read, to compare their keys, only if a level
+    /// A record that no level refers to is outdated, whatever its key is. So it reads other records, to compare their keys, only if a level
     /// refers to this record and a level above may have its key.
     pub(crate) fn are_newest(&self, version: &Version, records: &[(&[u8], Pointer)]) -> Result<Vec<bool>> {
         let mut looked: Vec<Looked> = records.iter().map(|_| Looked::default()).collect();

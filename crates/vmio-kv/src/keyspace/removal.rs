@@ -39,7 +39,7 @@ pub(crate) struct Removed {
 }
 
 impl Keyspace {
-    /// Stops writers, flushes and compactions. It returns once those have ended that had begun: what they publish would come back. The
+    /// Stops writers, flushes and compactions. It returns once running ones have ended, since their results would bring keys back. The
     /// caller does not remove twice at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
@@ -83,7 +83,7 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Makes all writes fail: it is not known whether the removal was committed.
+    /// Makes all writes fail, since the removal may or may not be committed.
     pub(crate) fn fail(self, why: &str) {
         self.keyspace.fail(why);
     }
@@ -109,7 +109,7 @@ impl Removal<'_> {
         version.memtable.make_immutable();
         version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
-            // Without the old gaps: views of what there was see the same numbers.
+            // Without the old gaps: views of the removed contents see the same numbers.
             memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],

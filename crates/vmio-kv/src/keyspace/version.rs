@@ -1,4 +1,4 @@
-//! A version of a keyspace: what readers see at one moment.
+//! A version of a keyspace: the contents that readers see at one moment.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ pub(crate) struct Version {
     pub(crate) memtable: Arc<Memtable>,
     /// The immutable memtable, which is being flushed.
     pub(crate) immutable: Option<Arc<Memtable>>,
-    /// The trees of the levels on the device, from 1 on; 0 has checkpoints.
+    /// The trees of the levels on the device, from 1 on. Row 0 stays empty: the format has it for checkpoints of the memtable.
     pub(crate) levels: [LevelRoots; LEVELS],
     /// The commit that made it.
     pub(crate) epoch: u64,
-    /// Keeps what the trees refer to from being used again.
+    /// Protects what the trees refer to from reuse.
     pub(crate) reclamation_epoch: Arc<ReclamationEpoch>,
 }
 

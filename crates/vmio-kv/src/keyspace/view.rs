@@ -21,7 +21,7 @@ impl View {
         View { version, before, gaps: OnceLock::new() }
     }
 
-    /// What is known of the way from a place on; `None` is behind all keys.
+    /// The known gaps from a place on. `None` is the place behind all keys.
     pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction) -> Ahead {
         let of_keyspace = self.version.memtable.gaps().ahead(place, direction, self.before);
         let own = self.gaps.get().map_or(Ahead::Nothing, |gaps| gaps.ahead(place, direction, self.before));

@@ -1,4 +1,4 @@
-//! Walks a chunk of the log that is no longer written to. It bypasses the mapping: its pages are not wanted again.
+//! Walks a chunk of the log that is no longer written to. The walk bypasses the mapping, since its pages have no further use.
 
 use std::collections::BTreeSet;
 
@@ -55,8 +55,8 @@ impl Log {
         Ok(ReadChunk { header, bytes })
     }
 
-    /// Calls `visit` with all puts and deletions of a chunk. Each chunk that the log has left has a record that ends it: a record before
-    /// that which is not whole is damaged, not torn.
+    /// Calls `visit` with all puts and deletions of a chunk. Each chunk that the log has left has a record that ends it. So a record before
+    /// that one that is not whole is damaged, not torn.
     pub(crate) fn walk<'chunk>(&self, chunk: &'chunk ReadChunk, mut visit: impl FnMut(Visited<'chunk>)) -> Result<()> {
         let ReadChunk { header, bytes } = chunk;
         let seed = Seed::new(header.segment, header.generation);

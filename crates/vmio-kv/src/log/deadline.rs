@@ -55,7 +55,7 @@ impl Deadline {
     }
 }
 
-/// All of them up to 584 years, and those beyond count as never.
+/// A time in nanoseconds. Times over 584 years count as never.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }

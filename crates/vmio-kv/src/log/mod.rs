@@ -96,7 +96,7 @@ pub(super) struct State {
     spare: Option<ChunkMemory>,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
-    /// Whether a record of a large value was appended that may not be durable, and the record was not written yet.
+    /// Whether a record that was not written yet refers to a large value that may not be durable.
     refers_ahead: bool,
     next_sequence: u64,
     /// Records with lower numbers are durable.
@@ -107,16 +107,16 @@ pub(super) struct State {
     to_read_back: VecDeque<(u64, u64)>,
     /// How far an opening has read the log back again; `None` if none does.
     replayed: Option<(u64, u64)>,
-    /// Whether an appender has let go of the lock for a while: no record comes between its own.
+    /// Whether an appender has released the lock for a while. No record of others may come between its own.
     is_appending: bool,
-    /// Whether a thread is making all records durable that there were when it began to write.
+    /// Whether a thread is making durable all records that existed when it began to write.
     is_flushing: bool,
     failed: Option<String>,
     stopping: bool,
 }
 
 impl Log {
-    /// Goes on behind the recovered records, in another chunk. That this owner has the segment must be durable.
+    /// Continues behind the recovered records, in another chunk. The commit that makes this process the owner must be durable by then.
     pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
         let mut failed = None;
         let mut next_sequence = end.next_sequence;
@@ -170,7 +170,7 @@ impl Log {
         Ok(log)
     }
 
-    /// The recovered records, to which none is appended.
+    /// A log of the recovered records, which takes no further ones.
     pub(crate) fn read_only(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Self {
         let header = ChunkHeader {
             segment: segment.uuid,
@@ -325,7 +325,7 @@ impl Log {
             space = space.saturating_sub(bytes + overhead);
         }
         match (priority, chunks) {
-            // Moves free space.
+            // A move frees space.
             (SpacePriority::Move, 0) => Ok(self.segment.reserve_none()),
             // It takes no chunk; but the next opening takes one, and must be able to collect.
             (SpacePriority::Delete, 0) => self.segment.reserve(SpacePriority::Move, 0),
@@ -444,7 +444,7 @@ impl Log {
         self.state().to_read_back.iter().map(|(_, chunk)| *chunk).collect()
     }
 
-    /// Whether the device is behind with what was appended.
+    /// Whether more than two pieces of appended records wait for their write.
     pub(crate) fn is_behind(&self) -> bool {
         writer::unwritten(&self.state()) > 2 * WRITE_BYTES
     }

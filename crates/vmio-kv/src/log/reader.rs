@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Reads the records of some items, which are in the order of their records' places. For each it calls `take`, and then `taken` with
-    /// the answer and whether the record was not in the cache. Items whose records cannot be read are left out.
+    /// the answer and whether the record was not in the cache. It leaves out items with unreadable records.
     pub(crate) fn read_by_place<Item, Answer>(
         &self,
         wanted: &[Item],
@@ -208,7 +208,7 @@ impl Log {
         Ok(())
     }
 
-    /// Compares two keys. Their records are read if that is needed.
+    /// Compares two keys, and reads their records where their known bytes do not decide.
     pub(crate) fn compare(&self, left: &mut KnownKey, right: &mut KnownKey) -> Result<Ordering> {
         if let Some(known) = left.compare(right) {
             return Ok(known);

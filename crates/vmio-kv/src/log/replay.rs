@@ -40,7 +40,7 @@ impl End {
     pub(crate) fn leave_next_chunk(&mut self, segment: &Segment) {
         segment.allocator().free(Freed { offset: self.next_chunk, blocks: ALLOCATION_UNIT_BLOCKS });
         (self.empty, self.open) = (None, None);
-        // One number is left out: the place from which the log is read moves on by numbers, and must leave the place of the former owner's
+        // One number is left out. The place from which the log is read moves on by numbers, and must leave the place of the former owner's
         // next record.
         self.next_sequence += 1;
     }

@@ -18,7 +18,7 @@ impl ChunkMemory {
     }
 }
 
-/// A chunk in memory. The owner of its [`Appender`] appends; any thread may read what was appended.
+/// A chunk in memory. The owner of its [`Appender`] appends; any thread may read the appended bytes.
 pub(crate) struct TailChunk {
     pub(crate) header: ChunkHeader,
     pub(crate) seed: Seed,

@@ -1,4 +1,4 @@
-//! Writing of the log to the device: in large pieces by a thread of its own, or at once by a thread that needs records durable.
+//! Writes the log to the device: in large pieces by a thread of its own, or at once by a thread that needs records durable.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,7 +18,7 @@ use crate::options::Durability;
 /// How long the writer waits if nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The thread that writes what was appended.
+/// The thread that writes the appended bytes.
 pub(crate) struct LogWriter {
     log: Arc<Log>,
     thread: Option<JoinHandle<()>>,
@@ -103,8 +103,8 @@ impl Log {
         }
     }
 
-    /// Waits until all records below a number are durable. One thread flushes for all that were appended before its write; threads that
-    /// come meanwhile share the next flush.
+    /// Waits until all records below a number are durable. One thread flushes for all records appended before its write; threads that come
+    /// meanwhile share the next flush.
     pub(crate) fn sync(&self, end: u64) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -176,8 +176,8 @@ impl Log {
         written.map(drop)
     }
 
-    /// Writes what was appended before and is not on the device; whole blocks only, unless `all` is set. Returns the number behind the last
-    /// record that was appended. The caller holds `writing`.
+    /// Writes appended bytes that are not on the device; whole blocks only, unless `all` is set. Returns the number behind the last
+    /// appended record. The caller holds `writing`.
     fn write_locked(&self, all: bool) -> Result<u64> {
         let (last, aim, end) = {
             let state = self.state();
@@ -319,7 +319,7 @@ mod tests {
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            // As much as may be in memory alone, and what the first write has taken.
+            // As much as may be in memory alone, and the bytes of the first write.
             let held = 5 * (1 << 20) / VALUE_BYTES;
             wait_until(|| done.load(Ordering::SeqCst) >= held);
             std::thread::sleep(Duration::from_millis(50));

@@ -12,7 +12,7 @@ use crate::format::leaf::{KnownKey, Leaf};
 use crate::log::Log;
 use crate::tree::Tree;
 
-/// How many entries are taken from a leaf at a time.
+/// How many entries a cursor takes from a leaf at a time.
 const BATCH: usize = 16;
 /// How many superseded entries a cursor skips before it tells its caller, which may know a way past them.
 const SKIPPED_MAX: usize = 64;
@@ -72,7 +72,7 @@ pub(crate) struct Cursor<L> {
     leaf: Option<Step>,
     /// The next entries.
     batch: VecDeque<KnownKey>,
-    /// The last key of many that were skipped, if the batch is empty and the end was not reached.
+    /// The last of many skipped keys, if the batch is empty and the cursor has not reached the end.
     skipped: Option<KnownKey>,
 }
 
@@ -183,7 +183,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         }
     }
 
-    /// Takes some entries from the leaf, or from the next one that has any. Superseded ones are skipped; after many of them it stops at a
+    /// Takes some entries from the leaf, or from the next one that has any. It skips superseded entries. After many of them it stops at a
     /// key that is known as a whole.
     fn fill(&mut self) -> Result<()> {
         let mut skipped = 0;
@@ -218,7 +218,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(())
     }
 
-    /// What is known of the next entry. `None` at the end, or where it has [skipped](Self::take_skipped) many.
+    /// The next entry, with the known part of its key. `None` at the end, or where it has [skipped](Self::take_skipped) many.
     pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
         if self.batch.is_empty() && self.skipped.is_none() {
             self.fill()?;
@@ -226,7 +226,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(self.batch.pop_front())
     }
 
-    /// The key that the cursor has come to without an entry to show: all entries up to it, and its own, are superseded. It is returned
+    /// The key that the cursor has come to without an entry to show: all entries up to it, and its own, are superseded. The call returns it
     /// once, and then the cursor goes on.
     pub(crate) fn take_skipped(&mut self) -> Option<KnownKey> {
         self.skipped.take()

@@ -1,4 +1,4 @@
-//! Look-ups of several keys at once: each node is looked at once for all keys that lead to it.
+//! Look-ups of several keys at once: one look at each node serves all keys that lead to it.
 
 use crate::device::leaf_filters::LeafFilter;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::format::leaf::key_hash;
 use crate::format::pointer::Pointer;
 use crate::tree::Tree;
 
-/// What a leaf says of a key.
+/// A leaf's answer for a key.
 pub(crate) enum Answer {
     Absent,
     Found(Pointer),
@@ -27,7 +27,7 @@ impl Answer {
 }
 
 impl Tree<'_> {
-    /// The newest records of several keys in the tree. Records that have to be compared are read together.
+    /// The newest records of several keys in the tree. Reads all records that it has to compare together.
     pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
         let answers = self.answers(keys)?;
         self.log.fetch(answers.iter().flat_map(Answer::in_doubt).copied());
@@ -42,7 +42,7 @@ impl Tree<'_> {
         found.collect()
     }
 
-    /// What the leaves say of several keys. The nodes of each height are read together.
+    /// The leaves' answers for several keys. Reads the nodes of each height together.
     pub(crate) fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Answer>> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         // Keys that are in order already cost one comparison each.
@@ -65,7 +65,7 @@ impl Tree<'_> {
         Ok(answers)
     }
 
-    /// What `look` says of each key. It is called once for each node; the keys of a node are neighbours.
+    /// The answers of `look` for each key. It is called once for each node; the keys of a node are neighbours.
     fn of_each_node<Said>(
         &self,
         nodes: &[Child],

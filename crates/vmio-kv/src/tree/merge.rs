@@ -80,13 +80,13 @@ struct Merge<'merge> {
     source: Box<dyn Source + 'merge>,
     writer: NodeWriter<'merge>,
     is_lowest: bool,
-    /// What comes before the next leaf.
+    /// The left neighbour of the next leaf.
     before: Before,
     leaf: LeafBuilder,
     done: Done<'merge>,
 }
 
-/// What the next leaf's pivot is made from.
+/// The left neighbour of the next leaf, from which the leaf's pivot is made.
 enum Before {
     /// The leaf is the first.
     Nothing,
@@ -96,7 +96,7 @@ enum Before {
     Kept(OwnedPivot),
 }
 
-/// How many leaves are prefetched once some in a row have been read.
+/// How many leaves a merge prefetches once it has read some in a row.
 const AHEAD: usize = 16;
 
 /// How many parts the target has for each thread: some parts take longer than others.
@@ -145,7 +145,7 @@ pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn MergeInput, threads:
 }
 
 impl<'merge> Merge<'merge> {
-    /// Merges what falls into a node's range, from `start` up to `end`.
+    /// Merges the newer entries within a node's range, from `start` up to `end`.
     fn subtree(&mut self, child: Child, height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
         self.done.outdated.push(child.offset());
@@ -163,7 +163,7 @@ impl<'merge> Merge<'merge> {
         self.branch(&children, height, start, end)
     }
 
-    /// Merges what falls into the range of an inner node of that height with these children.
+    /// Merges the newer entries within the range of an inner node of that height with these children.
     fn branch(&mut self, children: &[Placed], height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let mut wanted_in_a_row = 0;
         for (index, Placed { pivot, child }) in children.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The B-tree of a level. Its nodes are immutable and are searched in place. A merge makes a new tree, which shares what has not changed
-//! with the old one.
+//! The B-tree of a level. Its nodes are immutable and are searched in place. A merge makes a new tree, which shares unchanged leaves and
+//! long pivots with the old one.
 
 mod cursor;
 mod division;
@@ -138,7 +138,7 @@ impl<'log> Tree<'log> {
         self.log.segment.chunk_generations.is_superseded(unit, leaf.epoch(), self.epoch)
     }
 
-    /// The newest record of a key in the tree. If its record has to be read, `read` is called with it.
+    /// The newest record of a key in the tree. If the look-up has to read the record, it calls `read` with it.
     pub(crate) fn get<Answer>(
         &self,
         key: &[u8],

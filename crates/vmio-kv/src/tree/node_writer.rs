@@ -59,7 +59,7 @@ impl Drop for NodeSpace<'_> {
     }
 }
 
-/// Nodes that nothing refers to yet. They are freed on drop, unless they are kept.
+/// Nodes that nothing refers to yet. A drop frees them, unless they are kept.
 pub(super) struct TakenNodes<'segment> {
     segment: &'segment Segment,
     blocks: BlockRuns,
@@ -112,7 +112,7 @@ impl Run {
     }
 }
 
-/// Writes the nodes of a new tree, or of a part of it. They are freed if it is dropped before [`Self::finish`].
+/// Writes the nodes of a new tree, or of a part of it. A drop before [`Self::finish`] frees them.
 pub(super) struct NodeWriter<'space> {
     space: &'space NodeSpace<'space>,
     leaves: Run,

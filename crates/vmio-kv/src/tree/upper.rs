@@ -11,7 +11,7 @@ use crate::tree::node_writer::{NodeWriter, Which};
 /// The height of the nodes right above the leaves.
 const ABOVE_LEAVES: u16 = 2;
 
-/// What is above the leaves of a new tree, or of a part of it, so far.
+/// The inner nodes above the leaves of a new tree, or of a part of it, so far.
 #[derive(Default)]
 pub(super) struct Upper {
     /// Nodes of that height that were written.

@@ -1,7 +1,7 @@
 //! The allocator of a segment: which allocation units and blocks are taken.
 //!
-//! A block that was taken since the last commit, and is part of no commit yet, is *pending*: the bitmap on the device does not have it, so
-//! that it is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
+//! A *pending* block was taken since the last commit, and is part of no commit yet. The bitmap on the device does not have it, so that it
+//! is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
 mod part_units;
 mod runs;
@@ -29,7 +29,7 @@ pub(crate) use runs::TakenRuns;
 use space::FreeUnits;
 pub(crate) use unused::UnusedBlocks;
 
-/// A unit with fewer free blocks than this is not reused: what is written there would not lie together.
+/// The least free blocks for which a unit is reused: with fewer, new blocks would not lie together.
 const REUSE_BLOCKS_MIN: u64 = 128;
 
 /// Where the next blocks are taken from, by a user that takes some at a time.
@@ -57,22 +57,22 @@ struct Pair {
     copy: usize,
     epoch: u64,
     dirty: bool,
-    /// False if it was not read, since none of its units was ever taken.
+    /// False if it was not read, since no one has taken any of its units.
     is_known: bool,
 }
 
-/// What a commit has to write of the allocator.
+/// The blocks of the allocator that a commit has to write.
 pub(crate) struct Changed {
     /// Blocks with their places.
     pub(crate) blocks: Vec<(u64, Block)>,
-    /// Blocks of units that were never taken, and that were never written.
+    /// Blocks of units that no one has taken. Nothing was written there before.
     pub(crate) unused: Vec<UnusedBlocks>,
 }
 
 impl Pair {
     /// No copy was written yet.
     const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true, is_known: true };
-    /// It is not known whether and where it was written.
+    /// Whether and where it was written is unknown.
     const UNKNOWN: Pair = Pair { copy: 1, epoch: 0, dirty: false, is_known: false };
 
     fn is_new(&self) -> bool {
@@ -221,7 +221,7 @@ impl Allocator {
         parts
     }
 
-    /// Changes what is taken of a unit, or its purpose.
+    /// Changes the taken blocks of a unit, or its purpose.
     fn change<Answer>(&mut self, unit: u64, change: impl FnOnce(&mut GroupMap, usize) -> Answer) -> Option<Answer> {
         let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];
@@ -259,8 +259,8 @@ impl Allocator {
         self.groups.iter().map(|map| map.group.units).sum()
     }
 
-    /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. Blocks
-    /// of units from `needed` on are not read.
+    /// Reads the committed state, with that write fence. `read` returns a block's newest copy that is no newer than the commit. It does not
+    /// read blocks of units from `needed` on.
     pub(crate) fn read<E>(
         groups: &[Group],
         write_fence: u64,
@@ -307,8 +307,8 @@ impl Allocator {
         Ok(Self::of(maps, write_fence))
     }
 
-    /// Finds the free units, once everything is marked that is known to be taken. A unit without taken blocks is free, whatever the
-    /// table says: its blocks were of a commit that never came.
+    /// Finds the free units, once all blocks known as taken have their marks. A unit without taken blocks is free, whatever the table says:
+    /// its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
         let mut found = Vec::new();
         for map in &mut self.groups {
@@ -573,7 +573,7 @@ impl Allocator {
         pairs.map(|pair| pair.epoch)
     }
 
-    /// What has changed since the last commit, as blocks of the next one, with that write fence. They count as written.
+    /// The changes since the last commit, as blocks of the next one, with that write fence. They count as written.
     pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Changed {
         let (mut blocks, mut unused) = (Vec::new(), Vec::new());
         for map in &mut self.groups {

@@ -1,7 +1,7 @@
 //! Lists of blocks, as runs.
 //!
-//! Nodes are written one behind the other, and a tree that was compacted is freed as a whole. A list of its single blocks would grow with
-//! the tree, to many megabytes; its runs are few.
+//! A tree's nodes lie one behind the other, and a compacted tree is freed as a whole. A list of its single blocks would grow with the tree,
+//! to many megabytes; its runs are few.
 
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;

@@ -1,12 +1,12 @@
 //! The generations of units as chunks of the log, and which entries of leaves point into one that has ended.
 //!
-//! A chunk is given up once its live records have been moved. Older levels may still have entries that point into it. Newer levels have newer
-//! entries of the same keys, so the old ones are not needed; but they must not be followed once the unit holds something else. Two epochs tell,
-//! without a read:
+//! The collector gives a chunk up once it has moved the chunk's live records. Older levels may still have entries that point into it. Newer
+//! levels have newer entries of the same keys, so nothing needs the old ones. But no reader may follow them once the unit holds something
+//! else. Two epochs tell, without a read:
 //!
 //! - the commit that ended the unit's previous generation. A leaf that is no newer was written before this generation began;
 //! - the commit that ended this generation. Versions that are no older have a newer entry of each key. Older versions hold the reclamation
-//!   epoch that keeps the unit from being used again, and read what is there.
+//!   epoch that protects the unit from reuse, and read its contents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl ChunkGenerations {
         Some(Generation { previous: self.0.get(first)?, end: self.0.get(first + 1)? })
     }
 
-    /// Notes what a unit is when the segment is opened: a chunk, whose previous generation ended with that commit, or none.
+    /// Notes whether a unit is a chunk when the segment is opened, and if so, which commit ended its previous generation.
     pub(crate) fn know(&self, unit: u64, previous_of_chunk: Option<u64>, opened: u64) {
         if let Some(generation) = self.of(unit) {
             generation.previous.store(previous_of_chunk.unwrap_or(opened), Ordering::Release);
@@ -81,8 +81,8 @@ impl ChunkGenerations {
         }
     }
 
-    /// Whether an entry is superseded that points into a unit and stands in a leaf of `leaf_epoch`, for a version of `version_epoch`. If it
-    /// is not, its record can be read as long as the version is held.
+    /// Whether an entry that points into a unit, in a leaf of `leaf_epoch`, is superseded for a version of `version_epoch`. If not, its
+    /// record stays readable as long as the version is held.
     pub(crate) fn is_superseded(&self, unit: u64, leaf_epoch: u64, version_epoch: u64) -> bool {
         let Some(generation) = self.of(unit) else { return false };
         // In this order: see `begin`.

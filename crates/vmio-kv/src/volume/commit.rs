@@ -17,7 +17,7 @@ use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 use crate::volume::space_reservation::OWN_UNITS;
 
-/// The state of the last commit, and what the next one needs.
+/// The state of the last commit, from which the next one goes on.
 pub(crate) struct Committed {
     /// The places of the superblock's two copies.
     pub(super) copies: [u64; 2],
@@ -44,7 +44,7 @@ pub(crate) struct Changes {
     pub(crate) taken: BlockRuns,
     /// Extents that the keyspaces refer to now.
     pub(crate) extents: Vec<Extent>,
-    /// From where the log has to be read back, if that has changed: the place and number of a record.
+    /// The place and number of the record from which an opening reads the log back, if that has changed.
     pub(crate) replay: Option<(u64, u64)>,
     /// The newest generation of the log, and the number of the first record that is not durable.
     pub(crate) log: Option<(u64, u64)>,
@@ -140,8 +140,8 @@ impl Segment {
         done.map(|()| committed.epoch)
     }
 
-    /// Writes the nodes that a commit refers to, before the commit holds the committed state: a thread that needs the write fence moved does
-    /// not wait for nodes. The inner error is the device's; after it nothing is committed any more.
+    /// Writes the nodes that a commit refers to, before the commit locks the committed state. So a thread that needs the write fence moved
+    /// does not wait for nodes. The inner error is the device's; after it nothing is committed any more.
     fn sync_nodes(&self) -> Result<Result<()>> {
         let committed = self.committed()?;
         self.check_owner(&committed)?;
@@ -166,8 +166,8 @@ impl Segment {
     fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held is forgotten when
-            // its unit is taken. Extents are never stored to through the mapping, and must not count as fresh.
+            // In this order: a free block may be taken, and stored to, at once. The contents of a log chunk are forgotten later, at the
+            // next use of its unit. Extents are never stored to through the mapping, and must not count as fresh.
             let purpose = self.allocator().purpose_of(freed.offset);
             if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
@@ -213,8 +213,8 @@ impl Segment {
         }
         taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-        // It never moves back: records before it are in no memtable, whatever an empty one says of its beginning, and their chunks
-        // may have been given up.
+        // The place never moves back: records before it are in no memtable, even if an empty one begins earlier, and their chunks may have
+        // been given up.
         if let Some((from, sequence)) = changes.replay
             && sequence > superblock.log_replay_sequence
         {
@@ -273,7 +273,7 @@ impl Segment {
         // They are not read through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
         outdated.into_iter().for_each(|freed| allocator.free(freed));
-        // Not earlier: what is in a unit that no superblock has would be lost.
+        // Not earlier: the contents of a unit that no superblock has would be lost.
         allocator.use_units(new_units);
         allocator.set_write_fence(write_fence);
         Ok(())

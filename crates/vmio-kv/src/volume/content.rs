@@ -1,4 +1,4 @@
-//! What a file or device holds before a store is created in it.
+//! The content of a file or device before a store is created in it.
 
 use vmio::backing::Backing;
 use zerocopy::IntoBytes;
@@ -8,11 +8,11 @@ use crate::format::block::{Block, Kind, Label, Uuid, seal, unseal};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::volume_header::HEADER_OFFSETS;
 
-/// How much is looked at: partition tables and the superblocks of Linux's file systems begin within it. A format with its mark further
-/// behind, or at the end, is not recognized.
+/// The bytes that the check reads: partition tables and the superblocks of Linux's file systems begin within them. It does not recognize a
+/// format with its mark further behind, or at the end.
 const BEGINNING_BYTES: usize = 128 << 10;
 
-/// What a file or device holds.
+/// The content of a file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Zeros, no bytes, or a store whose creation was cut short.

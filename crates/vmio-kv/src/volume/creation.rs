@@ -1,8 +1,12 @@
 //! Creation of a segment in a volume that is in use. A crash leaves the volume as it was, perhaps with some unused units, or with the
 //! segment.
 //!
-//! It is done in this order, and each step is durable before the next: make the file longer; write a header with that length, so that a new
-//! owner knows which units may be written to late; write the segment's own blocks; write the table of segments and the header that name it.
+//! Creation takes these steps, each durable before the next:
+//!
+//! - make the file longer;
+//! - write a header with that length, so that a new owner knows which units may be written to late;
+//! - write the segment's own blocks;
+//! - write the table of segments and the header that name it.
 
 use zerocopy::IntoBytes;
 

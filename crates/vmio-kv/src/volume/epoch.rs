@@ -1,8 +1,8 @@
-//! Reclamation epochs: when blocks that a commit has outdated may be used again.
+//! Reclamation epochs tell when blocks that a commit has outdated may be used again.
 //!
 //! A version of a keyspace refers to nodes and records. The commit that makes the next version outdates some of them, which readers of
 //! earlier versions may still look at. Each version holds a reclamation epoch, and each epoch holds the next one. So an epoch ends only
-//! after all before it, and what was outdated at its end is freed then.
+//! after all before it, and the blocks outdated at its end come free then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -23,8 +23,8 @@ impl Retired {
     }
 }
 
-/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers: one
-/// keyspace's epoch for its nodes, all keyspaces' epochs for chunks of the log.
+/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers. That is
+/// one keyspace's epoch for its nodes, and all keyspaces' epochs for chunks of the log.
 pub(crate) struct Outdated {
     retired: Arc<Retired>,
     freed: Vec<Freed>,

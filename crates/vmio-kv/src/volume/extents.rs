@@ -11,7 +11,7 @@ use crate::volume::allocator::TakenRuns;
 use crate::volume::segment::{Segment, priority};
 use crate::volume::space_reservation::SpacePriority;
 
-/// Blocks for a value that nothing refers to yet. They are freed on drop unless [`Self::keep`] was called.
+/// Blocks for a value that nothing refers to yet. A drop frees them unless [`Self::keep`] was called.
 pub(crate) struct TakenExtents {
     segment: Arc<Segment>,
     pub(crate) extents: Vec<Extent>,

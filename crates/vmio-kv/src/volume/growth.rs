@@ -1,7 +1,10 @@
 //! The layout of a volume, which has two copies, and its growth while it is in use. A crash leaves the volume as it was, or longer.
 //!
-//! Growth is done in this order, and each step is durable before the next: make the file longer; write one copy of the table of segments
-//! and of the header, and then the other; commit the segment's new units. Nothing is written to them before that.
+//! Growth takes these steps, each durable before the next. Nothing is written to new units before the last one:
+//!
+//! - make the file longer;
+//! - write one copy of the table of segments and of the header, and then the other;
+//! - commit the segment's new units.
 //!
 //! With one segment, the segment gets all new units. With several, they stay unused until a segment needs them.
 
@@ -49,8 +52,8 @@ impl Layout {
         segments.iter().flat_map(of_segment).collect()
     }
 
-    /// Writes both copies, one after the other. `may_write` is asked before each block: an owner that is stopped in between, while
-    /// another one grows the volume, can be late with one block.
+    /// Writes both copies, one after the other, and asks `may_write` before each block. An owner that is stopped in between, while another
+    /// one grows the volume, can be late with one block.
     pub(super) fn write(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let copies = [self.epoch, self.epoch + 1].map(|epoch| epoch as usize % 2);
         copies.into_iter().try_for_each(|copy| self.write_copy(device, copy, may_write))
@@ -140,7 +143,7 @@ impl Volume {
         segment.check_claims()
     }
 
-    /// Makes the volume what a layout says.
+    /// Changes the volume to a layout.
     pub(super) fn change(&mut self, layout: Layout, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
         let rows = rows_of(&layout.segments);
         if rows > SEGMENTS_A_TABLE {

@@ -80,7 +80,7 @@ impl LogChunks {
         }
     }
 
-    /// Allows a chunk to be collected: it is not written to, and none of its records is in memory alone.
+    /// Allows the collection of a chunk: the log does not write to it, and none of its records is in memory alone.
     pub(crate) fn allow(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && !chunk.is_collectable
@@ -91,13 +91,13 @@ impl LogChunks {
         }
     }
 
-    /// Allows all chunks to be collected but those that are `is_open`.
+    /// Allows the collection of all chunks but those that are `is_open`.
     pub(crate) fn allow_all_but(&mut self, is_open: impl Fn(u64) -> bool) {
         let units: Vec<u64> = self.chunks.keys().copied().filter(|unit| !is_open(*unit)).collect();
         units.into_iter().for_each(|unit| self.allow(unit));
     }
 
-    /// Forbids a chunk to be collected.
+    /// Forbids the collection of a chunk.
     pub(crate) fn forbid(&mut self, unit: u64) {
         if let Some(chunk) = self.chunks.get_mut(&unit)
             && chunk.is_collectable

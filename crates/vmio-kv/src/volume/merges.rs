@@ -1,7 +1,7 @@
-//! The merges of levels that are under way. A chunk of the log is given up only when all merges have ended that began before it was emptied.
+//! The running merges of levels. A chunk of the log is given up only once all merges have ended that began before it became empty.
 //!
 //! A merge that begins later drops the entries that point into the chunk. One that began before may have such an entry in a new leaf
-//! already. The entry would outlive the chunk, and then point into what the unit holds next.
+//! already. The entry would outlive the chunk, and then point into the unit's next contents.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

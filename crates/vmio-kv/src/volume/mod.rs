@@ -1,4 +1,4 @@
-//! A volume: its allocation units, its segments, and what each segment commits.
+//! A volume: its allocation units, its segments, and the commits of each segment.
 
 pub(crate) mod allocator;
 pub(crate) mod block_runs;
@@ -53,14 +53,14 @@ pub(crate) struct Volume {
     layout: Layout,
     /// From this unit on no segment has any, and no other owner writes there.
     unused_from: u64,
-    /// Our standing in each segment that there was when the volume was opened.
+    /// Our standing in each segment that existed when the volume was opened.
     standing: Vec<Standing>,
     /// Why growth has stopped: the layout on the device is not known.
     failed: Option<String>,
 }
 
 impl Volume {
-    /// Lays out a volume with one segment. The headers are written last: what a crash leaves before that counts as nothing.
+    /// Lays out a volume with one segment. The headers are written last: a volume whose creation a crash has cut short counts as nothing.
     pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
         if !overwrites {
@@ -121,8 +121,8 @@ impl Volume {
         self.standing.iter().find(|standing| standing.number == number).map_or(0, |standing| standing.epoch)
     }
 
-    /// The check before each block of header, table and owners' records that is written during an opening: whether a segment was
-    /// claimed by another. An opening that is stopped in between can be late with one block.
+    /// The check of an opening before it writes a block of the header, the table or owners' records: whether another owner has claimed a
+    /// segment. An opening that is stopped in between can be late with one block.
     fn may_write(&self) -> impl Fn() -> Result<()> + use<> {
         let (device, standing) = (Arc::clone(&self.device), self.standing.clone());
         move || standing.iter().try_for_each(|standing| standing.check(&device))

@@ -1,7 +1,7 @@
 //! Ownership of a segment: how an owner finds out that another one has taken it over.
 //!
-//! A new owner writes a record before it reads anything else. An owner reads the records after each write that counts, before it
-//! acknowledges the write: the superblock of a commit, or a flush of the log. One of the two sees the other.
+//! A new owner writes a record before it reads anything else. An owner reads the records after the superblock of each commit, before it
+//! acknowledges the commit. With `Options::fenced` it reads them after each flush of the log as well. One of the two sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,8 +20,8 @@ use crate::volume::segment::Segment;
 pub(crate) struct Ownership {
     /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
-    /// Whether each flush of the log is followed by a look at the records. All segments of a store share it: if one was taken over, the
-    /// others were, or will be soon.
+    /// Whether each flush of the log ends with a look at the records. All segments of a store share it: if one was taken over, the others
+    /// were, or will be soon.
     looks_after_flushes: Arc<AtomicBool>,
     /// The epoch of another owner that has taken the segment over.
     fenced_by: OnceLock<u64>,
@@ -108,7 +108,7 @@ impl Segment {
         if looks { self.check_claims() } else { self.fenced() }
     }
 
-    /// Fails for ever once another owner has claimed the segment. That owner reads what was on the device before this returned.
+    /// Fails for ever once another owner has claimed the segment. That owner reads all that was on the device before this returned.
     pub(crate) fn check_claims(&self) -> Result<()> {
         let own = self.ownership.epoch.load(Ordering::Acquire);
         if self.ownership.fenced_by.get().is_none() && own > 0 {

@@ -38,7 +38,7 @@ pub(crate) struct Segment {
     pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
     allocator: BatchingLock<Allocator>,
-    /// Held while units are given space on the device, or lose it.
+    /// Held while units get space on the device, or lose it.
     pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
     /// The epoch of the last commit, for readers that must not wait for the one under way.
@@ -139,8 +139,8 @@ pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<(
 }
 
 impl Segment {
-    /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`].
-    /// `looks_after_flushes` is shared by all segments of a store.
+    /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`]. All segments of
+    /// a store share `looks_after_flushes`.
     pub(crate) fn open(
         device: Arc<Device>,
         chunk_generations: &ChunkGenerations,
@@ -258,7 +258,7 @@ impl Segment {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
     }
 
-    /// The error of a superblock that is not what it should be.
+    /// The error of a damaged superblock.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
@@ -290,7 +290,7 @@ impl Segment {
         self.epoch() + 1
     }
 
-    /// The number of the next large value's head. None of the 4096 before it has the same.
+    /// The number of the next large value's head. None of the 4095 before it has the same.
     pub(crate) fn next_head_number(&self) -> u32 {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
@@ -364,7 +364,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, those are provided first.
+    /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, it provides those first.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
@@ -379,7 +379,7 @@ impl Segment {
             if hit_write_fence {
                 self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                // If no other unit gets space, what is left in units taken in part will do.
+                // If no other unit gets space, the rest of partly taken units will do.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }
@@ -415,7 +415,7 @@ impl Segment {
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-            // What the device has there is no node, or an outdated one: it must not be read.
+            // The device's blocks there are no nodes, or outdated ones: nothing may read them.
             Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),

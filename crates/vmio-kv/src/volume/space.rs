@@ -1,5 +1,5 @@
-//! Space on the device: a unit gets its space before it is taken. So a full file system is noticed before anything is written, and reserved
-//! units can be written to for certain.
+//! Space on the device: a unit gets its space before its first use. So a full file system shows before any write, and writes to reserved
+//! units find space for certain.
 
 use std::sync::{MutexGuard, PoisonError};
 

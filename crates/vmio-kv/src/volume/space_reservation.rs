@@ -12,7 +12,7 @@ pub(crate) const OWN_UNITS: u64 = 1;
 const MOVE_UNITS: u64 = 2;
 /// Chunks for deletions when puts are refused.
 const DELETE_UNITS: u64 = 2;
-/// Background writes leave this many chunks more than puts do, and this share of the segment: so they take no space that other writes will
+/// Background writes leave this many chunks more than puts do, and this share of the segment. So they take no space that other writes will
 /// need, and do not make the volume grow.
 const BACKGROUND_CHUNKS: u64 = 4;
 const BACKGROUND_SHARE: u64 = 16;
@@ -34,7 +34,7 @@ pub(crate) enum SpacePriority {
 #[derive(Default)]
 pub(crate) struct FreeReserve {
     compaction_units: AtomicU64,
-    /// Held while they are computed, so that the last result is kept.
+    /// Held during the computation of the units, so that the last result stays.
     reckoning: Mutex<()>,
 }
 

@@ -1,7 +1,7 @@
 //! Takeover of a volume's segments from an owner that may still be running, and may finish writes that it has begun at any time.
 //!
 //! The new owner writes a *claim*, durably, before it reads anything of a segment that counts. From then on the former owner acknowledges
-//! nothing. All segments are claimed before anything else is done.
+//! nothing. The new owner claims all segments before it does anything else.
 //!
 //! Then each segment goes on beyond the former owner's write fence: its groups' own units (superblocks, bitmaps, unit tables), its log and
 //! its nodes. When the new superblock is durable, the claim becomes a record in force, with two copies. From then on the former owner's
@@ -86,7 +86,7 @@ fn write_record(device: &Device, segment: &SegmentEntry, record: &OwnerRecord, p
     device.flush()
 }
 
-/// What is known of a segment's owners.
+/// The owners of a segment, as a claim finds them.
 struct Owners {
     /// Where a claim goes: the half of the records without the one in force.
     half: usize,
@@ -106,14 +106,14 @@ impl Volume {
         let name = random_uuid().map_err(failed)?;
         let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
         loop {
-            // Before our claims the former owner may have made more of what was read.
+            // The former owner may have added to the layout after we read it, before our claims.
             self.layout = Self::read_again(&self.device)?;
             let mut all_stand = true;
             let segments = self.layout.segments.clone();
             let owners: Vec<Owners> =
                 segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
             self.may_write()()?;
-            // No owner is fenced in vain.
+            // Before any claim, so that no owner is fenced in vain.
             may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
             self.check_space(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
@@ -206,7 +206,8 @@ impl Volume {
     }
 }
 
-/// How many units a new owner needs before its first superblock moves the fence: another own unit for each group, and for one group more.
+/// How many units a new owner needs before its first superblock moves the fence: two for each group and for one group more, and those of a
+/// claim.
 fn units_needed(segment: &SegmentEntry) -> u64 {
     2 * (segment.groups.len() as u64 + 1) + CLAIM_UNITS
 }

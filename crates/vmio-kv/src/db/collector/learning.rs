@@ -1,4 +1,4 @@
-//! Finds out where the garbage is: merges resolve what is in doubt, flushes free chunks that recovery would still read.
+//! Finds out where the garbage is: merges tell which records are garbage, and flushes release chunks that recovery would still read.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ const LEAST_BYTES: u64 = 2 * ALLOCATION_UNIT_BYTES;
 /// Bytes of an entry in a leaf.
 const ENTRY_BYTES: u64 = 24;
 
-/// What a collection may do to find garbage, besides looking where garbage is known to be.
+/// The steps by which a collection may find more garbage than is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learning {
     Nothing,
-    /// Flush the memtables: the log is read back from there on, and earlier chunks may be collected.
+    /// Flush the memtables. An opening then reads the log back from there on, and the collection may take earlier chunks.
     Memory,
     /// Merge all levels.
     Levels,
-    /// Whatever reveals the most, in the background.
+    /// The step that reveals the most, in the background.
     Most,
 }
 
@@ -81,7 +81,7 @@ impl OpenSegment {
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
-    /// Garbage in chunks that recovery would still read: it can be collected once the memtables are flushed.
+    /// Garbage in chunks that recovery would still read. A flush of the memtables allows its collection.
     fn bytes_held_back(&self) -> u64 {
         let open = self.log.open_chunks();
         let held_back = self.log.chunks_to_read_back();

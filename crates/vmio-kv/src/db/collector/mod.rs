@@ -1,7 +1,7 @@
-//! Garbage collection of the log: live records of the chunks with the most garbage are appended again, and the chunks are freed.
+//! Garbage collection of the log: it appends the live records of the chunks with the most garbage again, and frees the chunks.
 //!
-//! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the same.
-//! Where garbage is not known yet, or may not be collected yet, levels are compacted first: `learning.rs`.
+//! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the
+//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `learning.rs`.
 
 mod learning;
 mod moves;
@@ -29,8 +29,8 @@ pub(super) use thread::{CollectorThread, Wake};
 const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
 /// Chunks that one commit frees, unless a thread waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
-/// Garbage beyond the limit that is tolerated while the log is written to: an eighth of the longest that the volume may be, within these
-/// bounds.
+/// The garbage beyond the limit that the collector leaves during writes to the log: an eighth of the longest that the volume may be, within
+/// these bounds.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
 /// The same while there are no writes.
 const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;
@@ -100,7 +100,7 @@ impl OpenSegment {
         space
     }
 
-    /// Garbage from which on a chunk is to be collected, in bytes; `None` if the goal is reached.
+    /// The least garbage that makes a chunk worth a collection, in bytes; `None` if the goal is reached.
     fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
         let most = self.store.options.space_amplification();
         match goal {
@@ -148,7 +148,7 @@ impl OpenSegment {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
-        // Merges hold them: more moves would take space and free none yet.
+        // Merges hold the emptied chunks: more moves would take space and free none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
             return Ok(Step::Learns);
         }
@@ -183,7 +183,7 @@ impl OpenSegment {
         Ok(if self.learn(learning)? { Step::Learns } else { Step::InVain })
     }
 
-    /// Collects until the log is within its limit, or nothing more can be gained from what is there by now.
+    /// Collects until the log is within its limit, or until the present contents yield no more.
     pub(super) fn collect_all(&self) -> Result<()> {
         self.store.check_writable()?;
         let mut state = self.collecting();
@@ -210,7 +210,7 @@ impl OpenSegment {
             self.give_up_emptied(&mut state, 1)?;
         }
         drop(state);
-        // A compaction that has ended may still hold what it has replaced.
+        // A compaction that has ended may still hold the blocks that it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
         self.discard_free(1);
@@ -248,7 +248,7 @@ impl OpenSegment {
             self.learn_all(learning)?;
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
-                // Readers may hold the freed chunks: then more moves would take what is reserved for deletions.
+                // Readers may hold the freed chunks: then more moves would take the space that is reserved for deletions.
                 if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
                     break;
                 }
@@ -280,7 +280,7 @@ impl OpenSegment {
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// Leaves a chunk as it is that is damaged, cannot be read, or has records of a keyspace that refuses writes. A reader that needs a
+    /// Leaves a chunk alone that is damaged or unreadable, or that has records of a keyspace that refuses writes. A reader that needs a
     /// record of the chunk gets the error.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
@@ -291,7 +291,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Frees emptied chunks for which no merge has to be waited for, if there are at least `least` of them; returns whether there were.
+    /// Frees the emptied chunks that no merge holds, if there are at least `least` of them; returns whether there were.
     fn give_up_emptied(&self, state: &mut Collecting, least: usize) -> Result<bool> {
         let merges = &self.segment.merges;
         let count = state.emptied.iter().take_while(|(_, since)| merges.have_ended_before(*since)).count();

@@ -1,4 +1,4 @@
-//! Live records of a chunk are appended to the log again.
+//! Appends the live records of a chunk to the log again.
 //!
 //! A move is a second put or deletion within the keyspace's write turn, and only if the index still points to the old record. So the log
 //! keeps the order of the writes, and recovery needs no rule for moved records.
@@ -23,8 +23,8 @@ const KEYS_MAX: usize = 512;
 const TURN_BYTES: usize = 64 << 10;
 
 impl OpenSegment {
-    /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: a chunk with
-    /// records in a memtable is left as it is.
+    /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: it leaves a chunk
+    /// with records in a memtable as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
         let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
@@ -118,7 +118,7 @@ impl OpenSegment {
         keyspace.begin_write()
     }
 
-    /// Moves records within a turn. A key that is in a memtable was written since, and is left out.
+    /// Moves records within a turn, except those whose keys are in a memtable: such a key has a newer record.
     fn move_within(&self, turn: WriteTurn<'_>, keyspace: &Arc<Keyspace>, records: &[&Visited<'_>]) -> Result<()> {
         let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
         let appends: Vec<Append<'_>> = records

@@ -8,7 +8,7 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// A flush is committed and its levels are not visible yet: what it took from memory is in no level that a collection looks at.
+/// A flush is committed and its levels are not visible yet: its records are in no level that a collection looks at.
 #[test]
 fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     const KEYS: u32 = 3000;

@@ -119,7 +119,7 @@ impl Segments {
                     Ok(Step::Learns) => wait = wait.min(COMPACTION_WAIT),
                     Ok(Step::Reached | Step::InVain) => {}
                     Err(error) => {
-                        // No writer waits for what cannot happen.
+                        // No writer waits for a collection that cannot happen.
                         segment.collector.pace.set(Bound::Space, 0.0);
                         if !matches!(error, Error::Stopped { .. }) {
                             tracing::error!(%error, "the log could not be kept short");
@@ -133,7 +133,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Collects what is due, some chunks at a time. Compactions and writers go on meanwhile, writers at the pace that this sets.
+    /// Does the due collections, some chunks at a time. Compactions and writers go on meanwhile, writers at the pace that this sets.
     fn collect_due(&self, is_idle: bool) -> Result<Step> {
         let mut has_emptied = false;
         for _ in 0..CHUNKS_A_ROUND {
@@ -171,7 +171,7 @@ impl OpenSegment {
         }
     }
 
-    /// Sets how close the log is to its bound. What collection cannot change slows no writer.
+    /// Sets how close the log is to its bound. No writer is slowed while a collection would gain nothing.
     pub(crate) fn set_pace(&self) {
         let mut part: f64 = 0.0;
         if !self.collector.is_in_vain.load(Ordering::Relaxed) {

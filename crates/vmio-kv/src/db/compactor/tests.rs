@@ -33,7 +33,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until no merge runs, and those that ran have committed and freed what they replaced.
+/// Waits until no merge runs, and those that ran have committed and freed the blocks that they replaced.
 fn wait_for_compactions(home: &OpenSegment) {
     home.segment.merges.wait();
     drop(home.committing.lock().expect("no thread has panicked"));
@@ -150,7 +150,7 @@ fn when_a_part_fails_all_parts_give_back_their_blocks() {
     backing.fail(Some(unit_of(last_leaf(&db, root))));
     put(&db, (0..9000).step_by(30), b"new");
     let taken_blocks = || db.default_keyspace().open().unwrap().home.segment.allocator().taken_blocks();
-    // The compaction before may still be freeing what it has replaced.
+    // The compaction before may still be freeing the blocks that it has replaced.
     wait_for_compactions(&db.default_keyspace().open().unwrap().home);
     let before = taken_blocks();
     begin_to_compact(&db, &db);

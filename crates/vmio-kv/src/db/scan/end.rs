@@ -15,14 +15,14 @@ use crate::log::Log;
 
 /// How many records are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
-/// More records than that are read in the order of their places: one for each four that the scan has gone by. So a scan that stops has read
+/// More records than that are read in the order of their places: one for each four that the scan has passed. So a scan that stops has read
 /// little in vain.
 const GONE_BY_SHARE: u64 = 4;
 /// Where fewer than one record in this many is read past the cache, reading by place is not worth it.
 const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
-/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and what the allocator adds to
+/// Bytes of a record that is ahead, besides its key and value: itself, its place in the order of reading, and the allocator's overhead for
 /// both.
 const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
 
@@ -33,17 +33,17 @@ pub(super) struct End {
     /// The records' blocks, if they were read in the order of their keys.
     pub(super) bypassed: BypassBatch,
     ahead_max: usize,
-    /// How many keys the scan has gone by.
+    /// How many keys the scan has passed.
     gone_by: u64,
     space: ScanSpace,
-    /// For how many keys ahead it is known whether their records lie apart, and were often read so.
+    /// How many of the next keys `is_apart` is about.
     looked_at: usize,
-    /// Whether they do.
+    /// Whether the records of these keys lie apart, and scans have often read them so.
     pub(super) is_apart: bool,
-    /// Those of these records that the scan has gone by.
+    /// Those of these records that the scan has passed.
     pub(super) gathering: Option<Gathering>,
     is_over: bool,
-    /// What comes after the keys.
+    /// The error that comes after the keys.
     failure: Option<Error>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct End {
 pub(super) struct Ahead {
     /// It is complete once its record was read.
     pub(super) known: KnownKey,
-    /// The value, if it is wanted and its record was read.
+    /// The value, if the scan wants values and has read the record.
     pub(super) value: Option<Vec<u8>>,
     /// Whether the record was read past the cache.
     is_bypassed: bool,

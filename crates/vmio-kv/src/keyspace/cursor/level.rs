@@ -12,14 +12,14 @@ use crate::keyspace::memtable::{LOOKED_MAX, Memtable, Shown};
 use crate::log::Log;
 use crate::tree::{Cursor, Direction};
 
-/// How many entries are taken from a memtable at a time, at first and at most: a search for one key needs few.
+/// How many entries a cursor takes from a memtable at a time, at first and at most. A search for one key needs few.
 const BATCH_MIN: usize = 4;
 const BATCH_MAX: usize = 64;
 
-/// What comes next in a level.
+/// The next step of a walk through a level.
 pub(super) enum Next {
     Entry(KnownKey),
-    /// The level shows nothing up to this key, nor of it.
+    /// The level shows no entry up to this key, the key itself included.
     Nothing(KnownKey),
 }
 
@@ -51,7 +51,7 @@ impl Next {
     }
 }
 
-/// A place in a level, and what comes next in a direction.
+/// A place in a level, and the next step in a direction.
 pub(super) struct LevelCursor {
     place: Place,
     pub(super) next: Option<Next>,
@@ -64,7 +64,7 @@ enum Place {
 
 struct MemtableCursor {
     memtable: Arc<Memtable>,
-    /// Records from this number on are not seen.
+    /// The cursor shows no records from this number on.
     before: u64,
     direction: Direction,
     shown: Shown,

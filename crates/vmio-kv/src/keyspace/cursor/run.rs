@@ -6,12 +6,12 @@ use crate::keyspace::gaps::behind;
 use crate::log::Log;
 use crate::tree::Direction;
 
-/// Shorter runs are not recorded as gaps: going by their keys costs about as much as going past a gap.
+/// Shorter runs are not recorded as gaps: to pass their keys costs about as much as to pass a gap.
 const LEARNT_MIN: usize = 32;
 /// Longer runs are recorded in parts: recording keeps writers waiting, and a cursor that stops early has recorded something.
 const PART: usize = 512;
 
-/// Keys in a row that a cursor has gone by.
+/// Keys in a row that a cursor has passed.
 pub(super) struct Run {
     begin: Begin,
     /// The last of several keys.

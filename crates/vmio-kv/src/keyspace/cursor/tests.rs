@@ -1,4 +1,4 @@
-//! What it takes to find the next key with a value behind deleted ones: counted, not timed.
+//! The cost of a search for the next key with a value behind deleted ones: counted, not timed.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// The most entries that a search goes by once the gaps are known.
+/// The most entries that a search passes once the gaps are known.
 const FEW: u64 = 100;
 
 fn store() -> Db {
@@ -31,7 +31,7 @@ fn first_in(
     (found.map(|known| known.bytes), cursor.looked)
 }
 
-/// The first key from a bound on, and how many entries the search went by.
+/// The first key from a bound on, and how many entries the search passed.
 fn first(db: &Db, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
     let keyspace = db.default_keyspace().keyspace();
     first_in(keyspace, &Arc::new(View::begin(keyspace)), bound, direction)

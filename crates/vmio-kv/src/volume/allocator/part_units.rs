@@ -1,4 +1,4 @@
-//! Units that are taken in part, by their free space: the one with the most space, or with enough, is found without a walk.
+//! Units that are taken in part, by their free space. It finds the one with the most space, or with enough, without a walk.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeFrom;
@@ -51,7 +51,7 @@ impl PartUnits {
         }
     }
 
-    /// Removes what was inserted with the same arguments.
+    /// Removes a unit that was inserted with the same arguments.
     pub(super) fn remove(&mut self, unit: u64, of: AllocationUnit, bits: &UnitBits) {
         self.taken -= u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {

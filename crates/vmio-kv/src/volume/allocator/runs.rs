@@ -7,7 +7,8 @@ use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLO
 use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, GroupMap};
 
-/// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
+/// A free run of this many blocks is taken for a part of a value, though a new unit would have a longer one. So in the end a unit wastes
+/// less than an eighth.
 const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// The blocks taken for a value.
@@ -103,7 +104,7 @@ impl Allocator {
         None
     }
 
-    /// Lets other values have blocks of units that were begun.
+    /// Lets other values have blocks of begun units.
     pub(crate) fn share(&mut self, units: &[u64]) {
         units.iter().for_each(|unit| _ = self.in_use.remove(unit));
     }
@@ -138,8 +139,8 @@ impl Allocator {
         Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-    /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left
-    /// out that other values have begun and not shared yet.
+    /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. It leaves out units
+    /// that other values have begun and not shared yet.
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
         let is_shared =
@@ -168,7 +169,7 @@ impl Allocator {
             self.free.remove(unit);
         }
         let is_taken = self.change(unit, |map, index| {
-            // Without a taken block, what the table says of the unit was of a commit that never came.
+            // Without a taken block, the table's row of the unit is of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
                 map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);

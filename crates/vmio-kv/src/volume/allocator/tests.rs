@@ -1,4 +1,4 @@
-//! Tests of the allocator: what is taken is taken once, and what was committed is there after reopening.
+//! Tests of the allocator: it takes each block once, and after a reopening it has all committed blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ fn group(units: u64) -> Vec<Group> {
     vec![Group::new(1, units)]
 }
 
-/// Writes what has changed, and reads it back as a commit of that epoch.
+/// Writes the changed blocks, and reads them back as a commit of that epoch.
 fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &[Group], epoch: u64) -> Allocator {
     device.extend(allocator.changed(SEGMENT, epoch, u64::MAX).blocks);
     let newest = |kind: Kind, offsets: [u64; 2]| {

@@ -23,7 +23,7 @@ pub(crate) struct UnknownBlock {
     index: usize,
 }
 
-/// Blocks in a row, each followed by its other copy, that say of units that they are free. They were never written before.
+/// Blocks in a row, each followed by its other copy, that list units as free. They were never written before.
 #[derive(Debug)]
 pub(crate) struct UnusedBlocks {
     segment: Uuid,

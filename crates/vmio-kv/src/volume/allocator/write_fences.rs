@@ -1,8 +1,8 @@
 //! Write fences: the range of units that an owner may write to. A new owner keeps to others, so that late writes of the former owner
 //! overwrite nothing.
 //!
-//! The superblock has the fence's end, some units ahead of what is needed. Units beyond it were never written to. A new owner's fence
-//! begins where all former ones end; it takes no unit before that, free or not.
+//! The superblock has the fence's end, some units ahead of the need. Units beyond it were never written to. A new owner's fence begins
+//! where all former ones end; it takes no unit before that, free or not.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::unit_table::{AllocationUnit, Purpose};
@@ -13,7 +13,8 @@ use crate::volume::space_reservation::OWN_UNITS;
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
-    /// Whether the first free unit is within the fence, and for blocks that are not the segment's own one more: a commit finds space.
+    /// Whether the first free unit is within the fence. For blocks that are not the segment's own, one more has to be, so that a commit
+    /// finds space.
     pub(super) fn is_within_write_fence(&self, is_own: bool) -> bool {
         let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
@@ -30,7 +31,7 @@ impl Allocator {
         std::mem::take(&mut self.hit_write_fence)
     }
 
-    /// Where the next commit moves the fence to: further than now if few units are left within it, or if `more` are needed.
+    /// The end of the fence in the next commit: further than now if few units are left within it, or if the caller needs `more`.
     pub(crate) fn next_write_fence(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
         // All hollow units are within the fence.
