@@ -235,7 +235,7 @@ pub struct Optimum {
     next: Vec<usize>,
     /// The pages that are there, by the time of their next touch.
     present: BTreeSet<(usize, u32)>,
-    /// The time under which each page is in `present`.
+    /// For each page the time under which `present` has it.
     wanted: Vec<Option<usize>>,
 }
 
