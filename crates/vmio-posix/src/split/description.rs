@@ -9,7 +9,7 @@ use crate::split::own_descriptor::OwnDescriptor;
 
 /// A file is worth a lease and a mapping after this number of calls.
 const CALLS_BEFORE_LEASE: u32 = 8;
-/// A call that is still under way after this time waits for its own thread, by whose signal handler it is interrupted.
+/// A call that is still under way after this time waits for its own thread: a signal handler has interrupted it.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whether vmio or the kernel serves the calls on a description.

@@ -321,7 +321,7 @@ fn serve_requests(manager: &'static LeaseManager) {
                 Request::Write(write, answer) => {
                     // SAFETY: by `Request`.
                     let (write, answer) = unsafe { (&*write, &*answer) };
-                    // Another thread may have asked for a lease of the file since: this write would then bypass the log and the frames.
+                    // The file may have been leased since, for another thread: this write would then bypass the log and the frames.
                     let suspension = descriptors::suspend(write.fd.as_raw_fd());
                     let settings = Settings::of_this_process().ok_or(Errno::IO);
                     let outcome = settings.and_then(|settings| write.perform(&mut logs, settings));

@@ -3,7 +3,7 @@
 //! - Data, in sync mode: files that the program opens for writing under the folders get O_DSYNC, so that writes of the C library are durable,
 //!   too (`opening`).
 //! - Names and attributes: we find the folder or file before the call and flush it after the call (`target`), without ending the program's
-//! record locks. On ext4, XFS and Btrfs, flushing a folder includes the inode of a new file.
+//!   record locks. On ext4, XFS and Btrfs, flushing a folder includes the inode of a new file.
 
 mod opening;
 mod target;

@@ -2,9 +2,9 @@
 //!
 //! A write is durable in the process's operation log before any of it is in the file: that takes one flush of a preallocated file.
 //! - If nobody else has the file open, vmio leases it (`logged`), and copies or writes its bytes into the page cache. vmio flushes the file
-//! when another process opens it, when the program closes it, or when the log is full.
+//!   when another process opens it, when the program closes it, or when the log is full.
 //! - On any other file processes take turns (`shared`): a thread logs its write, writes, flushes the file and retires the log entry before
-//! the next one's turn.
+//!   the next one's turn.
 //!
 //! The next process that opens a file under the same folder replays the logs of dead processes (`logs`).
 
