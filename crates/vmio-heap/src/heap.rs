@@ -23,7 +23,7 @@ static LENGTH: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Errors
 ///
-/// If the file exists already or cannot be made or mapped, if the heap is shorter than [`HEAP_BYTES_MIN`](crate::HEAP_BYTES_MIN) or vmio
+/// If the file exists already or cannot be made or mapped, if the heap is shorter than [`HEAP_BYTES_MIN`] or vmio
 /// has no such cache, or if the process has a heap.
 pub fn start(options: &HeapOptions) -> Result<(), HeapError> {
     let _one_at_a_time = BEGINNING.lock().unwrap_or_else(PoisonError::into_inner);

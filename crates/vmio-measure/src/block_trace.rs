@@ -66,11 +66,11 @@ fn remove(path: &Path, mounted: &Path) {
 /// R of all requests, of reads and of writes; none for fewer than two requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Randomness {
-    /// Of all requests.
+    /// R of all requests.
     pub all: Option<f64>,
-    /// Of reads.
+    /// R of reads.
     pub reads: Option<f64>,
-    /// Of writes.
+    /// R of writes.
     pub writes: Option<f64>,
 }
 

@@ -41,7 +41,7 @@ pub struct PriorityArgs {
     /// The range of priority 0
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     range: u64,
-    /// How much streams by
+    /// Length of the stream
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     stream: u64,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap

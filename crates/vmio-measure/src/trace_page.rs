@@ -14,7 +14,7 @@ const LENGTH_MASK: u64 = 0xf_ffff;
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// By the trace's clock.
+    /// Its time by the trace's clock.
     pub time_ns: u64,
     /// Its fields.
     pub bytes: &'a [u8],

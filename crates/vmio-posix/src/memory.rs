@@ -146,7 +146,7 @@ struct Candidate<'a> {
     path: &'a Path,
     identity: Identity,
     request: Request,
-    /// Of the file.
+    /// The bytes of the file.
     bytes: Range<u64>,
     access: Access,
 }

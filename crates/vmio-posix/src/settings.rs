@@ -73,7 +73,7 @@ pub(crate) enum Mode {
 /// How statistics are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportForm {
-    /// For people.
+    /// Text for people.
     Text,
     /// An object in one line.
     Json,

@@ -63,7 +63,7 @@ pub struct Client<'a> {
 
 /// Results of clients.
 pub struct Tally {
-    /// Of all operations, in nanoseconds.
+    /// The latencies of all operations, in nanoseconds.
     pub latencies: Histogram<u64>,
     /// The same without the threads' waits for a processor; `None` if the kernel does not count them.
     pub engine_latencies: Option<Histogram<u64>>,

@@ -45,7 +45,7 @@ pub struct ValuePool {
 }
 
 impl ValuePool {
-    /// For values of this shape.
+    /// The bytes for values of this shape.
     pub fn new(shape: RecordShape) -> Self {
         let mut bytes = vec![0; POOL_BYTES + shape.value_bytes as usize];
         SmallRng::seed_from_u64(0x706f_6f6c).fill_bytes(&mut bytes);
@@ -63,7 +63,7 @@ pub struct RecordBuffer<'pool> {
 }
 
 impl<'pool> RecordBuffer<'pool> {
-    /// For records of this shape.
+    /// The buffers for records of this shape.
     pub fn new(pool: &'pool ValuePool, shape: RecordShape) -> Self {
         let prefix_bytes = shape.prefix_bytes as usize;
         let mut key = vec![b'.'; prefix_bytes + shape.key_bytes as usize];

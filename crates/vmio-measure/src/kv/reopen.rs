@@ -151,7 +151,7 @@ pub struct ReopenResult {
     pub replayed_log_bytes: Option<u64>,
     /// Records whose put had returned and that are not there: none of them was durable.
     pub lost_records: u64,
-    /// For opening and that read.
+    /// The bytes that the device read for opening and for that read.
     pub dev_read_bytes: Option<u64>,
     pub dev_write_bytes: Option<u64>,
     pub space_bytes: u64,

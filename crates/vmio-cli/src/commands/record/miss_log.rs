@@ -1,4 +1,4 @@
-//! Where in its files a cache missed, over time: counts in a grid of bounded size, which becomes coarser if necessary.
+//! The places of a cache's misses in its files, over time: counts in a grid of bounded size, which becomes coarser if necessary.
 
 use std::ops::Range;
 
@@ -223,7 +223,7 @@ mod tests {
 
     const GIB_PAGES: u64 = 1 << 18;
 
-    /// Of two files, of 1000 and 64 pages.
+    /// A log of two files, of 1000 and 64 pages.
     fn log() -> MissLog {
         let mut log = MissLog::new(1.0);
         let mapping = |start, pages: u64| PublishedMapping { pages: start..start + GIB_PAGES, len: pages * 4096 };

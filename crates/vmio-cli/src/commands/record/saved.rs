@@ -227,7 +227,7 @@ impl<F: BufRead> Lines<F> {
 
     /// Applies a sample to a stat page, and reads the page.
     fn sample(&mut self, page: &mut Vec<u8>, after: f64) -> Result<(f64, Snapshot), RecordingError> {
-        /// Of a stat page with one core.
+        /// The length of a stat page with one core.
         const PAGE_BYTES: usize = 2 * 4096;
         page.resize(PAGE_BYTES, 0);
         let Sample { at_s, words } = self.next()?;

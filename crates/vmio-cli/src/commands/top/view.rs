@@ -77,7 +77,7 @@ impl View {
         self.notice = Some(notice);
     }
 
-    /// That line.
+    /// The line at the bottom, if there is one.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
