@@ -49,7 +49,7 @@ static int prioritize(struct attachment *attachment, const struct vmio_priority 
 	error = mtree_store_range(&attachment->priorities, first, last, entry, GFP_KERNEL_ACCOUNT);
 	if (error)
 		return error;
-	/* Pages that are read from here on get it; now those that are in memory. */
+	/* Pages read from here on get the priority by themselves. This changes pages in memory. */
 	for (core = 0; core < attachment->pool->core_count; core++) {
 		struct frame *frame;
 		unsigned long index;

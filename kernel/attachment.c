@@ -14,8 +14,8 @@
 
 #define VMIO_MAGIC 0x766d696f
 /*
- * With very few pages, threads and instructions that need several pages would take
- * them from each other for ever.
+ * With very few pages, threads and instructions that need several pages would take them
+ * from each other for ever.
  */
 #define LIMIT_PAGES_MIN 64UL
 
@@ -44,7 +44,7 @@ static int inodes_pinned;
 
 static DEFINE_MUTEX(registry_lock);
 static LIST_HEAD(registry);
-/* How many attachments have gone; registry_lock. */
+/* The number of attachments that have gone; registry_lock. */
 static unsigned long closings;
 static DECLARE_WAIT_QUEUE_HEAD(closed);
 
@@ -267,7 +267,7 @@ static struct attachment *join(struct pool *pool, struct file *file, bool verify
 	return attachment;
 }
 
-/* Counts a user off. The last one writes all dirty pages and frees the attachment. */
+/* Uncounts a user. The last one writes all dirty pages and frees the attachment. */
 static void detach(struct attachment *attachment)
 {
 	bool last;

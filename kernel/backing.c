@@ -138,7 +138,7 @@ static bool has_page_cache(struct inode *host)
 	return !IS_DAX(host) && host->i_mapping->a_ops->read_folio;
 }
 
-/* Whether fewer bytes were read than there are. */
+/* Whether the read got fewer bytes than the backing has. */
 static bool is_short(struct attachment *attachment, struct read *read)
 {
 	return read->result >= 0 && read->result < read->count * PAGE_SIZE &&
@@ -191,9 +191,10 @@ static void begin(struct run *run, struct file *file, loff_t position)
 	ssize_t result;
 
 	/*
-	 * A direct write of the page with the end of the file would make the file longer:
-	 * that one is written at its exact length, which devices may not take. It
-	 * counts as written once the device has it, as all others.
+	 * A direct write of the page with the end of the file would make the file longer.
+	 * So this page is written at its exact length, by a buffered write, since devices
+	 * may not take that length. It counts as written once the device has it, as all
+	 * others do.
 	 */
 	init_iocb(&run->iocb, file, position, run->bytes & ~PAGE_MASK ? IOCB_DSYNC : IOCB_DIRECT);
 	run->iocb.ki_complete = run_ended;

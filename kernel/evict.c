@@ -27,9 +27,9 @@
 #define SPANS_TOGETHER 16
 
 /*
- * The frames of one span that are clean and of a priority at least, in the order
- * of the file, their folios locked. held is one of its clean frames whose folio was
- * locked before, or NULL. Returns how many.
+ * Locks the folios of one span's frames that are clean and have at least a priority
+ * number, and lists these frames in the order of the file. held is one of its clean
+ * frames whose folio was locked before, or NULL. Returns their number.
  */
 static unsigned long lock_clean(struct attachment *attachment, struct frame *held, pgoff_t start,
 				unsigned int priority, struct list_head *batch)
@@ -305,7 +305,10 @@ killed:
 	return -EINTR;
 }
 
-/* Evicts pages of one span. Counts those that stay since they are held, without the dirty ones that should stay. */
+/*
+ * Evicts pages of one span. Counts the pages that stay because they are held, without
+ * dirty ones that should stay.
+ */
 static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
 		      unsigned long *held, unsigned long *held_dirty)
 {

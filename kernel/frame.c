@@ -151,14 +151,14 @@ int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t ind
 		return error;
 	}
 	/*
-	 * Now that it can be found: who changes the priority later finds it, and waits for
-	 * the lock.
+	 * From here on look-ups find the frame: a thread that changes the priority later
+	 * waits for the lock.
 	 */
 	frame->priority = priority_of(attachment, index);
 	return 0;
 }
 
-/* The frame of a locked folio, in no tree any more, stands for nothing. */
+/* Takes the page of the file from a frame, which is in no tree any more. Its folio is locked. */
 void frame_release(struct frame *frame)
 {
 	struct attachment *attachment = frame->attachment;
@@ -168,19 +168,18 @@ void frame_release(struct frame *frame)
 	frame->folio->index = 0;
 	stall_end(&attachment->stall);
 	stall_end(&attachment->pool->stall);
-	/* The attachment may go from here on: see leave(). */
+	/* The attachment may go from here on: see detach(). */
 	(void)atomic_long_dec_return_release(&attachment->resident);
 }
 
 /*
- * For a frame that stands for nothing, while somebody else still holds its page
- * (a device may yet write to it): it gets another one. The folio is locked, and
- * so is the new one.
+ * Gives a frame that stands for nothing a new page, since somebody else still holds the
+ * old one (a device may yet write to it). Both folios are locked.
  */
 void frame_replace_page(struct frame *frame)
 {
 	struct folio *old = frame->folio;
-	/* There is no going on with fewer frames than the pool has said it has. */
+	/* Must not fail: the pool cannot go on with fewer frames than it has promised. */
 	struct page *page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_NOFAIL);
 
 	frame->folio = page_folio(page);
@@ -191,13 +190,16 @@ void frame_replace_page(struct frame *frame)
 	folio_put(old);
 }
 
-/* The core that a frame's page is dealt to. */
+/* The core of a frame's page. */
 struct core *frame_core(const struct frame *frame)
 {
 	return &frame->attachment->pool->cores[core_of(frame->attachment, frame->folio->index)];
 }
 
-/* To the end of the clean queue of its priority, from another queue or none. core->lock is held. */
+/*
+ * Moves a frame to the end of the clean queue of its priority, from another queue or
+ * none. core->lock is held.
+ */
 static void to_clean(struct core *core, struct frame *frame)
 {
 	list_move_tail(&frame->queue, &core->clean[frame->priority]);
@@ -205,7 +207,7 @@ static void to_clean(struct core *core, struct frame *frame)
 	__set_bit(frame->priority, core->priorities);
 }
 
-/* A frame that was just read goes to the end of its clean queue. Its folio is locked. */
+/* Adds a frame that was just read to the end of its clean queue. Its folio is locked. */
 void frame_enqueue(struct frame *frame)
 {
 	struct core *core = frame_core(frame);
@@ -217,7 +219,7 @@ void frame_enqueue(struct frame *frame)
 	spin_unlock(&core->lock);
 }
 
-/* A clean frame, whose folio is locked, goes from its queue to a list. */
+/* Moves a clean frame, whose folio is locked, from its queue to a list. */
 void frame_dequeue(struct frame *frame, struct list_head *frames)
 {
 	struct core *core = frame_core(frame);
@@ -228,7 +230,7 @@ void frame_dequeue(struct frame *frame, struct list_head *frames)
 	spin_unlock(&core->lock);
 }
 
-/* A frame in a queue, whose folio is locked, gets another priority. */
+/* Gives a frame in a queue, whose folio is locked, another priority. */
 void frame_prioritize(struct frame *frame, u8 priority)
 {
 	struct core *core = frame_core(frame);
@@ -288,8 +290,8 @@ struct frame *frame_lock_victim(struct core *core, unsigned int priority)
 }
 
 /*
- * Of a batch of clean frames of a core, whose folios are locked, those that stand
- * for nothing now go to a list, the others to the end of their queues.
+ * Sorts a batch of clean frames of a core, whose folios are locked: frames that stand for
+ * nothing now go to a list, the others to the end of their queues.
  */
 void frames_visited(struct core *core, struct list_head *batch, struct list_head *free)
 {
@@ -309,10 +311,7 @@ void frames_visited(struct core *core, struct list_head *batch, struct list_head
 	spin_unlock(&core->lock);
 }
 
-/*
- * A queued frame, whose folio is locked, becomes or stays dirty or clean, and the
- * last of its queue.
- */
+/* Makes a queued frame, whose folio is locked, dirty or clean, and the last of its queue. */
 void frame_requeue(struct frame *frame, bool dirty)
 {
 	struct attachment *attachment = frame->attachment;
@@ -338,8 +337,9 @@ void frame_requeue(struct frame *frame, bool dirty)
 }
 
 /*
- * Of a batch of dirty frames of a span, whose folios are locked, those that nobody held
- * become clean, the others stay dirty; each the last of its queue. Returns how many became clean.
+ * Sorts a batch of dirty frames of a span, whose folios are locked: frames that nobody
+ * held become clean, and the others stay dirty. Each becomes the last of its queue.
+ * Returns how many became clean.
  */
 unsigned long frames_written(struct attachment *attachment, pgoff_t start, struct list_head *batch)
 {

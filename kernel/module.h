@@ -187,8 +187,8 @@ static inline unsigned long resident_max(const struct attachment *attachment)
 }
 
 /*
- * Of an attachment dirty at most, so that there is always memory for pages that
- * are read, whatever becomes of its device, and for the other attachments.
+ * The most dirty pages of an attachment. It leaves memory for pages that are read,
+ * whatever happens to the device, and for the other attachments.
  */
 static inline unsigned long dirty_max(const struct attachment *attachment)
 {
@@ -196,8 +196,8 @@ static inline unsigned long dirty_max(const struct attachment *attachment)
 }
 
 /*
- * The most of a number of pages that may be pinned: they may all stay dirty, which leaves
- * some that stores need not wait for.
+ * How many of a number of pages may be pinned. They may all stay dirty, and some pages
+ * must remain for stores that do not wait.
  */
 static inline long pinned_max(unsigned long pages)
 {
@@ -209,7 +209,7 @@ static inline bool has_too_many_dirty(const struct attachment *attachment)
 	return atomic_long_read(&attachment->dirty) >= dirty_max(attachment);
 }
 
-/* Its device fails repeatedly: nobody should wait for it. */
+/* Whether its device fails repeatedly, so that nobody should wait for it. */
 static inline bool is_failing(const struct attachment *attachment)
 {
 	return READ_ONCE(attachment->failures) >= FAILURES_TOLERATED;

@@ -48,7 +48,7 @@ static void lock_dirty(struct attachment *attachment, struct frame *held, pgoff_
 
 	rcu_read_lock();
 	xas_for_each(&xas, frame, last) {
-		/* A pause moves on. */
+		/* xas_pause below moves the index on. */
 		pgoff_t index = xas.xa_index;
 		int error = 0;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a random access costs when memory holds a quarter of the data:
+ * Measures a random access when memory holds a quarter of the data:
  * faults vmio|mmap|library read|write DEVICE PAGES POOL-PAGES TOUCHES THREADS
- * prints threads, touches of all of them, major and minor faults, and nanoseconds.
+ * prints the threads, the touches of all of them, major and minor faults, and nanoseconds.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -29,7 +29,7 @@ static volatile unsigned char *bytes;
 static uint64_t pages;
 static int store;
 
-/* What a thread touches. */
+/* The touches of a thread. */
 struct share {
 	pthread_t thread;
 	uint64_t random;
@@ -69,7 +69,7 @@ static void touch_by(struct share *shares, unsigned int threads, uint64_t touche
 		pthread_join(shares[i].thread, NULL);
 }
 
-/* For tests/vm/qemu/instructions.c, which counts between two of these; elsewhere it does nothing. */
+/* A mark for tests/vm/qemu/instructions.c, which counts between two of them; elsewhere it does nothing. */
 static void mark(void)
 {
 	__asm__ volatile("xchg %%bx, %%bx" ::: "memory");
@@ -126,7 +126,7 @@ int main(int count, char **arguments)
 		bytes = map_by_library(arguments[3], pool_pages * PAGE);
 	else
 		bytes = map_by_kernel(arguments[3], ours, pool_pages);
-	/* Until memory is full, and what goes is what usually goes. */
+	/* Fills memory, and brings evictions into their steady state. */
 	touch_by(shares, threads, 3 * pool_pages);
 	getrusage(RUSAGE_SELF, &before);
 	clock_gettime(CLOCK_MONOTONIC, &start);

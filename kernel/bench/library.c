@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The mapping of vmio, the library. In a file of its own: its header is also called vmio.h. */
+/* The mapping of vmio, the library. In a file of its own, since its header is also called vmio.h. */
 #include <err.h>
 
 #include <vmio.h>
@@ -13,7 +13,7 @@ volatile unsigned char *map_by_library(const char *path, uint64_t capacity_bytes
 	struct vmio_cache *cache;
 	char message[512];
 
-	/* Of what it chooses by itself, the engine must be the one that is compared. */
+	/* The default engine depends on the machine; the benchmark compares this one. */
 	options.engine = VMIO_ENGINE_SIGBUS;
 	if (vmio_cache_new(&options, &cache) == VMIO_OK && vmio_open(cache, path, NULL, &mapping) == VMIO_OK &&
 	    vmio_advise(mapping, 0, vmio_len(mapping), VMIO_ADVICE_RANDOM, 0) == VMIO_OK)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a program says of pages: what to evict first, what need not be read, how far to read ahead. */
+/* Advice about pages: which to evict first, which need no read, how far to read ahead. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/ioctl.h>
@@ -25,7 +25,7 @@ static void touch(struct mapped *mapped, int first, int end)
 		(void)*(volatile unsigned char *)(mapped->bytes + i * PAGE);
 }
 
-/* How many of some pages are not in memory. */
+/* The number of pages of a range that are not in memory. Brings them in. */
 static long missing(struct mapped *mapped, int first, int end)
 {
 	long before = major_faults();
@@ -34,7 +34,10 @@ static long missing(struct mapped *mapped, int first, int end)
 	return major_faults() - before;
 }
 
-/* Dear pages stay though nobody touches them, cheap ones go though they are touched, before those of which nothing was said. */
+/*
+ * Untouched pages of low priority numbers stay; pages of high numbers go although they are touched,
+ * before those without advice.
+ */
 static void prioritized(size_t limit_pages)
 {
 	struct vmio_priority wrong = { .length = PAGE, .priority = 256 };
@@ -53,8 +56,8 @@ static void prioritized(size_t limit_pages)
 		touch(&mapped, 64, PAGES);
 	CHECK(missing(&mapped, 0, 64) == 0);
 	/*
-	 * 64 of high priority, 96 others, which come to be in memory together, and cheap
-	 * ones, which are touched again and again.
+	 * 64 pages to keep, 96 without advice, which come to be in memory together, and pages to
+	 * evict first, which are touched again and again.
 	 */
 	while (missing(&mapped, 64, 160) != 0)
 		;
@@ -62,7 +65,7 @@ static void prioritized(size_t limit_pages)
 	for (int round = 0; round < 2; round++)
 		touch(&mapped, 512, PAGES);
 	CHECK(missing(&mapped, 0, 160) == 0);
-	/* And back: now they go like any other. */
+	/* Resets their priorities: from here on they go like any other pages. */
 	prioritize(&mapped, 0, PAGES, VMIO_PRIORITY_DEFAULT);
 	for (int round = 0; round < 2; round++)
 		touch(&mapped, 512, PAGES);
@@ -80,7 +83,7 @@ void priorities_at_a_limit(void)
 	prioritized(POOL_PAGES);
 }
 
-/* Has each page of a backing hold its number. */
+/* Writes its number to each page of a backing. */
 static void fill_directly(int backing, void *page)
 {
 	for (int i = 0; i < PAGES; i++) {
@@ -89,7 +92,7 @@ static void fill_directly(int backing, void *page)
 	}
 }
 
-/* Pages whose contents do not matter are not read, and are as any others once they were written. */
+/* Fresh pages are not read. Once they are written, they are like any other pages. */
 void fresh(void)
 {
 	struct vmio_byte_range some = { .offset = 100 * PAGE + 1, .length = 300 * PAGE }, all = { .length = ~0ULL };
@@ -100,7 +103,7 @@ void fresh(void)
 
 	fill_directly(backing, page);
 	mapped = map(new_pool(POOL_PAGES), backing, PAGES * PAGE);
-	/* One of them is in memory: it stays as it is. */
+	/* One of these pages is in memory: it stays as it is. */
 	fill(mapped.bytes + 200 * PAGE, 200, 2);
 	CHECK(ioctl(mapped.descriptor, VMIO_FRESH, &some) == 0);
 	before = major_faults();
@@ -108,9 +111,9 @@ void fresh(void)
 		if (i != 200)
 			CHECK(mapped.bytes[i * PAGE] == 0 && mapped.bytes[i * PAGE + PAGE - 1] == 0);
 	CHECK(is_filled(mapped.bytes + 200 * PAGE, 200, 2) && major_faults() == before);
-	/* Those that lie in it only in part are not meant. */
+	/* The range covers these two pages only in part: they are not fresh. */
 	CHECK(is_filled(mapped.bytes + 100 * PAGE, 100, 1) && is_filled(mapped.bytes + 400 * PAGE, 400, 1));
-	/* Evicted without a store they are zeros again; with one, what was stored. */
+	/* After an eviction, a page without a store is zeros again, and one with a store has its contents. */
 	for (int i = 101; i < 300; i++)
 		fill(mapped.bytes + i * PAGE, i, 3);
 	for (int i = 400; i < PAGES; i++)
@@ -122,12 +125,12 @@ void fresh(void)
 		read_directly(backing, page, i);
 		CHECK(is_filled(page, i, i < 300 ? 3 : 1));
 	}
-	/* No more than the file has. */
+	/* Longer than the file. */
 	CHECK(ioctl(mapped.descriptor, VMIO_FRESH, &all) == 0);
 	unmap(&mapped);
 }
 
-/* Pages that follow each other come with fewer reads, those that do not come alone. */
+/* Pages in sequence come with fewer reads; others come alone. */
 void read_ahead(void)
 {
 	uint32_t pages = 31, many = 32, *order = shuffled(PAGES / 2, 3);
@@ -144,14 +147,14 @@ void read_ahead(void)
 	before = major_faults();
 	for (int i = 128; i < PAGES; i++)
 		CHECK(is_filled(mapped.bytes + i * PAGE, i, 1));
-	/* 28 whole ones, and some where the spans meet. */
+	/* 28 reads of the full length, and some that end at the end of a span. */
 	CHECK(major_faults() - before < 40);
 	CHECK(mapped.bytes[PAGES * PAGE] == 0);
 	before = statistic("pages_read_ahead");
 	for (int i = 0; i < 200; i++)
 		CHECK(is_filled(mapped.bytes + order[i] * 2 * PAGE, order[i] * 2, 1));
 	CHECK(statistic("pages_read_ahead") - before < 5 * 31);
-	/* Stores and evictions between. */
+	/* With stores and evictions in between. */
 	for (int i = 0; i < PAGES; i++)
 		fill(mapped.bytes + i * PAGE, i, 2);
 	for (int i = 0; i < PAGES; i++)
@@ -164,7 +167,7 @@ void read_ahead(void)
 	unmap(&mapped);
 }
 
-/* A page behind the missed one that cannot be read is not the missed one's concern. */
+/* If a page behind the missed one cannot be read, the miss still succeeds. */
 void read_ahead_of_an_error(void)
 {
 	int device = new_device();

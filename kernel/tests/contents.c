@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is stored is what is read, through the mapping and past it, with memory for a quarter of it. */
+/* Reads return the stored bytes, through the mapping and past it, with memory for a quarter of the file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ static void *increment(void *argument)
 
 		__atomic_fetch_add((uint64_t *)(counted.bytes + page * PAGE), 1, __ATOMIC_RELAXED);
 		expected[thread][page]++;
-		/* Syncs from the side, of parts and of all. */
+		/* Syncs from other threads, of parts and of the whole. */
 		if (i % 250 == 249)
 			CHECK(msync(counted.bytes + page * PAGE, i % 500 ? PAGE : (PAGES - page) * PAGE, MS_SYNC) == 0);
 	}
@@ -101,10 +101,10 @@ void counters(void)
 
 #define SPANS 256
 #define SPAN 512
-/* Pages of each span that are touched, as far from each other as they can be. */
+/* The pages of each span that the test touches, as far from each other as they can be. */
 #define FAR_APART 3
 #define SCATTERED (SPANS * FAR_APART)
-/* That are loaded from over and over, while others evict them. */
+/* The number of pages that a thread loads from over and over, while others evict them. */
 #define GAZED_AT 8
 
 static struct mapped scattered_over;
@@ -133,7 +133,7 @@ static void *increment_scattered(void *argument)
 	return NULL;
 }
 
-/* A processor that is not told that a page has gone sees another one in its place. */
+/* A processor that missed the shootdown of an evicted page would see another page in its place. */
 static void *gaze(void *argument)
 {
 	unsigned int seed = (uintptr_t)argument;
@@ -148,7 +148,7 @@ static void *gaze(void *argument)
 	return NULL;
 }
 
-/* So few pages of a span in memory that flushes are batched, if the module was loaded so. */
+/* Few enough pages of a span in memory for batched flushes, if the module was loaded with them. */
 void scattered(void)
 {
 	void *(*const works[])(void *) = { increment_scattered, increment_scattered, gaze, gaze };
@@ -176,7 +176,7 @@ void scattered(void)
 	unmap(&scattered_over);
 }
 
-/* Whoever closes a mapping need not sync it for its stores to get to the file. */
+/* Closing a mapping writes its stores to the file, without a sync. */
 void stores_without_sync(void)
 {
 	int backing = new_file(16 * PAGE);
@@ -212,7 +212,7 @@ void forked(void)
 	unmap(&mapped);
 }
 
-/* The same file attached twice, under two pools: one set of pages. */
+/* The same file attached twice, to two pools: there is one set of pages. */
 void shared_by_descriptors(void)
 {
 	int backing = new_file(128 * PAGE);
@@ -223,7 +223,7 @@ void shared_by_descriptors(void)
 		fill(one.bytes + i * PAGE, i, 1);
 	for (uint32_t i = 0; i < 128; i++)
 		CHECK(is_filled(other.bytes + i * PAGE, i, 1));
-	/* Each sees the other's stores without a fault in between. */
+	/* Each mapping sees the other's stores without a fault in between. */
 	one.bytes[5] = 99;
 	CHECK(other.bytes[5] == 99);
 	other.bytes[5] = 98;
@@ -244,7 +244,7 @@ static long page_faults(void)
 	return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* Loads from each page, and returns how many faults that took. */
+/* Loads from each page. Returns the number of faults. */
 static long faults_of_loads(const struct mapped *mapped, int pages)
 {
 	const volatile unsigned char *bytes = mapped->bytes;
@@ -255,7 +255,7 @@ static long faults_of_loads(const struct mapped *mapped, int pages)
 	return page_faults() - before;
 }
 
-/* The same of stores. */
+/* Stores to each page. Returns the number of faults. */
 static long faults_of_stores(const struct mapped *mapped, int pages, unsigned char byte)
 {
 	volatile unsigned char *bytes = mapped->bytes;
@@ -298,7 +298,7 @@ void loads_after_a_sync(void)
 	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
 	check_on_file(&mapped, FEW, 4);
 
-	/* Linux makes entries writable that it takes for dirty, and tells nobody. */
+	/* Linux makes entries that look dirty writable again, without a call of page_mkwrite. */
 	CHECK(mprotect(mapped.bytes, mapped.length, PROT_READ) == 0);
 	CHECK(mprotect(mapped.bytes, mapped.length, PROT_READ | PROT_WRITE) == 0);
 	CHECK(faults_of_stores(&mapped, FEW, 5) == FEW);

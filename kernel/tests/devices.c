@@ -65,7 +65,7 @@ void failing_device(void)
 	CHECK(faults(mapped.bytes + 10 * PAGE));
 	set_device(ALL_WORK);
 	CHECK(is_filled(mapped.bytes + 10 * PAGE, 10, 1));
-	/* A store that cannot be written stays in memory, and every sync says so until it can. */
+	/* A store that cannot be written stays in memory, and every sync fails until it can. */
 	fill(mapped.bytes + 10 * PAGE, 10, 2);
 	fill(mapped.bytes + 12 * PAGE, 12, 2);
 	set_device(ALL_FAIL);
@@ -84,7 +84,7 @@ void failing_device(void)
 	remove_device(device);
 }
 
-/* A healthy file in the same pool, of twice its size: all of it is stored to, evicted, synced and read. */
+/* Stores to a healthy file in the same pool, of twice the pool's size, then evicts, syncs and reads all of it. */
 static void use_healthy(struct mapped *healthy, int version)
 {
 	for (int i = 0; i < 512; i++)
@@ -94,7 +94,7 @@ static void use_healthy(struct mapped *healthy, int version)
 		CHECK(is_filled(healthy->bytes + i * PAGE, i, version));
 }
 
-/* Whether it has the whole pool or a limit: its own stores fail, they do not hang, and others do not notice. */
+/* With the whole pool or at a limit, a failing device's own stores fail and do not hang, and others do not notice. */
 static void fails_beside_a_healthy_one(int device, size_t limit_pages)
 {
 	int pool = new_pool(256);
@@ -117,7 +117,7 @@ static void fails_beside_a_healthy_one(int device, size_t limit_pages)
 	use_healthy(&healthy, 1);
 	CHECK(fsync(failing.descriptor) != 0);
 	use_healthy(&healthy, 2);
-	/* What could be stored is still there. */
+	/* Successful stores are still there. */
 	for (int i = 0; i < 32; i++)
 		CHECK(is_filled(failing.bytes + i * PAGE, i, 4));
 	set_device(ALL_WORK);
@@ -139,7 +139,7 @@ void failing_beside_healthy(void)
 	remove_device(device);
 }
 
-/* All pages of a device that works again can be stored to, if its stores were refused before. */
+/* Once a device works again, all its pages can be stored to, even if stores were refused before. */
 void failing_for_a_while(void)
 {
 	int device = new_device();
@@ -148,7 +148,7 @@ void failing_for_a_while(void)
 	for (int i = 0; i < 128; i++)
 		CHECK(!faults(mapped.bytes + i * PAGE));
 	set_device(ALL_FAIL);
-	/* All are in memory: so many may be dirty. */
+	/* All pages are in memory: this many may be dirty. */
 	for (int i = 0; i < 96; i++)
 		CHECK(!store_faults(mapped.bytes + i * PAGE));
 	CHECK(store_faults(mapped.bytes + 96 * PAGE));
@@ -173,7 +173,7 @@ static void *store_to_silent(void *unused)
 	return unused;
 }
 
-/* A device that answers nothing holds up those who wait for it, and nobody else. */
+/* A silent device delays only the threads that wait for it. */
 void silent_beside_healthy(void)
 {
 	int device = new_device(), pool = new_pool(256);
@@ -188,7 +188,7 @@ void silent_beside_healthy(void)
 	usleep(300000);
 	use_healthy(&healthy, 1);
 	use_healthy(&healthy, 2);
-	/* It waits still. */
+	/* The thread still waits. */
 	CHECK(stored < 255);
 	resume_device();
 	pthread_join(thread, NULL);

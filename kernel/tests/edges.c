@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Ends of files, limits, and what is refused. */
+/* Ends of files, limits, and refused requests. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ void beyond_the_end(void)
 
 	CHECK(!faults(mapped.bytes + 4 * PAGE - 1));
 	CHECK(faults(mapped.bytes + 4 * PAGE));
-	/* It may become longer. */
+	/* The file becomes longer. */
 	CHECK(ftruncate(mapped.backing, 5 * PAGE) == 0);
 	CHECK(!faults(mapped.bytes + 4 * PAGE));
 	CHECK(faults(mapped.bytes + 5 * PAGE));
@@ -37,7 +37,7 @@ void cut_off(void)
 
 	memset(mapped.bytes, 1, 8 * PAGE);
 	CHECK(ftruncate(mapped.backing, 4 * PAGE) == 0);
-	/* Stores behind the end are not written, and do not make it longer. */
+	/* Stores behind the end are not written, and do not make the file longer. */
 	CHECK(fsync(mapped.descriptor) == 0);
 	CHECK(fstat(mapped.backing, &status) == 0 && status.st_size == 4 * PAGE);
 	CHECK(faults(mapped.bytes + 4 * PAGE));
@@ -62,14 +62,14 @@ void partial_last_page(void)
 	CHECK(pread(mapped.backing, tail, sizeof(tail), 2 * PAGE) == 1000);
 	CHECK(tail[0] == 5 && tail[999] == 5);
 	unmap(&mapped);
-	/* And read anew. */
+	/* The same after another attach and a new read. */
 	CHECK(fcntl(mapped.backing, F_SETFL, O_DIRECT) == 0);
 	mapped = map(new_pool(64), mapped.backing, 4 * PAGE);
 	CHECK(mapped.bytes[bytes - 1] == 5 && mapped.bytes[bytes] == 0 && mapped.bytes[3 * PAGE - 1] == 0);
 	unmap(&mapped);
 }
 
-/* An attachment at its limit gives up its own pages, though the pool has more. */
+/* An attachment at its limit evicts its own pages, though the pool has more. */
 void limited(void)
 {
 	int pool = new_pool(1024), descriptor = attach(pool, new_file(256 * PAGE), 128);
@@ -113,7 +113,7 @@ void refused(void)
 	CHECK(ioctl(pool, VMIO_COUNTS, NULL) < 0 && errno == EFAULT);
 	CHECK(attach(pool, -1, 0) < 0 && errno == EBADF);
 	CHECK(attach(pool, pool, 0) < 0 && errno == EINVAL);
-	/* A store does not append. */
+	/* A file in append mode is refused, since a store does not append. */
 	CHECK(ioctl(backing, FS_IOC_GETFLAGS, &flags) == 0);
 	flags |= FS_APPEND_FL;
 	CHECK(ioctl(backing, FS_IOC_SETFLAGS, &flags) == 0);
@@ -135,7 +135,7 @@ void refused(void)
 	CHECK(attach(pool, descriptor, 0) < 0 && errno == EINVAL);
 }
 
-/* All pages dirty and threads waiting for some: killing the process ends it, and all that it had goes. */
+/* While all pages are dirty and threads wait for some, a kill ends the process and frees everything that it had. */
 void killed(void)
 {
 	for (int round = 0; round < 5; round++) {

@@ -23,7 +23,7 @@ static int open_file_system(void)
 	return file_system;
 }
 
-/* A sync waits for the thaw; what is in memory can be used meanwhile, and misses go on. */
+/* A sync waits for the thaw. Meanwhile pages in memory are usable, and misses succeed. */
 void frozen_file_system(void)
 {
 	struct mapped mapped = map(new_pool(POOL_PAGES), new_file(PAGES * PAGE), PAGES * PAGE);
@@ -33,7 +33,7 @@ void frozen_file_system(void)
 
 	for (int i = 0; i < PAGES; i++)
 		fill(mapped.bytes + i * PAGE, i, 1);
-	/* So much was written: whatever that has begun has ended, or this waits for ever. */
+	/* The write-back that these stores have begun must end, or this waits for ever. */
 	CHECK(fsync(mapped.descriptor) == 0);
 	for (int i = 0; i < 16; i++)
 		mapped.bytes[i * PAGE]++;
@@ -46,7 +46,7 @@ void frozen_file_system(void)
 		mapped.bytes[i * PAGE]++;
 	for (int i = 16; i < PAGES; i++)
 		CHECK(is_filled(mapped.bytes + i * PAGE, i, 1));
-	/* It waits still. */
+	/* The sync still waits. */
 	CHECK(waitpid(child, &status, WNOHANG) == 0);
 	CHECK(ioctl(file_system, FITHAW, 0) == 0);
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
@@ -71,7 +71,7 @@ static void *store_and_sync(void *unused)
 	return unused;
 }
 
-/* Over and over, while pages are dirtied, evicted and synced: no freeze and no thaw waits for ever. */
+/* Freezes and thaws do not wait for ever while pages are dirtied, evicted and synced. */
 void frozen_and_thawed(void)
 {
 	int file_system = open_file_system();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* System calls into a mapping, pages that others hold, and that they hold all. */
+/* System calls into a mapping, and pages that others hold: some, or all. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include "../uapi/vmio.h"
 #include "support.h"
 
-/* Reads and writes of other files, into and from memory that is a mapping: buffered and direct. */
+/* Reads and writes of other files, buffered and direct, with a mapping as their memory. */
 void system_calls(void)
 {
 	struct mapped mapped = map(new_pool(64), new_file(256 * PAGE), 256 * PAGE);
@@ -57,7 +57,7 @@ void pinned_pages(void)
 		for (int i = 8; i < 256; i++)
 			fill(mapped.bytes + i * PAGE, i, round);
 	CHECK(fsync(mapped.descriptor) == 0);
-	/* They are the pages themselves: a store is seen through the pipe. */
+	/* The pipe has the pages themselves: a store shows through the pipe. */
 	fill(mapped.bytes + 7 * PAGE, 7, 5);
 	unmap(&mapped);
 	for (int i = 0; i < 8; i++) {
@@ -75,7 +75,7 @@ void pinned_pages(void)
 	CHECK(is_filled(page, 7, 5));
 }
 
-/* What a system call has come to is right, whether it came to its end or not; the mapping is as it was. */
+/* The bytes that a system call reports are right, whether or not it is complete. The mapping is unchanged. */
 static void check_copied(struct mapped *mapped, const char *copy, ssize_t result, uint64_t version)
 {
 	CHECK((result < 0 && errno == EFAULT) || (result > 0 && result % PAGE == 0 && (size_t)result <= mapped->length));
@@ -86,8 +86,8 @@ static void check_copied(struct mapped *mapped, const char *copy, ssize_t result
 }
 
 /*
- * Transfers of twice what may be in memory: the system call that wants more pages has the others, and waits for itself.
- * It ends, with as much as it could have.
+ * Transfers of twice the pages that may be in memory: a system call that wants more pages holds all
+ * others, and waits for itself. It ends early, with the pages that it got.
  */
 static void large_transfers(int pool, size_t limit_pages)
 {
@@ -108,7 +108,7 @@ static void large_transfers(int pool, size_t limit_pages)
 	for (size_t i = 0; i < length / PAGE; i++)
 		fill(mapped.bytes + i * PAGE, i, 1);
 
-	/* From the mapping: to a device, to memory. */
+	/* From the mapping to a device, and to memory. */
 	result = pwrite(other, mapped.bytes, length, 0);
 	for (size_t i = 0; (ssize_t)i < result / (ssize_t)PAGE; i++)
 		read_directly(other, buffer + i * PAGE, i);
@@ -117,7 +117,7 @@ static void large_transfers(int pool, size_t limit_pages)
 	check_copied(&mapped, buffer, result, 1);
 	CHECK(statistic("faults_given_up") > given_up);
 
-	/* To the mapping: its pages are dirty, and stay so. */
+	/* Into the mapping: its pages are dirty, and stay so. */
 	given_up = statistic("faults_given_up");
 	for (size_t i = 0; i < length / PAGE; i++) {
 		fill(buffer + i * PAGE, i, 2);
@@ -161,7 +161,7 @@ static double seconds(void)
 	return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* A pipe has all there is: a load waits for a while, and then gets SIGBUS; a pool does not shrink. */
+/* A pipe holds all pages. A load waits for a while, and then gets SIGBUS; the pool does not shrink. */
 void all_held(void)
 {
 	int pool = new_pool(128);
@@ -174,7 +174,7 @@ void all_held(void)
 	CHECK(pipe(ends) == 0);
 	CHECK(fcntl(ends[1], F_SETPIPE_SZ, 128 * PAGE) >= (int)(128 * PAGE));
 	CHECK(vmsplice(ends[1], &range, 1, 0) == (ssize_t)(128 * PAGE));
-	/* What is there can be used. */
+	/* Pages in memory remain usable. */
 	for (int i = 0; i < 128; i++)
 		CHECK(!faults(mapped.bytes + i * PAGE));
 	before = seconds();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Runs the tests that are named, or all; each in a process of its own, for three minutes at most. */
+/* Runs the named tests, or all, each in a process of its own, for three minutes at most. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static int is_test(const char *name)
 	return 0;
 }
 
-/* Those that are named run; "!NAME" leaves one out. */
+/* Whether the names select a test: named tests run, and "!NAME" leaves one out. */
 static int is_wanted(const char *test, int count, char **names)
 {
 	int others_run = 1;

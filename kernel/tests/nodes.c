@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Frames come from the node of memory of the core that misses, as long as it has some. */
+/* A core that misses takes frames of its node's memory, as long as the node has some. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -63,7 +63,7 @@ static void touch(struct mapped *mapped, int first, int count)
 		CHECK(is_filled(mapped->bytes + i * PAGE, 0, 0) == 0);
 }
 
-/* While memory is not full yet: as many near frames as a node has, and then those of the other. */
+/* While memory is not full yet: a core takes all near frames of its node, and then those of the other. */
 static void fills(int node)
 {
 	struct mapped mapped = map(new_pool(POOL_PAGES), new_file(PAGES * PAGE), PAGES * PAGE);
@@ -81,7 +81,7 @@ static void fills(int node)
 	unmap(&mapped);
 }
 
-/* What a core of one node gives back is near for the cores of the node that it is of. */
+/* Frames that a core of one node gives back are near for the cores of the node whose memory they have. */
 static void given_back(int giver, int taker)
 {
 	struct mapped mapped = map(new_pool(POOL_PAGES), new_file(PAGES * PAGE), PAGES * PAGE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is in memory: counted, listed, given up, kept. */
+/* Pages in memory: counting, listing, evicting and pinning them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static void of_range(struct mapped *mapped, unsigned long request, uint64_t firs
 	of_range_but(mapped, request, first, pages, 0);
 }
 
-/* The numbers of the pages that are in memory, asked for so many at a time. */
+/* Lists the numbers of the pages in memory, at most `room` at a time. */
 static long list(struct mapped *mapped, uint64_t *numbers, long room)
 {
 	struct vmio_resident request = { .length = mapped->length, .room = room };
@@ -82,7 +82,7 @@ void residence(void)
 	CHECK(ioctl(pool, VMIO_VERSION, &version) == 0 && version == VMIO_ABI);
 	CHECK(usage_of(pool).pages == POOL_PAGES && usage_of(pool).resident == 0);
 	CHECK(counts_of(pool).loads_missed == 0 && counts_of(pool).stores_missed == 0);
-	/* Pages of several spans, every second of them stored to. */
+	/* Touches pages of several spans, with a store to every second one. */
 	for (int i = 0; i < PAGES; i += 17)
 		if (i % 2)
 			fill(mapped.bytes + i * PAGE, i, 1);
@@ -92,18 +92,18 @@ void residence(void)
 	CHECK(counts.loads_missed == 31 && counts.stores_missed == 30 && !counts.fresh);
 	CHECK(counts.reads == 61 && counts.pages_read == 61 && counts.made_writable == 30);
 	CHECK(!counts.found && !counts.pages_evicted && !counts.pages_written);
-	/* Each pool has its own. */
+	/* Each pool has its own counts. */
 	CHECK(counts_of(other).loads_missed == 0);
 	CHECK(list(&mapped, numbers, 7) == 61);
 	for (int i = 0; i < 61; i++)
 		CHECK(numbers[i] == 17 * (uint64_t)i);
 	usage = usage_of(mapped.descriptor);
 	CHECK(usage.resident == 61 && usage.dirty == 30 && usage.first_dirty == 17 && !usage.flush_failed);
-	/* Forgotten: nothing reaches the backing. */
+	/* A discarded page does not reach the backing. */
 	of_range(&mapped, VMIO_DISCARD, 17, 1);
 	read_directly(backing, page, 17);
 	CHECK(((char *)page)[0] == 0 && mapped.bytes[17 * PAGE] == 0);
-	/* What was written past the mapping counts, fresh or not. */
+	/* Bytes written past the mapping show after a discard, fresh or not. */
 	fill(page, 600, 3);
 	write_directly(backing, page, 600);
 	of_range(&mapped, VMIO_FRESH, 599, 3);
@@ -111,7 +111,7 @@ void residence(void)
 	of_range(&mapped, VMIO_DISCARD, 600, 2);
 	CHECK(is_filled(mapped.bytes + 600 * PAGE, 600, 3));
 	of_range(&mapped, VMIO_DISCARD, 599, 3);
-	/* Given up: all that was stored does. */
+	/* An eviction writes all stores to the backing. */
 	of_range(&mapped, VMIO_EVICT, 0, PAGES / 2);
 	CHECK(list(&mapped, numbers, PAGES) == 30 && numbers[0] == 17 * 31);
 	of_range(&mapped, VMIO_EVICT, 0, PAGES);
@@ -124,7 +124,7 @@ void residence(void)
 	unmap(&mapped);
 }
 
-/* Pins keep pages however much comes and goes beside them, also after the mapping has gone, and take no more than their part. */
+/* Pins keep pages in memory whatever comes and goes beside them, even after munmap, but they take only their share. */
 void kept(void)
 {
 	int pool = new_pool(POOL_PAGES), source = new_file(4 * PAGE), backing = new_file(PAGES * PAGE), pinned, other;
@@ -140,7 +140,7 @@ void kept(void)
 	CHECK(pin(&mapped, 0, 0, 0) < 0 && errno == EINVAL);
 	CHECK(pin(&mapped, 0, 1, 2) < 0 && errno == EINVAL);
 	CHECK(pin(&mapped, 0, POOL_PAGES / 2 + 1, 0) < 0 && errno == ENOSPC);
-	/* Behind it there is nothing, or what is none of the mapping's: that depends on the kernel. */
+	/* Behind the mapping is nothing, or other memory: that depends on the kernel. */
 	CHECK(pin(&mapped, PAGES - 1, 2, 0) < 0 && (errno == EFAULT || errno == EINVAL));
 	CHECK(usage_of(pool).pinned == 0);
 	pinned = pin(&mapped, 100, POOL_PAGES / 2, VMIO_PIN_WRITE);
@@ -153,7 +153,7 @@ void kept(void)
 		of_range_but(&mapped, VMIO_EVICT, 0, PAGES, POOL_PAGES / 2);
 		CHECK(list(&mapped, numbers, PAGES) == POOL_PAGES / 2 && numbers[0] == 100);
 	}
-	/* A device stores to them, and no fault says so. */
+	/* A device stores to pinned pages, without a fault. */
 	CHECK(pread(source, mapped.bytes + 100 * PAGE, 4 * PAGE, 0) == 4 * PAGE);
 	CHECK(fsync(mapped.descriptor) == 0);
 	for (int i = 0; i < 4; i++) {
@@ -162,7 +162,7 @@ void kept(void)
 	}
 	CHECK(close(pinned) == 0 && usage_of(pool).pinned == 0);
 	CHECK(ioctl(pool, VMIO_RESIZE, &less) == 0);
-	/* Memory that is none of the mapping's. */
+	/* Memory outside the mapping. */
 	other = pin(&(struct mapped){ .descriptor = mapped.descriptor, .bytes = page }, 0, 1, 0);
 	CHECK(other < 0 && errno == EINVAL);
 	pinned = pin(&mapped, 0, 4, 0);

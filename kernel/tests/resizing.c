@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Pools that grow and shrink while they are used. */
+/* Pools that grow and shrink while they are in use. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -41,10 +41,10 @@ void grown_and_shrunk(void)
 
 	for (int i = 0; i < PAGES; i++)
 		fill(mapped.bytes + i * PAGE, i, 1);
-	/* Those that are in memory now, too. */
+	/* Pages in memory stay there. */
 	CHECK(resize(pool, 700) == 0);
 	CHECK(missing_of(&mapped, 600) == 0);
-	/* What the module may take (limit_mib=256) is taken, and then not. */
+	/* The module may take 256 MiB (limit_mib=256): all of it is taken, and a larger size is refused. */
 	CHECK(ioctl(other, VMIO_RESERVE, &rest) == 0);
 	CHECK(resize(pool, 701) < 0 && errno == ENOMEM);
 	CHECK(resize(pool, 63) < 0 && errno == EINVAL);
@@ -52,7 +52,7 @@ void grown_and_shrunk(void)
 	CHECK(missing_of(&mapped, 600) >= 500);
 	CHECK(resize(other, rest.pages + 500) == 0);
 	close(other);
-	/* With all of them dirty, and with frames that were there before. */
+	/* With all pages dirty, and with frames from before. */
 	CHECK(resize(pool, 1100) == 0);
 	for (int i = 0; i < PAGES; i++)
 		fill(mapped.bytes + i * PAGE, i, 1);
@@ -77,7 +77,7 @@ static void *use(void *argument)
 	return NULL;
 }
 
-/* Threads count while the pool goes from one size to another: nothing is lost. */
+/* Threads count while the pool changes its size: no count is lost. */
 void resized_in_use(void)
 {
 	int pool = new_pool(64);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the module's tests share: a failed CHECK ends the test's process. */
+/* Common functions of the module's tests. A failed CHECK ends the test's process. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 
@@ -21,10 +21,10 @@ struct mapped {
 
 void check(int ok, const char *what, const char *file, int line);
 
-/* A new file of so many bytes, all zeros, opened with O_DIRECT. Nobody else finds it. */
+/* A new file of `bytes` zeros, opened with O_DIRECT. Nobody else finds it. */
 int new_file(size_t bytes);
 int open_pool(void);
-/* /dev/vmio with memory for so many pages. */
+/* /dev/vmio with memory for `pages` pages. */
 int new_pool(size_t pages);
 int attach(int pool, int backing, size_t limit_pages);
 /* Attaches and maps a backing for reading and writing. */
@@ -33,26 +33,26 @@ void unmap(struct mapped *mapped);
 /* Every 8 bytes of a page differ from those of all others. */
 void fill(void *page, uint64_t number, uint64_t version);
 int is_filled(const void *page, uint64_t number, uint64_t version);
-/* A block device of 256 pages, which can be stopped: then it answers nothing. One at a time. */
+/* A block device of 256 pages, one at a time. While it is suspended it answers nothing. */
 int new_device(void);
-/* What it consists of from now on, as dmsetup is told. */
+/* Gives the device a new table, in the format of dmsetup. */
 void set_device(const char *table);
 void suspend_device(void);
 void resume_device(void);
 void remove_device(int device);
-/* Past all caches. */
+/* Read and write past all caches. */
 void read_directly(int file, void *page, uint64_t number);
 void write_directly(int file, const void *page, uint64_t number);
 void *new_page(void);
-/* The order of the numbers below a limit that follows from a seed. */
+/* The numbers below a limit, in an order that follows from a seed. */
 uint32_t *shuffled(uint32_t limit, uint32_t seed);
 /* Whether touching a byte raises SIGBUS. */
 int faults(const volatile unsigned char *byte);
-/* The same for a store, of what was there before plus one. */
+/* Whether a store to a byte raises SIGBUS. It stores the old value plus one. */
 int store_faults(volatile unsigned char *byte);
-/* What the module has counted so far. */
+/* The present value of one of the module's counters. */
 long statistic(const char *wanted);
-/* The same of misses: what the system counts as major faults are also those that waited for a page in memory. */
+/* The misses so far. Linux's major faults would also count faults that waited for a page in memory. */
 long major_faults(void);
 
 void integrity(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Pages that nobody sees before they are admitted. */
+/* Pages that no process sees before they are admitted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static struct mapped map_verified(int pool)
 	return mapped;
 }
 
-/* What is to be looked at; 0 if it was admitted. */
+/* Inspects a page. Returns the number of its arrival; 0 if it is admitted. */
 static uint64_t look_at(struct mapped *mapped, uint64_t number, void *page)
 {
 	struct vmio_inspect request = { .offset = number * PAGE, .contents = (uintptr_t)page };
@@ -45,7 +45,7 @@ static uint64_t look_at(struct mapped *mapped, uint64_t number, void *page)
 	return request.arrival;
 }
 
-/* Whether it still was what was looked at. */
+/* Admits an arrival of a page. Returns whether it still was the present one. */
 static int admit(struct mapped *mapped, uint64_t number, uint64_t arrival)
 {
 	struct vmio_admit request = { .offset = number * PAGE, .arrival = arrival };
@@ -96,12 +96,12 @@ void verify(void)
 	CHECK(admit(&mapped, 3, arrival) && !admit(&mapped, 3, arrival));
 	CHECK(is_filled(third, 3, 1) && look_at(&mapped, 3, page) == 0);
 	CHECK(write(pipes[1], third, 8) == 8);
-	/* A store needs no more, and is written as any other. */
+	/* A store needs no verification, and is written like any other. */
 	fill(third, 3, 2);
 	CHECK(msync(third, PAGE, MS_SYNC) == 0);
 	read_directly(mapped.backing, page, 3);
 	CHECK(is_filled(page, 3, 2));
-	/* It comes anew. */
+	/* After an eviction the page arrives anew. */
 	of_page(&mapped, VMIO_EVICT, 3);
 	CHECK(faults(third));
 	arrival = look_at(&mapped, 3, page);
@@ -111,7 +111,7 @@ void verify(void)
 	CHECK(later && later != arrival && is_filled(page, 3, 2));
 	CHECK(!admit(&mapped, 3, arrival) && faults(third));
 	CHECK(admit(&mapped, 3, later) && is_filled(third, 3, 2));
-	/* What is fresh is nobody's contents, also where something came in before. */
+	/* A fresh page has no contents to verify, even if it arrived before. */
 	arrival = look_at(&mapped, 8, page);
 	of_page(&mapped, VMIO_FRESH, 8);
 	CHECK(!store_faults(mapped.bytes + 8 * PAGE) && mapped.bytes[8 * PAGE] == 1);
@@ -129,7 +129,7 @@ void poisoned(void)
 	struct vmio_pin pin = { .length = PAGE };
 	uint64_t arrival;
 
-	/* One that was not read, and one that was looked at. */
+	/* A page that was not read, and one that was inspected. */
 	arrival = look_at(&mapped, 4, page);
 	for (uint64_t number = 3; number < 5; number++) {
 		poison(&mapped, number);
@@ -139,20 +139,20 @@ void poisoned(void)
 	}
 	CHECK(!admit(&mapped, 4, arrival));
 	CHECK(store_faults(mapped.bytes + 4 * PAGE));
-	/* Nobody writes it, and it goes as any other. */
+	/* A sync does not write poison, and an eviction drops it like any other page. */
 	CHECK(fsync(mapped.descriptor) == 0);
 	read_directly(mapped.backing, page, 3);
 	CHECK(is_filled(page, 3, 1));
 	of_page(&mapped, VMIO_EVICT, 4);
 	CHECK(faults(mapped.bytes + 4 * PAGE));
-	/* Who looks at it again has it read. */
+	/* An inspection reads a poisoned page again. */
 	arrival = look_at(&mapped, 3, page);
 	CHECK(arrival && is_filled(page, 3, 1) && faults(third));
 	CHECK(admit(&mapped, 3, arrival));
 	fill(third, 3, 2);
 	poison(&mapped, 3);
 	CHECK(is_filled(third, 3, 2));
-	/* Nor is fresh what is poison, and no pin holds any. */
+	/* A fresh page cannot be poisoned, and a poisoned page cannot be pinned. */
 	of_page(&mapped, VMIO_FRESH, 10);
 	poison(&mapped, 10);
 	CHECK(mapped.bytes[10 * PAGE] == 0);
@@ -171,7 +171,7 @@ void verify_under_pressure(void)
 	unsigned char *page = new_page();
 	int status;
 
-	/* Two processes, which see what either of them has admitted. */
+	/* Two processes, each of which sees the pages that either has admitted. */
 	CHECK(other >= 0);
 	for (int round = 1; round <= 3; round++)
 		for (uint64_t i = 0; i < PAGES; i++) {
@@ -202,7 +202,7 @@ void verify_refused(void)
 	struct vmio_admit admit = { .offset = 1 };
 
 	CHECK(ioctl(pool, VMIO_ATTACH, &attach) == -1 && errno == EBUSY);
-	/* Another's word counts for nothing. */
+	/* Only one pool's owner verifies: the file cannot be attached to another, nor without the flag. */
 	attach.fd = mapped.backing;
 	CHECK(ioctl(other, VMIO_ATTACH, &attach) == -1 && errno == EBUSY);
 	attach = (struct vmio_attach){ .fd = mapped.backing };
@@ -216,7 +216,7 @@ void verify_refused(void)
 	CHECK(ioctl(mapped.descriptor, VMIO_ADMIT, &admit) == -1 && errno == EINVAL);
 	inspect = (struct vmio_inspect){ .contents = 1 };
 	CHECK(ioctl(mapped.descriptor, VMIO_INSPECT, &inspect) == -1 && errno == EFAULT);
-	/* Which says nothing against the page. */
+	/* The failed copy says nothing against the page. */
 	CHECK(look_at(&mapped, 0, page) && is_filled(page, 0, 1));
 	free(page);
 }

@@ -23,7 +23,7 @@ static void *touch(void *byte)
 	return (void *)was;
 }
 
-/* A store. */
+/* A thread that stores to a byte. */
 static void *change(void *address)
 {
 	*(volatile unsigned char *)address = 78;
@@ -67,7 +67,7 @@ static void use_memory(void)
 	}
 }
 
-/* Those that are stored to, and more of their span than there is memory for. */
+/* Loads from the pages that are stored to, and from more of their span than there is memory for. */
 static void *load_until_over(void *unused)
 {
 	while (!over) {
@@ -77,7 +77,7 @@ static void *load_until_over(void *unused)
 	return unused;
 }
 
-/* Evictors and faults have pages locked for a moment: a sync writes them all the same. */
+/* Evictors and faults lock pages for a moment: a sync still writes all of them. */
 void sync_beside_evictions(void)
 {
 	int file = new_file(8 * PAGES * PAGE);
@@ -104,7 +104,7 @@ void sync_beside_evictions(void)
 	close(file);
 }
 
-/* While a thread waits for a page that is read, and another one to store to a page that is written, others map memory. */
+/* While one thread waits for a read of a page, and another to store to a page under write-back, others can map memory. */
 void mmap_beside_waiting_faults(void)
 {
 	int device = new_device();
@@ -117,7 +117,7 @@ void mmap_beside_waiting_faults(void)
 	suspend_device();
 	syncer = start(sync_all, NULL);
 	reader = start(touch, silent.bytes + 9 * PAGE);
-	/* Loads of it do not wait. */
+	/* Loads of that page do not wait. */
 	CHECK(silent.bytes[PAGE] == 77);
 	writer = start(change, silent.bytes + PAGE);
 	use_memory();
@@ -131,7 +131,7 @@ void mmap_beside_waiting_faults(void)
 	remove_device(device);
 }
 
-/* And they unmap what the thread waits for, and close it. */
+/* Others unmap the page that a thread waits for, and close the mapping. */
 void unmapped_beside_a_waiting_fault(void)
 {
 	int device = new_device();
@@ -140,7 +140,7 @@ void unmapped_beside_a_waiting_fault(void)
 	silent = map(new_pool(128), device, PAGES * PAGE);
 	suspend_device();
 	reader = start(touch, silent.bytes + 9 * PAGE);
-	/* The fault will find this in its place. */
+	/* The fault will find this mapping in its place. */
 	CHECK(mmap(silent.bytes, silent.length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
 	      silent.bytes);
 	silent.bytes[9 * PAGE] = 55;
@@ -161,8 +161,8 @@ static void *write_from_silent(void *unused)
 }
 
 /*
- * A write of a file that has its lock and waits for its source, a miss of another
- * page of the file, and a thread that maps memory.
+ * A write of a file holds the file's lock and waits for its source. Meanwhile another page of the
+ * file is missed, and a thread maps memory.
  */
 void write_that_waits_for_its_source(void)
 {
@@ -189,7 +189,7 @@ void write_that_waits_for_its_source(void)
 	remove_device(device);
 }
 
-/* write(2), buffered and direct, to a file from a mapping of itself: it has the file's lock when it misses. */
+/* write(2), buffered and direct, to a file from a mapping of itself: it holds the file's lock when it misses. */
 void copies_within_a_file(void)
 {
 	struct mapped mapped = map(new_pool(64), new_file(256 * PAGE), 256 * PAGE);
@@ -200,12 +200,15 @@ void copies_within_a_file(void)
 		for (int i = 0; i < 128; i++)
 			fill(mapped.bytes + i * PAGE, i, direct);
 		CHECK(fsync(mapped.descriptor) == 0);
-		/* Nearly none of the first half is in memory, and what is there is clean. */
+		/* Evicts nearly all of the first half. Its pages in memory are clean. */
 		for (int i = 128; i < 256; i++)
 			CHECK(!faults(mapped.bytes + i * PAGE));
 		for (int i = 0; i < 64; i += 16)
 			CHECK(pwrite(mapped.backing, mapped.bytes + i * PAGE, 16 * PAGE, (64 + i) * PAGE) == 16 * PAGE);
-		/* What was written past the mapping shows where no page of before is left in memory: the file tells. */
+		/*
+		 * Bytes written past the mapping show only where no earlier page is left in memory,
+		 * so the test reads the file.
+		 */
 		for (int i = 64; i < 128; i++) {
 			read_directly(mapped.backing, page, i);
 			CHECK(is_filled(page, i - 64, direct));

@@ -77,7 +77,7 @@ struct vmio_resident {
 	__u64 room; /* its length */
 };
 
-/* For a mapping's descriptor: where it is mapped in the caller's memory, in whole pages. */
+/* For a mapping's descriptor: the addresses in the caller's memory to pin, in whole pages. */
 struct vmio_pin {
 	__u64 address;
 	__u64 length;

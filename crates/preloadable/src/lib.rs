@@ -23,15 +23,15 @@ use rustix::fs::{Mode, fgetxattr, fstat};
 use rustix::io::{Errno, pread};
 use rustix::process::{getgid, getuid};
 
-/// The number of bytes read from the beginning of a file.
+/// The number of bytes to read from the beginning of a file.
 ///
-/// Linkers put the program headers there, and Go's linker its note, too. The headers of a patched program may lie anywhere, and are read one
-/// by one.
+/// Linkers put the program headers there, and Go's linker its note, too. The headers of a patched program may lie anywhere; these are read
+/// one by one.
 pub const FRONT_BYTES: usize = 4096;
 
 /// The attribute of a file that gives its program capabilities.
 const CAPABILITIES: &CStr = c"security.capability";
-/// Bytes read of notes that lie behind the first bytes of the file.
+/// The bytes to read of notes that lie behind the first bytes of the file.
 const NOTES_BYTES: usize = 1024;
 
 /// The kind of a program's file.
@@ -47,7 +47,7 @@ pub enum Program<'a> {
     Unknown,
 }
 
-/// Why a preloaded library does not cover a program.
+/// The reason why a preloaded library does not cover a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncovered {
     /// It has no loader.
@@ -56,19 +56,19 @@ pub enum Uncovered {
     /// Its runtime makes system calls itself, whether the C library is linked or not.
     #[error("it is a Go program, which calls the kernel without the C library")]
     Go {
-        /// Whether it has a loader all the same, which preloads libraries for the C code that is linked to it.
+        /// Whether it has a loader all the same, which preloads libraries for C code linked to it.
         has_loader: bool,
     },
-    /// It runs as another user, so that the loader ignores LD_PRELOAD.
+    /// It runs as another user, so the loader ignores LD_PRELOAD.
     #[error("it is a setuid program, into which the loader preloads nothing")]
     SetUser,
-    /// It runs as another group, so that the loader ignores LD_PRELOAD.
+    /// It runs as another group, so the loader ignores LD_PRELOAD.
     #[error("it is a setgid program, into which the loader preloads nothing")]
     SetGroup,
-    /// It gets capabilities that its user does not have, so that the loader ignores LD_PRELOAD.
+    /// It gets capabilities that its user does not have, so the loader ignores LD_PRELOAD.
     #[error("it is a program with capabilities, into which the loader preloads nothing")]
     Capabilities,
-    /// It is a 32-bit program, whose loader takes 32-bit libraries only.
+    /// It is a 32-bit program, whose loader takes only 32-bit libraries.
     #[error("it is a 32-bit program, into which no 64-bit library can be preloaded")]
     Narrow,
 }
@@ -83,7 +83,7 @@ pub struct Script<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// Examines an open file, whose first bytes are read into `front`.
+    /// Examines an open file. Reads its first bytes into `front`.
     ///
     /// # Errors
     /// The errors of `fstat` and `pread`.
@@ -194,7 +194,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Whether this machine's kernel may run such a program, too.
+/// Whether this machine's kernel may also run such a program.
 fn is_run_beside(header: &elf::FileHeader32<Endianness>) -> bool {
     let machine = if cfg!(target_arch = "x86_64") { elf::EM_386 } else { elf::EM_ARM };
     header.endian().is_ok_and(|endian| header.e_machine(endian) == machine)
@@ -233,11 +233,11 @@ mod tests {
         assert_eq!(look(&compiled(dir.path(), "dynamic", &[]), &mut front), Program::Covered);
         let uncovered = Program::Uncovered(Uncovered::Static);
         assert_eq!(look(&compiled(dir.path(), "static", &["-static"]), &mut front), uncovered);
-        // It names no loader, though it is linked as a library is.
+        // It names no loader, though its linking is that of a library.
         assert_eq!(look(&compiled(dir.path(), "static-pie", &["-static-pie"]), &mut front), uncovered);
     }
 
-    /// What Go's linker writes, in a program of C's.
+    /// A C program with the note of Go's linker.
     #[test]
     fn a_program_with_the_note_of_go_is_not_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(look(&program, &mut front), Program::Covered);
     }
 
-    /// As the tools that patch programs do, which need room for more of them.
+    /// Tools that patch programs move the headers, to have space for more of them.
     #[test]
     fn headers_may_lie_anywhere() {
         let dir = tempfile::tempdir().unwrap();

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `vmio cat big | head` ends when `head` closes the pipe: that is not a failure.
+/// Whether the reader of the output has closed the pipe: `vmio cat big | head` ends when `head` does, and that is not a failure.
 fn reader_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

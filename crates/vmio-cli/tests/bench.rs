@@ -1,4 +1,4 @@
-//! `vmio bench map` on tiny files: every engine verifies what it reads, and the JSON has every key.
+//! `vmio bench map` on tiny files: every engine verifies its reads, and the JSON has every key.
 
 mod common;
 
@@ -148,7 +148,7 @@ fn a_file_with_other_content_is_not_overwritten_unasked() -> TestResult {
     refused(&mut run(&[]), "DESTROYS")?;
     assert!(fs::read(&path)? == vec![7; 1 << 20]);
     succeeded(&mut run(&["--overwrite"]))?;
-    // Now it holds the content, and stays.
+    // Now the file holds the content, and keeps it.
     succeeded(&mut run(&[]))?;
     assert_eq!(fs::metadata(&path)?.len(), 1 << 20);
     Ok(())
@@ -166,8 +166,8 @@ fn a_damaged_word_is_found() -> TestResult {
     };
     succeeded(&mut run())?;
     let mut content = fs::read(&path)?;
-    // Few enough for the sample that decides whether the file holds the content to pass them by,
-    // too many for the thousands of reads of a run to miss them all.
+    // Few enough for the sample that decides whether the file holds the content to miss them, too many for the thousands of reads of a run
+    // to miss them all.
     content[(8 << 20) + 4096..(8 << 20) + 9 * 4096].fill(0xff);
     fs::write(&path, content)?;
     let output = run().output()?;

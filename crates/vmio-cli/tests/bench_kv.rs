@@ -1,5 +1,5 @@
-//! `vmio bench kv` and `vmio kv bench` on small stores: every phase verifies what it reads. `vmio-bench kv` measures with the same code,
-//! and its tests check more.
+//! `vmio bench kv` and `vmio kv bench` on small stores: every phase verifies its reads. `vmio-bench kv` measures with the same code, and
+//! its tests check more.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{TestResult, refused, succeeded, vmio};
 use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
-/// Small stores in a folder.
+/// A benchmark of small stores in a folder.
 fn small(dir: &Path) -> Command {
     let mut command = vmio();
     command.args(["bench", "kv", "--memory", "64M", "--records", "1000", "--dir"]).arg(dir);

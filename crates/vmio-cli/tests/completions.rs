@@ -1,4 +1,4 @@
-//! `vmio completions`: scripts that the shells accept and that know every command.
+//! `vmio completions`: scripts that the shells accept, and that have every command.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::{TestResult, refused, subcommands, succeeded, vmio};
 
-/// What bash would offer for the last of `words`.
+/// The words that bash would offer for the last of `words`.
 fn offered_by_bash(script: &str, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let last = words.last().ok_or("no word to complete")?;
     let ask = format!(

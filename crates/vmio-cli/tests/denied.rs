@@ -18,7 +18,7 @@ fn run_denied(mut command: Command) -> Result<Output, Box<dyn Error>> {
     let denied = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, std::env::consts::ARCH.try_into()?)?;
     let program = BpfProgram::try_from(filter)?;
-    // A filter is of the thread that installs it and of the processes that this one starts.
+    // A filter belongs to the thread that installs it and to the processes that this thread starts.
     let output = thread::spawn(move || -> Result<Output, String> {
         seccompiler::apply_filter(&program).map_err(|error| error.to_string())?;
         command.output().map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! `vmio doctor`: every feature of the kernel that vmio can do without is explained, there or not.
+//! `vmio doctor`: explains every feature of the kernel that vmio can do without, whether it is there or not.
 
 mod common;
 

@@ -45,7 +45,7 @@ fn cp_into_a_folder_keeps_name_and_permissions() -> TestResult {
     let dir = tempfile::tempdir()?;
     let (source, folder) = (dir.path().join("source"), dir.path().join("folder"));
     fs::write(&source, patterned(5000))?;
-    // The copy's owner is another one: whoever runs it must not become that.
+    // The copy belongs to another user: a program must not get that user's rights when it runs.
     fs::set_permissions(&source, fs::Permissions::from_mode(0o6640))?;
     fs::create_dir(&folder)?;
     succeeded(vmio().arg("cp").args([&source, &folder]))?;

@@ -1,4 +1,4 @@
-//! `make install`: the command with what belongs to it.
+//! `make install`: the command with everything that belongs to it.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn the_command_is_installed_with_its_pages_and_completions() -> TestResult {
     ] {
         assert!(installed.join(file).metadata()?.len() > 100, "{file}");
     }
-    // `vmio run` finds what it preloads there, and a program that maps nothing runs as ever.
+    // `vmio run` finds its libraries there, and a program that maps nothing runs as ever.
     let mut run = Command::new(installed.join("bin/vmio"));
     let output = run.args(["run", "--cache", "8M", "--under", "."]).args(["--", "echo", "it runs"]).output()?;
     let error = String::from_utf8_lossy(&output.stderr);

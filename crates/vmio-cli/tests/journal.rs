@@ -1,4 +1,4 @@
-//! `vmio journal` on journals as a crash leaves them, sound and damaged.
+//! `vmio journal` on journals after a crash, sound and damaged.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn crashed_journal(dir: &Path) -> Result<(PathBuf, PathBuf), Box<dyn std::error:
     file.write_at(PAGE as u64, &Aligned([2; 3 * PAGE]).0)?;
     journal.commit(|_| Ok(()))?;
     file.write_at(0, &Aligned([3; 3 * PAGE]).0)?;
-    // What kill -9 leaves: the journal as it is now.
+    // A copy of the journal as kill -9 would leave it now.
     fs::copy(&live, &path)?;
     Ok((path, data))
 }
@@ -65,7 +65,7 @@ fn verify_passes_over_a_torn_end_and_fails_for_damage() -> TestResult {
     let (path, _) = crashed_journal(dir.path())?;
     succeeded(vmio().args(["journal", "verify"]).arg(&path))?;
     let file = fs::File::options().write(true).open(&path)?;
-    // In the spill behind the last commit, which nothing vouches for: records of 4, 1, 4 and 1 pages are before it.
+    // In the spill behind the last commit, which no commit covers: records of 4, 1, 4 and 1 pages come before.
     let torn = LOG_START + 10 * PAGE as u64;
     file.write_all_at(b"torn", torn + 2 * PAGE as u64 + 9)?;
     let object = json(&["verify"], &path)?;
@@ -92,7 +92,7 @@ fn what_is_no_journal_or_in_use_is_refused() -> TestResult {
     drop(journal);
     let text = succeeded(vmio().args(["journal", "verify"]).arg(&path))?;
     assert!(text.contains("to replay  0 commits, 0 pages"), "{text}");
-    // Another version is named.
+    // The error names another version.
     fs::File::options().write(true).open(&path)?.write_all_at(&[9], 8)?;
     fs::File::options().write(true).open(&path)?.write_all_at(&[9], (64 << 10) + 8)?;
     refused(vmio().args(["journal", "verify"]).arg(&path), "version 9")

@@ -1,4 +1,4 @@
-//! `vmio kv` as a user has it: a store that is made, filled, read and found again.
+//! `vmio kv` from the user's side: making, filling and reading stores.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn created(dir: &Path) -> Result<std::path::PathBuf, Box<dyn std::error::Error>>
     Ok(store)
 }
 
-/// Gives a command some input; what it printed, and whether it succeeded.
+/// Runs a command with some input. Returns whether it succeeded, its output, and its errors.
 fn fed(command: &mut Command, input: &str) -> Result<(bool, String, String), Box<dyn std::error::Error>> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().ok_or("no input")?.write_all(input.as_bytes())?;
@@ -45,7 +45,7 @@ fn values_are_found_by_the_next_command() -> TestResult {
     Ok(())
 }
 
-/// A process that has the store open, and has written, is left behind by one that takes the store over.
+/// A takeover fences a process that has the store open and has written.
 #[test]
 fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -54,7 +54,7 @@ fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
     let mut old = kv("load", &store).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut input = old.stdin.take().ok_or("no input")?;
     input.write_all(b"pear\tgreen\n")?;
-    // The last thread that it starts says that it has the store open; to look by opening it would be in its way.
+    // The name of the last thread that it starts shows that it has the store open; an attempt to open the store would be in its way.
     let is_open = || -> std::io::Result<bool> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", old.id()))?;
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -222,7 +222,7 @@ fn a_check_finds_nothing_wrong_until_a_byte_is_flipped() -> TestResult {
     fed(&mut kv("load", &store), &lines)?;
     let before = std::fs::read(&store)?;
     let printed = succeeded(&mut kv("check", &store))?;
-    // Closing the store has written one more, which says what is durable.
+    // Closing the store has written one more record, which says what is durable.
     assert!(printed.contains("problems   0") && printed.contains("log        5001 records"), "{printed}");
     let report: Value = serde_json::from_str(&succeeded(kv("check", &store).arg("--json"))?)?;
     assert_eq!(report["problems"], serde_json::json!([]));

@@ -1,4 +1,4 @@
-//! `vmio kv get`, `scan` and `stat` change nothing: they go together, and where nothing can be written.
+//! `vmio kv get`, `scan` and `stat` change nothing: they run at the same time, and where nothing can be written.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn created(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(store)
 }
 
-/// All there is, to the last byte that a hole could become.
+/// Fills the disk, to the last block that a hole could take.
 fn fill(disk: &Path) -> TestResult {
     let ballast = File::create(disk.join("ballast"))?;
     let mut bytes = 0;
@@ -43,7 +43,7 @@ fn a_store_on_a_full_disk_is_read() -> TestResult {
     let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
     let store = created(disk.path())?;
     fill(disk.path())?;
-    // Some space is the store's already; then it is refused.
+    // The store has some free space already; after that, puts fail.
     let value = "x".repeat(100_000);
     let put = |number: u32| kv("put", &store).args([&format!("long {number}"), &value]).output();
     let refused = (0..200).map(put).find(|put| put.as_ref().is_ok_and(|put| !put.status.success()));
@@ -77,7 +77,7 @@ fn many_read_at_a_time_and_none_changes_the_file() -> TestResult {
     succeeded(kv("put", &store).args(["long", &value[..100_000]]))?;
     succeeded(kv("put", &store).args(["longer", &value[..100_000]]))?;
     let before = read(&store)?;
-    // It has the store open for as long as nobody takes what it prints.
+    // The scan has the store open until somebody reads all its output.
     let mut scan = kv("scan", &store).stdout(Stdio::piped()).spawn()?;
     let mut output = BufReader::with_capacity(64, scan.stdout.take().ok_or("no output")?);
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Keys and values of any bytes, as `vmio kv` takes and prints them.
+//! Keys and values of any bytes, in the input and output of `vmio kv`.
 
 mod common;
 
@@ -128,7 +128,7 @@ fn a_load_says_what_it_kept_and_names_one_line() -> TestResult {
         assert_eq!(succeeded(kv("scan", &store).args(["--keys-only", "--limit", "1"]))?, "a\n");
     }
     assert_eq!(loaded(&store, &[], b"a\t1\nb\t2")?.0, "2 keys\n");
-    // What is not UTF-8 is bytes.
+    // Text that is not UTF-8 counts as bytes.
     loaded(&store, &[], b"\xff\t\xfe\n")?;
     assert_eq!(succeeded(kv("scan", &store).args(["--from", "\\xff"]))?, "\\xff\t\\xfe\n");
     Ok(())
@@ -148,7 +148,7 @@ fn a_carriage_return_at_a_lines_end_is_kept_unless_lines_end_so() -> TestResult 
     Ok(())
 }
 
-/// The examples of the help, as a shell runs them.
+/// Runs the examples of the help in a shell.
 #[test]
 fn a_scan_is_loaded_as_the_help_says() -> TestResult {
     let help = succeeded(vmio().args(["kv", "scan", "--help"]))?;

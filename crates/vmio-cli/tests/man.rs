@@ -9,11 +9,11 @@ use std::process::Command;
 
 use common::{TestResult, refused, subcommands, succeeded, vmio};
 
-/// The page as text, by the first formatter that is installed.
+/// Formats the page as text, by the first formatter that is installed.
 fn rendered(page: &Path) -> Result<Option<String>, Box<dyn Error>> {
     for (program, arguments) in [("mandoc", &["-T", "utf8"][..]), ("man", &["-l"])] {
         let mut formatter = Command::new(program);
-        // Wide enough that no phrase is broken over two lines, and plain.
+        // Plain, and wide enough for each phrase to stay on one line.
         formatter.args(arguments).arg(page).env("MANWIDTH", "200").env("MANPAGER", "cat").env("TERM", "dumb");
         match formatter.output() {
             Ok(output) => {
@@ -27,7 +27,7 @@ fn rendered(page: &Path) -> Result<Option<String>, Box<dyn Error>> {
     Ok(None)
 }
 
-/// Formatters print a bold letter as the letter, a backspace, and the letter again.
+/// Removes overstrikes: formatters print a bold letter as the letter, a backspace, and the letter again.
 fn without_overstrike(text: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What people get wrong at first: the command changes nothing, fails, and says what to do.
+//! Mistakes of beginners: the command changes nothing, fails, and names the remedy.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn fed(mut command: Command, dir: &Path, input: &[u8]) -> Result<Command, Box<dy
     Ok(command)
 }
 
-/// The command after some lines of the shell, which may limit what it gets.
+/// The command after some lines of shell, which may limit its resources.
 fn after(shell: &str, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("{shell}; exec \"$@\""), "sh"]).arg(command.get_program()).args(command.get_args());
@@ -40,7 +40,7 @@ fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
         refused(kv("create", &file).args(["--size", "32M"]), "holds something else")?;
         assert!(fs::read(&file)? == patterned(length), "{length} bytes were changed");
     }
-    // Where btrfs has its superblock, and nothing before it.
+    // The place of the superblock of btrfs, with nothing before it.
     let mut late = vec![0; 40 << 20];
     late[64 << 10] = 1;
     fs::write(&file, &late)?;
@@ -117,7 +117,7 @@ fn sizes_that_cannot_be_are_told_with_those_that_can() -> TestResult {
     Ok(())
 }
 
-/// A file that may not become longer stands for a full disk, which takes root.
+/// A limit on the length of files stands for a full disk, which would take root.
 #[test]
 fn a_store_on_a_full_disk_says_so() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -168,7 +168,7 @@ fn a_cache_larger_than_memory_is_warned_of() -> TestResult {
     Ok(())
 }
 
-/// In a container the machine's memory says nothing: what counts is the cgroup's.
+/// In a container the machine's memory says nothing: the cgroup's limit counts.
 #[test]
 fn a_cache_larger_than_its_cgroup_is_warned_of() -> TestResult {
     let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
@@ -214,7 +214,7 @@ fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
         run.args(["run", "--cache", "64M", "--under"]).arg(dir.path()).arg("--").arg(program);
         run
     };
-    // With the exit status that shells have for it.
+    // Checks the message and the exit status, which is that of shells.
     let refused_by = |program: &Path, message: &str, status: i32| -> TestResult {
         refused(&mut run(program), message)?;
         assert_eq!(run(program).output()?.status.code(), Some(status), "{message}");
@@ -258,7 +258,7 @@ fn a_trace_of_a_process_without_a_cache_says_that_it_waits() -> TestResult {
     Ok(())
 }
 
-/// As a file: a name may be a mistake.
+/// On a device in a file: a name may be a mistake.
 #[test]
 fn a_store_is_not_created_over_a_file_system_on_a_device() -> TestResult {
     let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! What commands write: never over what they read, only when it is complete, and an output that takes nothing is an error.
+//! The files that commands write: they never replace inputs, they appear only when complete, and an output that takes nothing is an error.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn a_full_standard_output_is_an_error() -> TestResult {
     Ok(())
 }
 
-/// To open a pipe waits for whoever opens its other end.
+/// Opening a pipe waits for a process that opens its other end.
 #[test]
 fn pipes_and_files_without_a_length_are_told_from_files() -> TestResult {
     let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! The probes that docs/design/probes.md promises are in the binary, as tracers look for them.
+//! The binary has the probes of docs/design/probes.md, in the form for tracers.
 
 mod common;
 
@@ -10,11 +10,11 @@ use common::TestResult;
 use object::{File, Object, ObjectSection};
 
 const NOP: u8 = 0x90;
-/// Length of the name, of the description, and the type.
+/// The lengths of the name and of the description, and the type.
 const NOTE_HEAD: usize = 12;
 
 struct Probe {
-    /// Its address when the binary was linked.
+    /// Its address at link time.
     address: u64,
     arguments: usize,
 }
@@ -23,7 +23,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
 }
 
-/// Every place of every probe of the provider `vmio`.
+/// All places of the probes of the provider `vmio`.
 fn probes(file: &File<'_>) -> Result<Vec<(String, Probe)>, Box<dyn Error>> {
     let section = file.section_by_name(".note.stapsdt").ok_or("no section .note.stapsdt")?;
     let mut notes = section.data()?;
@@ -32,7 +32,7 @@ fn probes(file: &File<'_>) -> Result<Vec<(String, Probe)>, Box<dyn Error>> {
         let (name_len, len, kind) = (word(notes, 0), word(notes, 4), word(notes, 8));
         let start = NOTE_HEAD + name_len.next_multiple_of(4);
         assert_eq!((&notes[NOTE_HEAD..NOTE_HEAD + name_len], kind), (&b"stapsdt\0"[..], 3));
-        // The address, that of the section .stapsdt.base, and that of a semaphore; then texts.
+        // The addresses of the probe, of the section .stapsdt.base and of a semaphore; then texts.
         let description = &notes[start..start + len];
         let address = u64::from_le_bytes(description[..8].try_into()?);
         assert_eq!(description[16..24], [0; 8], "a semaphore");
@@ -46,7 +46,7 @@ fn probes(file: &File<'_>) -> Result<Vec<(String, Probe)>, Box<dyn Error>> {
     Ok(probes)
 }
 
-/// Names and numbers of arguments, by the table of the document.
+/// The names and numbers of arguments in the table of the document.
 fn documented() -> BTreeMap<String, usize> {
     let document = include_str!("../../../docs/design/probes.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -75,7 +75,7 @@ fn a_probe_that_nobody_uses_is_a_nop() -> TestResult {
     let text = file.section_by_name(".text").ok_or("no section .text")?;
     let mut alive = BTreeSet::new();
     for (name, probe) in probes(&file)? {
-        // Of a copy of a function that the linker has left out, the note stays, with an address near zero.
+        // If the linker has left out a copy of a function, its note stays, with an address near zero.
         let Some(at) = probe.address.checked_sub(text.address()) else { continue };
         assert_eq!(text.data()?.get(at as usize), Some(&NOP), "{name} at {:#x}", probe.address);
         alive.insert(name);

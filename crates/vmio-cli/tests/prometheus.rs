@@ -1,4 +1,4 @@
-//! `vmio stat --prometheus`, read as strictly as Prometheus's text format is written down.
+//! `vmio stat --prometheus`, parsed as strictly as Prometheus's text format is specified.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Takes a text apart, and panics at whatever the format does not allow; every sample by its name and labels.
+/// Parses a text, and panics at anything that the format does not allow. Returns every sample by its name and labels.
 fn checked(text: &str) -> HashMap<String, f64> {
     assert!(text.ends_with('\n') && !text.contains('\r'), "{text}");
     let (mut samples, mut families) = (HashMap::new(), HashSet::new());
@@ -26,7 +26,7 @@ fn checked(text: &str) -> HashMap<String, f64> {
         assert!(families.insert(name), "two families {name}");
         let kind = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} ")[..])).expect(name);
         assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
-        // Of each cache, the last bucket.
+        // The last bucket of the present cache.
         let mut last: Option<(f64, f64)> = None;
         while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
             let (series, value) = line.rsplit_once(' ').expect(line);
@@ -79,7 +79,7 @@ fn the_text_is_printed_for_a_collector_of_files() -> TestResult {
     Ok(())
 }
 
-/// What the server at an address says to a request: the line of the status, and the body.
+/// A server's answer to a request: the status line and the body.
 fn ask(address: &str, request: &[u8]) -> Result<(String, String), Box<dyn Error>> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(request)?;
@@ -99,7 +99,7 @@ fn the_text_is_served_until_the_process_ends() -> TestResult {
     BufReader::new(server.stderr.take().ok_or("piped")?).read_line(&mut said)?;
     let address = said.split(['/', ' ']).find(|part| part.starts_with("127.0.0.1:")).ok_or(said.clone())?;
 
-    // One that says nothing, and one that goes away, hold nobody up for good.
+    // A client that says nothing and one that goes away do not block the server for good.
     let silent = TcpStream::connect(address)?;
     drop(TcpStream::connect(address)?);
     let (status, body) = ask(address, b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")?;

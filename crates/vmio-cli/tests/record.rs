@@ -1,4 +1,4 @@
-//! `vmio record` and `vmio report`: the page, read as XML, beside what the command did.
+//! `vmio record` and `vmio report`: the page, parsed as XML, beside the work of the command.
 
 mod common;
 
@@ -17,11 +17,11 @@ use vmio::{Cache, Engine, Mapping, MappingOptions};
 const PAGE_BYTES: u64 = 4096;
 const PAGES: u64 = 2000;
 
-/// Set for the program that is recorded: whether it publishes its misses.
+/// Set for the recorded program: whether it publishes its misses.
 const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
 
-/// No test of its own: what tests below record. Loads the pages of one file in sequence and those of another one anywhere, and
-/// stores a page right before it ends.
+/// The program that tests below record; not a test. Loads the pages of one file in sequence and those of another at random, and stores to a
+/// page right before it ends.
 #[test]
 fn recorded_program() -> TestResult {
     let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
@@ -36,13 +36,13 @@ fn recorded_program() -> TestResult {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         load(&second, u64::from(random >> 8) % PAGES)?;
     }
-    // Long enough to be seen.
+    // Long enough for the recorder to notice.
     thread::sleep(Duration::from_millis(200));
     first.write_at(0, &[1])?;
     std::process::exit(0)
 }
 
-/// Records a command; the page.
+/// Records a command; returns the page.
 fn recorded(dir: &Path, command: &[&str]) -> Result<String, Box<dyn Error>> {
     let page = dir.join("run.html");
     succeeded(record(&page).args(command))?;
@@ -74,7 +74,7 @@ fn the_page_shows_what_a_child_of_the_command_did() -> TestResult {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("a <b> & c");
     fs::write(&file, patterned(24 << 20))?;
-    // The cache is a child's, and stays open for as long as the reader is slow.
+    // A child has the cache, and keeps it open for as long as the reader is slow.
     let script = r#""$0" cat --cache 8M "$1" | while head -c 4194304 | grep -c . >/dev/null; do sleep 0.2; done"#;
     let path = file.to_str().ok_or("no text")?;
     let page = recorded(dir.path(), &["sh", "-c", script, env!("CARGO_BIN_EXE_vmio"), path])?;
@@ -102,7 +102,7 @@ fn a_command_without_caches_gets_a_page_that_says_so() -> TestResult {
     Ok(())
 }
 
-/// Records the program above, with no sample but at its beginning and its end.
+/// Records the program above, with samples only at its beginning and its end.
 fn recorded_misses(publishes: &str) -> Result<String, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let page = dir.path().join("run.html");
@@ -179,7 +179,7 @@ fn what_was_saved_is_drawn_later() -> TestResult {
     };
     succeeded(&mut report(&["run.vmio"], "later.html"))?;
     let page = |name: &str| fs::read_to_string(path(name));
-    // How long the cache is up is said as of now.
+    // The page gives the cache's age as of now.
     let without_time = |page: &str| page.lines().filter(|line| !line.contains(", up ")).collect::<Vec<_>>().join("\n");
     assert_eq!(without_time(&page("later.html")?), without_time(&page("now.html")?));
     succeeded(&mut report(&["run.vmio", "run.vmio"], "both.html"))?;

@@ -1,4 +1,4 @@
-//! `vmio recover` on logs as dead processes leave them.
+//! `vmio recover` on logs of dead processes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{TestResult, refused, succeeded, vmio};
 use operation_log::{FOLDER_NAME, FileIdentity, Log, LogOptions};
 use serde_json::Value;
 
-/// A log with two operations for each of some files, which hold neither.
+/// A log with two operations for each of some files, which have neither.
 fn logged(under: &Path, names: &[&str]) -> Result<Log, Box<dyn std::error::Error>> {
     let log = Log::create(under, LogOptions::new().capacity_bytes(1 << 20))?;
     for name in names {

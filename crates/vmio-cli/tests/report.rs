@@ -1,4 +1,4 @@
-//! `vmio bench map --report`: a page and a drawing that say what `--json` says.
+//! `vmio bench map --report`: a page and a drawing with the same results as `--json`.
 
 mod common;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const SVG: &str = "http://www.w3.org/2000/svg";
 
-/// Measures `engines` on a tiny file in `dir`; the results as JSON, and the report.
+/// Measures `engines` on a tiny file in `dir`. Returns the results as JSON, and the report.
 fn tiny_run(dir: &Path, report: &str, arguments: &[&str]) -> Result<(Vec<Value>, String), Box<dyn Error>> {
     let (json, report) = (dir.join("out.json"), dir.join(report));
     succeeded(
@@ -49,7 +49,7 @@ fn with_class<'a>(node: Node<'a, 'a>, class: &'a str) -> impl Iterator<Item = No
     })
 }
 
-/// What an element says when it is pointed at.
+/// An element's title, which shows when somebody points at it.
 fn title<'a>(node: Node<'a, 'a>) -> Option<&'a str> {
     node.children().find(|child| child.tag_name().name() == "title")?.text()
 }
@@ -106,7 +106,7 @@ fn assert_latencies_are_the_runs(chart: Node, run: &Value) {
         title(curve).and_then(|title| title.rsplit_once(" of ")?.1.strip_suffix(" operations")?.parse().ok());
     let operations: f64 = operations.unwrap_or_else(|| panic!("no number of operations in {:?}", title(curve)));
     assert!(points.len() >= 50 || operations < 10.0, "{} points of {operations} operations", points.len());
-    // To the right and up.
+    // Upwards to the right.
     assert!(points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1), "{points:?}");
 
     for (percentile, key, enough) in [("50", "p50_us", 2.0), ("99", "p99_us", 100.0), ("99.9", "p999_us", 1000.0)] {
@@ -123,7 +123,7 @@ fn assert_latencies_are_the_runs(chart: Node, run: &Value) {
 #[test]
 fn the_page_shows_what_json_says() -> TestResult {
     let dir = tempfile::tempdir()?;
-    // A name that would break a page which does not escape what it prints.
+    // A name that would break a page without escapes.
     let dir = dir.path().join("a <b> & 'c' \"d\"");
     fs::create_dir(&dir)?;
     let (runs, page) = tiny_run(&dir, "map.html", &["--threads", "1,2"])?;
@@ -195,7 +195,7 @@ fn bars_are_as_high_as_the_bytes_moved() -> TestResult {
             let height = bar.and_then(|bar| bar.attribute("height")).and_then(|height| height.parse().ok());
             height.unwrap_or_else(|| panic!("no bar {class} of {run}"))
         };
-        // Both are bytes for each operation of the same run, so that their ratio is that of the bytes.
+        // Both are bytes for each operation of the same run, so their ratio is that of the bytes.
         let (read, written) = (number(run, "read_bytes"), number(run, "write_bytes"));
         let share = height("written") / (height("written") + height("read"));
         if read + written > 0.0 {

@@ -1,4 +1,4 @@
-//! `vmio run`: programs as they are do the same with it as without.
+//! `vmio run`: unmodified programs do the same with vmio as without.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use common::programs::{compiled, has, leave_out, mapped, plain, report, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
-/// The engine that keeps pages of its own: that of VMIO_TEST_ENGINE, `kernel` where the suite runs in a guest that has the module.
+/// The engine with pages of its own to test: that of VMIO_TEST_ENGINE, which is `kernel` in a guest with the module.
 fn engine() -> String {
     std::env::var("VMIO_TEST_ENGINE").unwrap_or_else(|_| "reader-thread".to_owned())
 }
@@ -25,7 +25,7 @@ fn may_run() -> Result<bool, Box<dyn Error>> {
     Ok(!is_denied)
 }
 
-/// All engines that this user has; that which is named, where one is.
+/// All engines that this user has, or the named one, if there is one.
 fn engines() -> Result<Vec<String>, Box<dyn Error>> {
     let mut engines = Vec::new();
     if may_run()? {
@@ -66,7 +66,7 @@ fn same_as_plain(
     for entry in fs::read_dir(&without)? {
         let name = entry?.file_name();
         names += 1;
-        // It has the process's number in it.
+        // It contains the process's number.
         if name == "lock.mdb" {
             continue;
         }
@@ -100,7 +100,7 @@ fn eight_threads_store_to_a_file_four_times_the_cache() -> TestResult {
         let report = same_as_plain(&engine, dir.path(), words)?;
         assert_eq!((report["mappings"].as_u64(), report["files"].as_u64()), (Some(1), Some(1)), "{report}");
         assert_eq!(report["engine"], engine, "{report}");
-        // Twice through a file that does not fit the cache.
+        // Two passes over a file that does not fit the cache.
         if engine == "managed" {
             assert!(report["evicted_pages"].as_u64() > Some(0), "{report}");
             assert_eq!(report["load_misses"], serde_json::Value::Null, "{report}");
@@ -212,7 +212,7 @@ fn numpy_maps_arrays() -> TestResult {
     let dir = tempfile::tempdir()?;
     for engine in engines()? {
         let report = same_as_plain(&engine, dir.path(), |folder| words(&[python, "-c", NUMPY, text(folder)]))?;
-        // Linux has the second, where they would be one page for both.
+        // With the managed engine Linux has the second mapping: both would be the same page.
         assert!(report["mappings"].as_u64() >= Some(if engine == "managed" { 1 } else { 2 }), "{report}");
     }
     Ok(())
@@ -307,7 +307,7 @@ fn programs_that_map_nothing_are_left_alone() -> TestResult {
         assert_eq!(output.stdout, plain(program).output()?.stdout, "{program:?}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no mapping, no report");
     }
-    // Its standing and its children's are those of the program.
+    // The program's exit status and its children's arrive unchanged.
     let status = under(dir.path(), &["sh", "-c", "cat lines > copy; exit 7"]).current_dir(dir.path()).status()?;
     assert_eq!(status.code(), Some(7));
     assert!(fs::read(dir.path().join("copy"))? == fs::read(&file)?);
@@ -356,7 +356,7 @@ map = mmap.mmap(file.fileno(), 0)
 print(subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True).stdout, end="")
 "#;
 
-/// Whoever closes any descriptor of a file loses his record locks on it: vmio, which has opened it in vain, does not.
+/// Closing any descriptor of a file ends the process's record locks on it. vmio has opened the file in vain, and keeps the locks.
 #[test]
 fn a_refused_mapping_leaves_record_locks() -> TestResult {
     if !may_run()? || !has("python3") {
@@ -383,7 +383,7 @@ print(libc.mmap(None, ctypes.c_size_t(4 << 20), mmap.PROT_READ, mmap.MAP_SHARED,
 look()
 "#;
 
-/// A large file, whose device is looked at when it is mapped.
+/// A large file, whose device vmio examines when the program maps it.
 #[test]
 fn a_mapping_leaves_record_locks() -> TestResult {
     if !has("python3") {
@@ -466,7 +466,7 @@ fn children_begin_anew_and_parents_go_on() -> TestResult {
     }
     let dir = tempfile::tempdir()?;
     let said = succeeded(under(dir.path(), &["python3", "-c", FORK]).current_dir(dir.path()))?;
-    // Its parent's mapping is not in the child: SIGSEGV.
+    // The child does not have its parent's mapping: SIGSEGV.
     assert_eq!(said, "3 b'child' -11 b'parent'\n[9, 9, 9, 9]\n");
     Ok(())
 }

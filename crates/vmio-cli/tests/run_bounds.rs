@@ -1,4 +1,4 @@
-//! `--cache` bounds what is in memory of the mapped files, as the memory cgroup counts it, however a program goes through them.
+//! `--cache` bounds the memory for mapped files, by the memory cgroup's count, whatever a program's accesses are.
 
 mod common;
 
@@ -13,10 +13,10 @@ use common::{TestResult, patterned, vmio};
 const MIB: u64 = 1 << 20;
 const CACHE: u64 = 64;
 const FILE: u64 = 320;
-/// What the cache may hold at its peak, with what the program and vmio need themselves.
+/// The most that the cgroup may hold at its peak: the cache, and the memory that the program and vmio need.
 const PEAK: u64 = CACHE + CACHE / 10 + 16;
 
-/// A memory cgroup with room for all of the file; removed when dropped.
+/// A memory cgroup with space for all of the file; removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -24,7 +24,7 @@ impl Group {
         let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
         let mount = if v1.exists() { v1 } else { v2 };
         let group = Group(mount.join(format!("vmio-bounds-{}-{name}", std::process::id())));
-        // Without the memory controller, or before Linux 5.19 with version 2, there is no peak to be read.
+        // Without the memory controller, or before Linux 5.19 with version 2, there is no peak to read.
         (fs::create_dir(&group.0).is_ok() && group.peak().is_some()).then_some(group)
     }
 
@@ -34,7 +34,7 @@ impl Group {
         command.args(program.get_args()).output()
     }
 
-    /// In MiB.
+    /// The peak in MiB.
     fn peak(&self) -> Option<u64> {
         let peak = ["memory.max_usage_in_bytes", "memory.peak"].map(|file| fs::read_to_string(self.0.join(file)).ok());
         peak.into_iter().flatten().next()?.trim().parse::<u64>().ok().map(|bytes| bytes / MIB)
@@ -52,7 +52,7 @@ impl Drop for Group {
     }
 }
 
-/// A file of which nothing is in memory.
+/// Makes a file of which no page is in memory.
 fn cold_file(path: &Path) -> TestResult {
     fs::write(path, patterned((FILE * MIB) as usize))?;
     let file = fs::File::open(path)?;
@@ -61,7 +61,7 @@ fn cold_file(path: &Path) -> TestResult {
     Ok(())
 }
 
-/// Runs a pass of a kind; returns the peak.
+/// Runs one kind of pass; returns the peak.
 fn pass(name: &str, rights: &str, way: &str) -> Result<Option<u64>, Box<dyn Error>> {
     let Some(group) = Group::new(name) else {
         test_depth::skipped("this user may not make a memory cgroup, or it tells no peak");
@@ -95,7 +95,7 @@ fn a_scan_stays_within_the_cache() -> TestResult {
     Ok(())
 }
 
-/// Whoever stores faster than the device writes waits for it.
+/// A program that stores faster than the device writes has to wait for it.
 #[test]
 fn stores_stay_within_the_cache() -> TestResult {
     let Some(peak) = pass("update", "stores", "update")? else { return Ok(()) };
@@ -103,7 +103,7 @@ fn stores_stay_within_the_cache() -> TestResult {
     Ok(())
 }
 
-/// What a program gives back is in the page cache still, and counts.
+/// Pages that a program gives back are still in the page cache, and count.
 #[test]
 fn what_a_program_has_done_with_stays_within_the_cache() -> TestResult {
     let ways = [
@@ -120,7 +120,7 @@ fn what_a_program_has_done_with_stays_within_the_cache() -> TestResult {
     Ok(())
 }
 
-/// A child has what its parent has mapped, and one cache together with it.
+/// A child has its parent's mappings, and shares one cache with it.
 #[test]
 fn a_process_and_its_children_stay_within_the_cache() -> TestResult {
     for (rights, way) in [("loads", "after"), ("stores", "after"), ("loads", "beside"), ("stores", "beside")] {
@@ -130,7 +130,7 @@ fn a_process_and_its_children_stay_within_the_cache() -> TestResult {
     Ok(())
 }
 
-/// A thousand pages are 4 MiB; by read-ahead all of the file would come in.
+/// A thousand pages are 4 MiB; read-ahead would bring in the whole file.
 #[test]
 fn accesses_that_jump_about_bring_in_little_else() -> TestResult {
     for rights in ["loads", "stores"] {

@@ -1,4 +1,4 @@
-//! `vmio run --mode` under databases and copiers as they are: Redis, RocksDB and rsync, in each mode.
+//! `vmio run --mode` under unmodified databases and copiers: Redis, RocksDB and rsync, in each mode.
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::{TestResult, succeeded, vmio};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 
-/// A Redis that says OK to what is in its log, and listens at a socket of its folder.
+/// A Redis that acknowledges only logged writes, and listens at a socket of its folder.
 struct Redis {
     server: Child,
     socket: String,
@@ -43,13 +43,14 @@ impl Redis {
         client
     }
 
-    /// Stores a value for one number after the other until so many were acknowledged, and the server is killed; how many were by then.
+    /// Stores a value for one number after the other, and kills the server after `at_least` acknowledgements. Returns the acknowledgements
+    /// by then.
     fn killed_while_it_stores(mut self, at_least: usize) -> Result<usize, Box<dyn Error>> {
         let mut client = self.client().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut commands = client.stdin.take().ok_or("no standard input")?;
         let is_over = Arc::new(AtomicBool::new(false));
         let until = is_over.clone();
-        // Afterwards the client has no more to ask, and ends.
+        // After the kill the client gets no further commands, and ends.
         let asking = std::thread::spawn(move || {
             (0..)
                 .take_while(|_| !until.load(Ordering::Relaxed))
@@ -66,12 +67,12 @@ impl Redis {
         is_over.store(true, Ordering::Relaxed);
         acknowledged += answers.map_while(Result::ok).filter(|answer| answer == "OK").count();
         client.wait()?;
-        // If the client has ended first, that is all right.
+        // The client may end first.
         let _ = asking.join().map_err(|_| "the thread that asks has panicked")?;
         Ok(acknowledged)
     }
 
-    /// The values of the first so many numbers.
+    /// The values of the first `count` numbers.
     fn values(&self, count: usize) -> Result<Vec<String>, Box<dyn Error>> {
         let keys = (0..count).map(|number| format!("key:{number}"));
         let said = succeeded(self.client().arg("MGET").args(keys))?;
@@ -129,7 +130,7 @@ fn rocksdb_holds_what_it_does_without() -> TestResult {
     Ok(())
 }
 
-/// Copies a tree, in whole, as differences within the files, and as what was appended.
+/// Copies a tree: in whole, as differences within the files, and as appends.
 const COPY: &str = r#"
 set -e
 mkdir from; for n in $(seq 40); do seq $n 3000 > from/$n; done; touch -d @1000000000 from/*

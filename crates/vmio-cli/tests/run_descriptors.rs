@@ -1,5 +1,5 @@
-//! `vmio run` of programs that duplicate, replace and close descriptors of files that are read and written without system calls, as a plain
-//! run has it: also where the call fails, or a child does it that has its parent's memory.
+//! `vmio run` of programs that duplicate, replace and close descriptors of files whose reads and writes take no system calls. They do the
+//! same as in a plain run, even if the call fails, or if it comes from a child with its parent's memory.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `vmio run` of programs that end, or go on, otherwise than by the end of `main`.
+//! `vmio run` of programs that end, or go on, in other ways than by the end of `main`.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn reports(output: &Output) -> Vec<serde_json::Value> {
     all.filter(|report| report["served"] != false).collect()
 }
 
-/// Runs it to the end of the daemon, which has the standard output for as long.
+/// Runs a command to the end of the daemon, which has the standard output for that long.
 fn daemon(mut command: Command, folder: &Path) -> Result<Output, Box<dyn Error>> {
     let output = command.current_dir(folder).output()?;
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -51,7 +51,7 @@ fn daemon(mut command: Command, folder: &Path) -> Result<Output, Box<dyn Error>>
     Ok(output)
 }
 
-/// The C library's own ends the parent past the names that vmio sees.
+/// The C library's own `daemon` would end the parent without a call that vmio sees.
 #[test]
 fn the_parent_of_a_daemon_leaves_what_it_has_stored_and_says_what_was_done() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -85,7 +85,7 @@ fn what_comes_after_an_exec_that_has_failed_is_told_at_the_end() -> TestResult {
             assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
             let reports = reports(&output);
             assert_eq!(reports.len(), lines, "{command:?}");
-            // The last has all of it.
+            // The last report has everything.
             assert_eq!(reports.last().map(|report| &report[what]), Some(&expected.into()), "{command:?}");
             fs::remove_dir_all(&work)?;
         }

@@ -1,6 +1,6 @@
-//! `vmio run --mode` on a disk that is full: what was written is there, what was not has failed, and nothing else has changed.
+//! `vmio run --mode` on a full disk: written bytes are there, refused writes have failed, and nothing else has changed.
 //!
-//! A plain run is no oracle: how much room there is depends on when the file system allocates.
+//! A plain run is no oracle: the free space depends on when the file system allocates.
 
 mod common;
 
@@ -14,10 +14,10 @@ use common::programs::{has, leave_out, plain};
 use common::{TestResult, succeeded};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
-/// What the program may fill.
+/// The bytes that the program may fill.
 const ROOM_BYTES: u64 = 6 << 20;
 
-/// Keeps a model of its file, by what each call has returned. It prints how often there was no room.
+/// Keeps a model of its file, from the result of each call. Prints how often there was no space.
 const PROGRAM: &str = r#"
 import errno, os, random, sys, time
 random.seed(int(sys.argv[1]))
@@ -66,7 +66,7 @@ print(lacked)
 fn fill(disk: &Path) -> Result<(), Box<dyn Error>> {
     let room = statvfs(disk)?;
     let ballast = File::create(disk.join("ballast"))?;
-    // Root may take what is kept for it.
+    // Root may take the reserved blocks.
     let bytes = (room.f_bfree * room.f_frsize).checked_sub(ROOM_BYTES).ok_or("the disk is too small")?;
     Ok(fallocate(&ballast, FallocateFlags::empty(), 0, bytes)?)
 }
@@ -90,11 +90,11 @@ fn keeps_what_it_has_taken(kind: FileSystem) -> TestResult {
             lacked += String::from_utf8_lossy(&output.stdout).trim().parse::<u64>()?;
             by_vmio += served(&output, "reads_served") + served(&output, "writes_logged");
             fs::remove_dir_all(&folder)?;
-            // What was deleted has room again.
+            // Frees the space of the deleted files.
             succeeded(plain(&["sync", "-f"]).arg(disk.path()))?;
         }
     }
-    // Else nothing was tested.
+    // If not, the test has tested nothing.
     assert!(lacked > 10 && by_vmio > 100, "{lacked} calls had no room, {by_vmio} were served");
     Ok(())
 }

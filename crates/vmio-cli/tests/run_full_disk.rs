@@ -1,4 +1,4 @@
-//! `vmio run` of programs that store to a mapping when their disk is full, or load from one that another process has made shorter.
+//! `vmio run` of programs that store to a mapping while their disk is full, or load from one that another process has made shorter.
 
 mod common;
 
@@ -16,13 +16,13 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Room that is left, of the 32 MiB that the program wants.
+/// The space left, of the 32 MiB that the program wants.
 const LEFT_BYTES: u64 = 4 << 20;
 
-/// Those that need no module.
+/// The engines that need no module.
 const ENGINES: [&str; 2] = ["managed", "reader-thread"];
 
-/// Fills a file system but for a little with one file.
+/// Fills most of a file system with one file.
 fn fill(folder: &Path) -> TestResult {
     let filler = File::create(folder.join("filler"))?;
     for chunk in [8 << 20, 1 << 20, 1 << 16] {
@@ -128,7 +128,7 @@ fn a_file_that_was_made_shorter_is_named() -> TestResult {
     Ok(())
 }
 
-/// Also at once, while reader threads refuse the page still, and if vmio has come to know of the shorter length.
+/// Even at once, while reader threads still refuse the page, and even if vmio has adopted the shorter length.
 #[test]
 fn what_was_cut_off_can_be_had_again_once_the_file_is_longer() -> TestResult {
     for (engine, how) in ENGINES.into_iter().flat_map(|engine| ["regrow", "regrow-told"].map(|how| (engine, how))) {
@@ -161,7 +161,7 @@ fn reader_threads_tell_why_what_they_hold_cannot_be_written() -> TestResult {
     assert_eq!((output.status.code(), said.matches(&why).count()), (Some(5), 1), "{said}");
     assert!(said.contains("stores are lost"), "{said}");
 
-    // Where all has room in the cache it is msync that fails, and the end says that nothing came of it.
+    // If all pages fit the cache, msync fails, and the final message says that the stores are lost.
     let options = ["--engine", "reader-thread", "--cache", "64M"];
     let (output, said) = outcome(&mut under(&options, disk.path(), &[text(&program), text(&data)]))?;
     assert_eq!(output.status.code(), Some(7), "{said}");
@@ -169,7 +169,7 @@ fn reader_threads_tell_why_what_they_hold_cannot_be_written() -> TestResult {
     Ok(())
 }
 
-/// What is mapped to be stored to has its room then, and not before.
+/// A mapping for stores gets its space when it is made, and not before.
 const MAPS_HOLES: &str = r#"
 import errno, mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
@@ -204,7 +204,7 @@ fn what_is_mapped_for_stores_gets_its_room_first_if_asked() -> TestResult {
         fill(disk.path())?;
         let (output, said) = maps("32")?;
         assert!(output.stdout.starts_with(b"ENOSPC "), "{engine}, {kind:?}: {said}");
-        // What the disk could never hold is not begun.
+        // If the disk could never hold the range, the allocation does not begin.
         fs::remove_file(&data)?;
         let (output, said) = maps("4096")?;
         assert_eq!(output.stdout, b"ENOSPC 0\n", "{engine}, {kind:?}: {said}");
@@ -212,7 +212,7 @@ fn what_is_mapped_for_stores_gets_its_room_first_if_asked() -> TestResult {
     Ok(())
 }
 
-/// A page cannot be written when the kernel is to punch a hole there, and can be later.
+/// A page cannot be written when the kernel is about to punch a hole there, and can be written later.
 const PUNCHES: &str = r#"
 import ctypes, errno, mmap, os, resource
 c = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-//! `vmio run` of programs with handlers of signals: which are called, with what blocked, what they may do, and how they leave calls.
+//! `vmio run` of programs with signal handlers: which run, with which mask, which calls they may make, and how they may leave calls.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn a_handler_of_sigbus_is_called_as_without_vmio_however_it_was_installed() -> T
             mapped("managed", dir.path(), &words).current_dir(dir.path()),
         )
         .map_err(|error| format!("{way}: {error}"))?;
-        // Vmio's handler, which says so, is still there.
+        // vmio's handler, which prints this, is still there.
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said.matches("was made shorter while it was mapped").count(), 1, "{way}: {said}");
     }
@@ -77,7 +77,7 @@ fn a_handler_that_has_interrupted_malloc_may_end_the_process() -> TestResult {
             let output = command.current_dir(&work).output()?;
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(7), "{command:?}: {said}");
-            // The fourth page was stored to in memory.
+            // The fourth page had a store in memory.
             let data = fs::read(work.join("data"))?;
             let expected = if how == "maps" { b's' } else { b'm' };
             assert_eq!((data[4096], data[3 * 4096]), (b'h', expected), "{command:?}");

@@ -1,4 +1,4 @@
-//! `vmio run --heap`: programs whose heap is larger than the cache do the same as without.
+//! `vmio run --heap`: programs whose heap is larger than the cache do the same as without vmio.
 
 mod common;
 
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 /// Set for the process that searches the graph.
 const SEARCHES: &str = "VMIO_TEST_SEARCHES";
-/// Small beside what it searches.
+/// Small beside the graph.
 const SMALL_CACHE: (&str, u64) = ("6M", 6 << 20);
 
 /// The command that runs a program with its heap in a file of a folder.
@@ -28,7 +28,7 @@ fn with_heap(folder: &Path, program: &[&str]) -> Command {
     command
 }
 
-/// A program prints the same with it, and leaves no file.
+/// Runs a program, which prints the same with the heap, and leaves no file.
 fn same_as_plain(program: &[&str]) -> TestResult {
     let folder = tempfile::tempdir()?;
     let expected = succeeded(&mut plain(program))?;
@@ -65,7 +65,7 @@ fn a_python_dictionary_of_more_than_the_cache() -> TestResult {
     if !has("python3") {
         return leave_out("there is no python3");
     }
-    // Its own allocator maps memory itself.
+    // Python's own allocator maps memory itself.
     same_as_plain(&[
         "env",
         "PYTHONMALLOC=malloc",
@@ -93,7 +93,7 @@ fn searches_of_a_graph_of_twice_the_cache() -> TestResult {
     Ok(())
 }
 
-/// Not a test but a program, with a heap that it knows nothing of.
+/// A program with a heap that it knows nothing of; not a test.
 #[test]
 fn program_that_searches() -> TestResult {
     if env::var_os(SEARCHES).is_none() {
@@ -127,7 +127,7 @@ fn a_heap_without_room_is_refused() -> TestResult {
     refused(command.args(["--", "true"]), "--heap-size")
 }
 
-/// A program cannot know that its memory is a file; so it is told. Of a signal that was sent nothing is said.
+/// A program cannot know that its memory is a file, so a message says it. A signal that somebody sent gets no message.
 #[test]
 fn a_heap_that_gets_no_room_says_why_the_program_ends() -> TestResult {
     let folder = tempfile::tempdir()?;

@@ -34,7 +34,7 @@ print(subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text
 print(map[4096:4101], map[0:9], open("data", "rb").read(9))
 "#;
 
-/// Each sees the other's stores and calls at once, which with pages of vmio's own they would not.
+/// Each process sees the other's stores and calls at once, which they would not with pages of vmio's own.
 #[test]
 fn processes_store_to_one_file() -> TestResult {
     if !has("python3") {
@@ -133,7 +133,7 @@ ctypes.memset(again, 8, 1)
 print(os.pread(file.fileno(), 1, 3 * 4096), os.pread(file.fileno(), 1, 4096))
 "#;
 
-/// Parts are protected, unmapped and locked one by one, as Linux does it.
+/// Linux itself protects, unmaps and locks parts one by one.
 #[test]
 fn protection_is_linuxs() -> TestResult {
     if !has("python3") {
@@ -172,7 +172,7 @@ for other in others:
 print(sum(os.path.getsize(f"other{n}") for n in range(12)), open("data", "rb").read(1))
 "#;
 
-/// Descriptors of vmio's are not closed with the rest, nor do any of the program's become vmio's.
+/// The program does not close vmio's descriptors with the rest, and none of its own becomes vmio's.
 #[test]
 fn a_program_closes_what_is_open() -> TestResult {
     if !has("python3") {
@@ -185,20 +185,20 @@ fn a_program_closes_what_is_open() -> TestResult {
     Ok(())
 }
 
-/// The program stays within the cache, and whoever runs it needs no right.
+/// The program stays within the cache, and its user needs no right.
 #[test]
 fn a_user_without_rights_has_a_budget() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("threads", dir.path(), &[])?;
     let mut command = Command::new(for_everybody(dir.path())?);
-    // Without --engine: whatever can be had.
+    // Without --engine: the best engine that this machine has.
     command.args(["run", "--cache", "8M", "--stats", "--json", "--under"]).arg(dir.path()).arg("--");
     command.args([text(&program), text(&dir.path().join("data")), "128"]);
     let output = as_nobody(&mut command, dir.path()).output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output)?;
     assert!(report["engine"] == "managed" || Path::new("/dev/vmio").exists(), "{report}");
-    // The reclaimer may come late where the machine is busy, and stores are faster than the device.
+    // On a busy machine the reclaimer may come late, and stores are faster than the device.
     assert!(report["evicted_pages"].as_u64() > Some(2048), "{report}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What `vmio run` says goes to the standard error output that the program began with, whatever has its number by then.
+//! The messages of `vmio run` go to the standard error output that the program began with, and to no other file that has its number later.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{TestResult, succeeded, vmio};
 
 const HOWS: [&str; 4] = ["--cache 8M --engine managed", "--cache 8M", "--mode posix", "--mode strict --cache 8M"];
 
-/// Runs the program by `sh`, with a redirection, and checks that nothing was written into its database.
+/// Runs the program by `sh`, with a redirection, and checks that its database has no foreign bytes.
 fn run(how: &str, folder: &Path, words: &[&str], redirection: &str) -> Result<Output, Box<dyn Error>> {
     let work = folder.join("work");
     fs::create_dir(&work)?;

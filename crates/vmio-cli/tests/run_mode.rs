@@ -1,4 +1,4 @@
-//! `vmio run --mode`: programs as they are do the same with it as without, and fewer system calls.
+//! `vmio run --mode`: unmodified programs do the same with vmio as without, with fewer system calls.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn random_calls_return_what_they_do_without() -> TestResult {
     let program = compiled("random_calls", dir.path(), &[])?;
     let outputs = random_runs("posix", &program, 400, test_depth::seeds(4, 16), modes::same_as_plain)?;
     let (reads, writes) = (served_by_all(&outputs, "reads_served"), served_by_all(&outputs, "writes_served"));
-    // Of each seed; else nothing was tested.
+    // At least that for each seed; if not, the test has tested nothing.
     let seeds = outputs.len() as u64;
     assert!(reads > 10 * seeds && writes > seeds, "{reads} reads, {writes} writes, {seeds} seeds");
     Ok(())
@@ -109,8 +109,7 @@ with open("data", "w+b", buffering=0) as file:
     Ok(())
 }
 
-/// On one core the thread that takes leases begins when the program waits: the calls by which a file is found to be worth one are
-/// over by then.
+/// On one core the lease manager runs only when the program waits: by then, the calls that make a file worth a lease are over.
 #[test]
 fn a_file_that_is_used_at_once_is_served_later() -> TestResult {
     if !has("python3") {
@@ -133,7 +132,8 @@ for at in range(1000): os.pread(fd, 512, at)
     Ok(())
 }
 
-/// A file that cannot be had for oneself, one that others write, one of nobody's folders: they are Linux's.
+/// vmio serves a file of the program's own, also one that another process wants later. It does not serve a file that is open for writing
+/// only, has a set-user-ID bit, or is open elsewhere.
 #[test]
 fn verbose_says_which_files_are_served_and_why_others_are_not() -> TestResult {
     if !has("python3") {
@@ -189,7 +189,7 @@ fn what_is_elsewhere_is_left_alone() -> TestResult {
     let copy = |from: PathBuf| under(&inside, &["python3", "-c", script, text(&from)]).output();
     assert_eq!(served(&copy(outside.join("data"))?, "reads_served"), 0);
     assert!(served(&copy(inside.join("data"))?, "reads_served") > 1000);
-    // Somebody has it open for writing.
+    // Another process has it open for writing.
     let _writer = fs::File::options().append(true).open(inside.join("data"))?;
     assert_eq!(served(&copy(inside.join("data"))?, "reads_served"), 0);
     Ok(())

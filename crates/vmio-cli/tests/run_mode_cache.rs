@@ -1,4 +1,4 @@
-//! `vmio run --mode` with `--cache`: files in frames of the process's own, of which nobody else sees old bytes.
+//! `vmio run --mode` with `--cache`: the files are in frames of the process's own, and no other process sees old bytes.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{TestResult, patterned, refused, succeeded, vmio};
 /// So little memory that pages of the files are evicted.
 const MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 
-/// What the caches of all processes have done of a kind.
+/// The sum of a count over all processes' caches.
 fn cached(output: &Output, what: &str) -> u64 {
     let errors = String::from_utf8_lossy(&output.stderr);
     let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -30,7 +30,7 @@ fn random_calls_return_what_they_do_without() -> TestResult {
         let outputs = random_runs(mode, &program, steps, test_depth::seeds(2, 8), same_as_plain)?;
         let misses: u64 = outputs.iter().map(|output| cached(output, "misses")).sum();
         writes += served_by_all(&outputs, "writes_served");
-        // Of each seed; else nothing was tested.
+        // At least one for each seed; if not, the test has tested nothing.
         assert!(misses > outputs.len() as u64, "{mode}: {misses} misses of {} seeds", outputs.len());
     }
     assert!(writes > 10, "{writes} writes");
@@ -63,7 +63,7 @@ fn a_handler_that_ends_the_program_in_the_middle_of_a_call_loses_nothing() -> Te
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said.matches(": 0 of ").count(), 4, "{mode}: {said}{}", String::from_utf8_lossy(&output.stderr));
-        // What the interrupted call's file has served is not in the report, but that it was served is.
+        // The report lacks the counts of the interrupted call's file, but shows that it was served.
         assert!(served(&output, "files") > 0, "{mode}: nothing was tested");
     }
     Ok(())
@@ -83,7 +83,7 @@ fn a_fork_in_the_middle_of_anything_takes_nothing_from_the_parent() -> TestResul
     Ok(())
 }
 
-/// More than the cache takes, and another program that looks in between.
+/// Overwrites more than fits the cache, and reads the file by another description.
 const OVERWRITE: &str = r#"
 import os, random, subprocess, time
 random.seed(3)
@@ -112,7 +112,7 @@ fn a_file_larger_than_the_cache_is_what_another_description_reads() -> TestResul
     for mode in MODES {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join("data"), patterned(24 << 20))?;
-        // What the page cache has not written yet has no room on some file systems.
+        // Bytes that the page cache has not written yet have no space on some file systems.
         succeeded(Command::new("sync").arg(dir.path().join("data")))?;
         let output = under(mode, dir.path(), &["python3", "-c", OVERWRITE]).current_dir(dir.path()).output()?;
         assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
@@ -154,7 +154,7 @@ os._exit(0)
     Ok(())
 }
 
-/// Overwrites a block again and again, and says which number it has; only now and then it is synced.
+/// Overwrites a block again and again, and prints its number after each hundred writes; syncs nothing.
 const WRITER: &str = r#"
 import os, sys, time
 fd = os.open("data", os.O_RDWR)
@@ -184,7 +184,7 @@ fn who_opens_the_file_finds_what_was_written_last() -> Result<(), Box<dyn Error>
         let mut lines = BufReader::new(writer.stdout.take().ok_or("it is piped")?).lines();
         for _ in 0..3 {
             let number: u64 = lines.next().ok_or("the writer has ended")??.parse()?;
-            // The kernel has us wait until the lease is back.
+            // The kernel makes this open wait until it has the lease back.
             let found = fs::read(&file)?;
             assert_eq!(found[8192..8200], number.to_le_bytes(), "{mode}");
             assert_eq!(found[8192..12288], number.to_le_bytes().repeat(512), "{mode}");
@@ -197,7 +197,7 @@ fn who_opens_the_file_finds_what_was_written_last() -> Result<(), Box<dyn Error>
     Ok(())
 }
 
-/// Has a file in its cache, changes its block each time that it is told to, and says what that is now; the number of each block first.
+/// Keeps a file in its cache, changes its block after each line of input, and prints the block's number.
 const HOLDER: &str = r#"
 import os, sys, time
 fd, n = os.open("data", os.O_RDWR), 0
@@ -248,7 +248,7 @@ try:
 except OSError as error: print(errno.errorcode[error.errno])
 "#;
 
-/// What a second process finds in each way of opening the file that the first has in its cache, and what the file is in the end.
+/// Opens a file that another process has in its cache, in each of these ways, and checks the results. Checks the file in the end.
 fn opened_by_another(mode: &str, ways: &[(&str, &str)]) -> Result<(), Box<dyn Error>> {
     use std::io::{BufRead, BufReader, Write};
     let dir = tempfile::tempdir()?;
@@ -300,7 +300,7 @@ fn who_opens_it_too_is_refused_if_that_is_wanted_and_nothing_is_lost() -> TestRe
     Ok(())
 }
 
-/// Opens which are not to be refused: of its own file, of others' when nobody has them, and of what is no file.
+/// Opens that must succeed: of the process's own file, of a file that nobody has in a cache, and of other objects than files.
 const ALONE: &str = r#"
 import ctypes, fcntl, os, sys, tempfile, time
 c = ctypes.CDLL(None, use_errno=True)

@@ -11,9 +11,8 @@ use common::{TestResult, patterned, succeeded, vmio};
 
 const MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 
-/// Random writes about the end of a file, of which it keeps a model. In between others look: at the length in any case, at the bytes, which
-/// takes the file away, and they append. They are processes with vmio and without, children with the same descriptor, and programs that
-/// are handed it.
+/// Writes at random around the end of a file, and keeps a model of it. In between, others look at the length, read the bytes, which takes
+/// the lease away, or append. They are processes with vmio and without, children with the same descriptor, and programs that inherit it.
 const PROGRAM: &str = r#"
 import os, random, subprocess, sys, time
 OTHER = '''
@@ -104,7 +103,7 @@ fn what_is_appended_is_there_for_all_at_once() -> TestResult {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{mode}, seed {seed}: {said}");
             let times_leased: u64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
-            // Else nothing was tested.
+            // If not, the test has tested nothing.
             assert!(
                 times_leased > 3 && served(&output, "reads_served") > 10,
                 "{mode}, seed {seed}: {times_leased} leases"
@@ -114,7 +113,7 @@ fn what_is_appended_is_there_for_all_at_once() -> TestResult {
     Ok(())
 }
 
-/// Two threads append and overwrite at the end of a file, while a third reads what they say is there.
+/// Two threads append and overwrite at the end of a file, while a third reads the bytes that they have announced.
 const THREADS: &str = r#"
 import os, threading, time
 fd = os.open("data", os.O_RDWR)

@@ -1,5 +1,5 @@
-//! `vmio run --mode` with `--cache` where something is missing: a device that takes the bytes, memory or descriptors for the cache, a
-//! file system that can read past the page cache.
+//! `vmio run --mode` with `--cache` where something is missing: a device that takes the bytes, memory or descriptors for the cache, a file
+//! system that can read past the page cache.
 
 mod common;
 
@@ -16,7 +16,8 @@ use common::{TestResult, patterned, succeeded};
 
 const MODE: &str = "posix --cache 8M";
 
-/// What is written to it is in the cache alone when it says so. Then it waits until it is told that another has opened the file.
+/// When it prints `written`, its bytes are in the cache alone. Then it waits for a line of input, which says that another process has
+/// opened the file.
 const HOLDER: &str = r#"
 import errno, os, resource, signal, sys, time
 fd = os.open("data", os.O_RDWR)
@@ -40,7 +41,7 @@ for each in [fd, same, fd]:
         else: sys.exit("a sync did not tell that something is lost")
 "#;
 
-/// Has a file in its cache that cannot be written back any more when another opens it; what the other has read.
+/// Runs a process with a file in its cache that cannot be written back when another process opens the file. Returns the other's output.
 fn holder_and_other(folder: &Path, how: &str, fail: impl FnOnce() -> TestResult) -> Result<Output, Box<dyn Error>> {
     let file = folder.join("data");
     fs::write(&file, patterned(1 << 20))?;
@@ -54,7 +55,7 @@ fn holder_and_other(folder: &Path, how: &str, fail: impl FnOnce() -> TestResult)
     output.read_line(&mut said)?;
     assert_eq!(said, "written\n");
     fail()?;
-    // The kernel would let it go on after 45 s in any case: then it would be of no use.
+    // After 45 s the kernel lets the other go on in any case: that would be of no use.
     let other = plain(&["timeout", "30", "cat", text(&file)]).output()?;
     assert_ne!(other.status.code(), Some(124), "the other hangs");
     input.write_all(b"on\n")?;
@@ -73,7 +74,7 @@ fn what_the_kernel_does_not_take_is_told_when_another_opens_the_file() -> TestRe
     }
     let dir = tempfile::tempdir()?;
     let other = holder_and_other(dir.path(), "limit", || Ok(()))?;
-    // All but what could not be written.
+    // All bytes but those that could not be written.
     let mut expected = patterned(1 << 20);
     expected[..6].copy_from_slice(b"leased");
     assert!(other.status.success() && other.stdout == expected, "the other has read {} bytes", other.stdout.len());
@@ -94,7 +95,7 @@ fn so_is_what_a_device_does_not_take() -> TestResult {
     Ok(())
 }
 
-/// Keeps a model of its file; what the cache needs is not to be had. It prints the file.
+/// Keeps a model of its file, while something is missing that the cache needs. Prints the file.
 const MODEL: &str = r#"
 import os, random, resource, sys, time
 random.seed(5)

@@ -1,4 +1,4 @@
-//! `vmio run --mode`: calls that the kernel or the C library does by itself find the files, and leave them, as they do without.
+//! `vmio run --mode`: calls that the kernel or the C library does by itself find and leave the files as without vmio.
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::{TestResult, patterned, succeeded};
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 
-/// What the Python programs begin with.
+/// The beginning of the Python programs.
 const LEASED: &str = r#"
 import ctypes, fcntl, os, struct, sys, termios, time
 c = ctypes.CDLL(None, use_errno=True)
@@ -35,14 +35,14 @@ def checked(outcome):
 fn python(mode: &str, folder: &Path, program: &str, words: &[&str]) -> Result<Output, Box<dyn Error>> {
     let file = folder.join("data");
     fs::write(&file, patterned(1 << 20))?;
-    // What the page cache has not written yet has no room on some file systems.
+    // Bytes that the page cache has not written yet have no space on some file systems.
     succeeded(Command::new("sync").arg(&file))?;
     let program = format!("{LEASED}{program}");
     let mut command = under(mode, folder, &["python3", "-c", &program]);
     Ok(command.args(words).current_dir(folder).output()?)
 }
 
-/// Ten pages are written, and then the process is another program.
+/// Writes ten pages, and becomes another program.
 const EXECUTED: &str = r#"
 fd = leased(os.open("data", os.O_RDWR))
 os.set_inheritable(fd, True)
@@ -120,7 +120,7 @@ fn files_made_with_a_suffix_are_as_others() -> TestResult {
     Ok(())
 }
 
-/// What is left to be read, at some positions.
+/// Checks the number of bytes left to read, at some positions.
 const LEFT: &str = r#"
 fd = os.open("data", os.O_RDWR)
 for wanted in (1 << 20, (1 << 20) - 12288):
@@ -144,7 +144,7 @@ fn what_is_left_of_a_file_is_counted_from_the_position() -> TestResult {
     Ok(())
 }
 
-/// Locks ten bytes from a position on, and says which.
+/// Locks ten bytes from a position on, and prints the range.
 const LOCKED: &str = r#"
 fd = leased(os.open("data", os.O_RDWR))
 os.lseek(fd, 5000, os.SEEK_SET)
@@ -166,7 +166,7 @@ fn record_locks_are_where_the_position_is() -> TestResult {
     Ok(())
 }
 
-/// Clones and compares files of which something was overwritten.
+/// Clones and compares files with overwritten parts.
 const CLONED: &str = r#"
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940d, 0xc0189436
 LEN, HALF = 1 << 20, 1 << 19

@@ -1,4 +1,4 @@
-//! `vmio run --mode`: what programs do to names, attributes and descriptors returns what it does without, in each mode.
+//! `vmio run --mode`: calls about names, attributes and descriptors return the same as without vmio, in each mode.
 
 mod common;
 
@@ -25,11 +25,11 @@ fn random_names_are_what_they_are_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = random_names(dir.path())?;
     for mode in MODES.into_iter().chain(CACHED_MODES) {
-        // In the others each call waits for the device.
+        // In the other modes each call waits for the device.
         let (quick, deep) = if mode.starts_with("posix") { (2, 16) } else { (1, 4) };
         let outputs = random_runs(mode, Path::new(&program), STEPS, test_depth::seeds(quick, deep), prints_as_plain)?;
         let (reads, flushes) = (served_by_all(&outputs, "reads_served"), served_by_all(&outputs, "metadata_flushes"));
-        // Of each seed; else nothing was tested.
+        // At least that for each seed; if not, the test has tested nothing.
         let seeds = outputs.len() as u64;
         assert!(
             reads > 10 * seeds && (mode.starts_with("posix") || flushes > 50 * seeds),
@@ -39,7 +39,7 @@ fn random_names_are_what_they_are_without() -> TestResult {
     Ok(())
 }
 
-/// Permissions mean something to others than root.
+/// Runs a program as a user other than root, for whom permissions matter.
 fn as_nobody_prints(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
     let folders = ["without", "with"].map(|name| dir.join(name));
     for folder in &folders {
@@ -63,7 +63,7 @@ fn so_they_are_for_a_user_without_rights() -> TestResult {
     Ok(())
 }
 
-/// Prints what calls return, and with which error.
+/// Prints the results and errors of calls.
 const TELL: &str = r#"
 import errno, fcntl, os, stat, struct, sys, time
 def told(what, call, *arguments, **more):
@@ -79,7 +79,7 @@ def leased(name, flags):
     return fd
 "#;
 
-/// A Python program must print the same in each mode as without. What it printed in the last, and its report.
+/// Runs a Python program, which must print the same in each mode as without vmio.
 fn tells_the_same(modes: &[&str], script: &str) -> TestResult {
     if !has("python3") {
         return leave_out("python3 is not installed");
@@ -191,7 +191,7 @@ fn a_program_is_not_in_its_own_way() -> TestResult {
     tells_the_same(&["posix", "sync --cache 8M", "strict"], LEASED)
 }
 
-/// What is changed of a file that is leased is flushed.
+/// Changed attributes of a leased file are flushed.
 #[test]
 fn attributes_of_a_leased_file_are_flushed() -> TestResult {
     if !has("python3") {
@@ -226,7 +226,7 @@ fn a_shell_has_the_descriptors_that_it_chooses() -> TestResult {
     Ok(())
 }
 
-/// Whether a program still has its lock after each call is what another process is told.
+/// Another process says whether the program still has its lock after each call.
 const LOCKS: &str = r#"
 elsewhere = sys.argv[1] if len(sys.argv) > 1 else "elsewhere"
 def is_locked(name):
@@ -265,7 +265,7 @@ ctypes.CDLL(None).fdopen(fd, b"r+"); still("a stream")
 fn record_locks_are_given_up_when_they_are_without() -> TestResult {
     tells_the_same(&["posix", "sync"], &format!("{LOCKS}{A_STREAM}"))?;
     tells_the_same(&["strict"], LOCKS)?;
-    // The same of a file that is under none of the folders.
+    // The same for a file that is under none of the folders.
     for mode in ["sync", "strict"] {
         let dir = tempfile::tempdir()?;
         let script = format!("{TELL}{LOCKS}");

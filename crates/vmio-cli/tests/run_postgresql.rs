@@ -1,4 +1,4 @@
-//! `vmio run --mode` under PostgreSQL as it is: many processes that share files, one of the hardest users of a file system.
+//! `vmio run --mode` under an unmodified PostgreSQL: many processes that share files, one of the hardest users of a file system.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::programs::{as_nobody, for_everybody, leave_out, text};
 use common::{TestResult, succeeded};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A database in a folder, which also has its socket.
+/// A database in a folder, with its socket.
 struct Postgres<'a> {
     programs: PathBuf,
     folder: &'a Path,
@@ -22,7 +22,7 @@ struct Postgres<'a> {
 }
 
 impl Postgres<'_> {
-    /// Its own programs as the user that it wants, who must not be root.
+    /// A program of PostgreSQL's, run as a user that is not root, as it requires.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         command.current_dir(self.folder).env("PGHOST", self.folder).env("PGUSER", "vmio").env("PGDATABASE", "postgres");
@@ -55,16 +55,16 @@ impl Postgres<'_> {
     }
 }
 
-/// Where the newest that is installed has its programs; they are on no path.
+/// The folder of the newest installed version's programs, which are not in PATH.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.flatten().map(|version| version.path().join("bin"));
     folders.filter(|folder| folder.join("pg_amcheck").exists()).max()
 }
 
-/// The server and its children, of which each is a session of its own.
+/// Kills the server and its children, each of which has a session of its own.
 fn kill(mut server: Child) -> TestResult {
-    // Its state and its parent.
+    // A process's state and its parent.
     let look = |process: &str| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         let mut words = stat.rsplit(") ").next()?.split(' ').map(str::to_owned);
@@ -78,11 +78,11 @@ fn kill(mut server: Child) -> TestResult {
     assert!(children.len() >= 4, "PostgreSQL has a checkpointer, and others");
     server.kill()?;
     for child in &children {
-        // It may have noticed that its parent is gone.
+        // The child may have noticed the end of its parent.
         let _ = kill_process(*child, Signal::KILL);
     }
     server.wait()?;
-    // Whose they are now may not ask how they ended.
+    // Their new parent may not reap them.
     let lives = |child: &Pid| look(&child.to_string()).is_some_and(|(state, _)| state != "Z");
     let end = Instant::now() + Duration::from_secs(60);
     while children.iter().any(lives) {
@@ -102,7 +102,7 @@ fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
         let options = "-D data -A trust -N -k --no-locale -U vmio";
         succeeded(postgres.program("initdb").args(options.split(' ')))?;
         let settings = dir.path().join("data/postgresql.conf");
-        // Where each call is durable nothing need be flushed besides.
+        // If each call is durable, the server need not flush.
         let flushes = if mode == "posix" { "on" } else { "off" };
         let more = format!(
             "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_buffers = 2MB\nfsync = {flushes}\n",

@@ -1,5 +1,5 @@
-//! `vmio run` of programs that close, replace and open files past the C library's names: by its `syscall`, as libuv does, or by instructions of
-//! their own. Whatever vmio has of such a file must be in it, and no call may be answered from another file.
+//! `vmio run` of programs that close, replace and open files without the C library's names: by its `syscall`, as libuv does, or by
+//! instructions of their own. The files must have all of vmio's bytes, and no call may get its answer from another file.
 
 mod common;
 
@@ -9,12 +9,12 @@ use common::programs::{compiled, text};
 
 const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
 
-/// What is done about the first file, how it is closed, and how the second is opened.
+/// Runs the program in all modes with each kind of work on a first file, each way to close that, and each way to open the second.
 fn same_in_all_modes(hows: &[&str], closes: &[&str], opens: &[&str]) -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("raw_calls", dir.path(), &[])?;
     for mode in MODES {
-        // Where the kernel has all bytes, descriptors are verified once a tick of its clock.
+        // If the kernel has all bytes, vmio verifies descriptors once a clock tick.
         let pause_us = if matches!(mode, "posix" | "sync") { "30000" } else { "0" };
         for how in hows {
             for close in closes {

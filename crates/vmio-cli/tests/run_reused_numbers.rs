@@ -1,4 +1,4 @@
-//! `vmio run` of programs whose forked children have the numbers of their parents' descriptors for other files: those are left alone.
+//! `vmio run` of programs whose forked children use the numbers of their parents' descriptors for other files: vmio leaves these alone.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn what_has_the_number_of_a_mapped_file_in_a_child_is_not_that_file() -> TestRes
         let mut command = mapped("managed", &with, &words);
         let output = same_output(plain(&words).current_dir(&without), command.current_dir(&with))?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // Of what it has mapped it is told, and of nothing else.
+        // A message names the mapped file, and no other.
         assert_eq!(said.contains("data was made shorter"), case == "map", "{case}: {said}");
         assert!(!said.contains("other"), "{case}: {said}");
     }

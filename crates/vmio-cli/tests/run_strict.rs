@@ -1,4 +1,4 @@
-//! `vmio run --mode strict`: each write is durable and atomic when it returns, whoever dies meanwhile.
+//! `vmio run --mode strict`: each write is durable and atomic when it returns, whichever process dies meanwhile.
 
 mod common;
 
@@ -18,7 +18,7 @@ use common::{TestResult, patterned, refused, succeeded, vmio};
 const BLOCK: usize = 300_000;
 const BLOCKS: usize = 4;
 
-/// Writes block after block, each full of its number, and says so.
+/// Writes block after block, each full of its number, and prints the number.
 const WRITER: &str = r#"
 import os, sys
 path, block, blocks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -38,7 +38,7 @@ fn writer(folder: &Path, is_strict: bool) -> Command {
     if is_strict { under("strict", folder, &program) } else { plain(&program) }
 }
 
-/// Whether each block is whole, and holds what was written to it last, or the one that was under way.
+/// Whether each block is whole, and holds the last write to it, or the write under way.
 fn holds_what_was_written(file: &Path, last: u64) -> Result<(), String> {
     let bytes = fs::read(file).map_err(|error| error.to_string())?;
     for block in 0..BLOCKS as u64 {
@@ -94,7 +94,7 @@ fn survives_the_power(kind: FileSystem) -> TestResult {
     let dir = tempfile::tempdir()?;
     let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
     for round in 0..4 {
-        // Once as it is without vmio, where what was written a moment ago is lost: else this shows nothing.
+        // The first round runs without vmio, and must lose the last writes: otherwise the test shows nothing.
         let is_strict = round > 0;
         let file = disk.path().join("data");
         fs::write(&file, vec![0; BLOCK * BLOCKS])?;
@@ -110,7 +110,7 @@ fn survives_the_power(kind: FileSystem) -> TestResult {
     Ok(())
 }
 
-/// Appends records to one file, and says which.
+/// Appends records to one file, and prints their numbers.
 const APPENDER: &str = r#"
 import os, sys
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
@@ -130,7 +130,7 @@ fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResu
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
-    // However fast one of them is, the file is nobody's alone until the kill.
+    // This open file keeps the appenders from a lease until the kill, however fast they are.
     let open = fs::File::open(&file)?;
     let others = ["a", "b"].map(|name| command(name, "150").spawn());
     let killed = interrupted(command("killed", "100000"), 60, |writer| Ok(writer.kill()?))?;
@@ -157,7 +157,7 @@ fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResu
     }
     for (name, last) in expected {
         let count = counts[name];
-        // The last of the one that was killed may not have been told any more.
+        // The killed process may not have printed its last record.
         assert!(
             count == last + 1 || name == "killed" && count == last + 2,
             "{name}: {count} records, {last} was the last"
@@ -166,7 +166,7 @@ fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResu
     Ok(())
 }
 
-/// Dies with what it has written in its log, and beside it somebody who has the file open, and cuts it.
+/// Dies with its writes in its log. The second program has the file open meanwhile, and cuts it.
 const DIES: &str = r#"
 import os, signal
 fd = os.open("out", os.O_RDWR)
@@ -237,7 +237,7 @@ fn programs_do_what_they_do_without() -> TestResult {
     Ok(())
 }
 
-/// What it prints to a file that it has inherited is the caller's business, and a descriptor of vmio's cannot be replaced.
+/// Tries to close and replace the descriptors of its log, and writes on, as does a child.
 const DESCRIPTORS: &str = r#"
 import os, sys
 fd = os.open("data", os.O_RDWR | os.O_CREAT)
@@ -281,7 +281,7 @@ fn a_folder_where_no_log_can_be_is_refused() -> TestResult {
     refused(&mut command, "64 KiB")
 }
 
-/// Runs a program as a user without rights, in a folder of his.
+/// Runs a program as a user without rights, in a folder of that user's.
 fn run_as_nobody(program: &[&str], folder: &Path) -> Result<Output, Box<dyn Error>> {
     let bin = tempfile::tempdir()?;
     let mut limited = Command::new("timeout");
@@ -290,7 +290,7 @@ fn run_as_nobody(program: &[&str], folder: &Path) -> Result<Output, Box<dyn Erro
     Ok(as_nobody(&mut command, folder).current_dir(folder).output()?)
 }
 
-/// It may have no thread more at first, and then as many as it likes.
+/// Has no further thread at first, and then as many as it likes.
 const WITHOUT_THREADS: &str = r#"
 import errno, os, resource, sys, tempfile
 outside = tempfile.TemporaryFile()
@@ -314,7 +314,7 @@ fn a_write_without_a_thread_to_log_it_fails() -> TestResult {
     Ok(())
 }
 
-/// What it has written is in its cache and its log when the kernel takes nothing of it any more.
+/// Its bytes are in its cache and its log when the kernel stops taking them.
 const NOT_TAKEN: &str = r#"
 import errno, os, resource, sys
 fd = os.open("data", os.O_RDWR)
@@ -346,7 +346,7 @@ fn what_the_kernel_does_not_take_of_a_cache_stays_in_the_log() -> TestResult {
     Ok(())
 }
 
-/// Its file is open twice, and fdatasync fails from some time on. It dies with its log.
+/// Its file is open twice, and fdatasync fails from some point on. It dies with its log.
 const NOT_FLUSHED: &str = r#"
 import ctypes, errno, os, signal, struct, sys
 fdatasync, seccomp = map(int, sys.argv[1:])
@@ -376,14 +376,14 @@ fn a_write_that_failed_among_others_is_not_replayed_over_theirs() -> TestResult 
     let output = command.current_dir(dir.path()).output()?;
     assert_eq!(output.stdout, b"died\n", "{}", String::from_utf8_lossy(&output.stderr));
     assert!(dir.path().join(".vmio").exists(), "no log was left");
-    // As others may since the call has failed.
+    // Other processes may write after the failed call.
     fs::write(&file, "newer")?;
     succeeded(vmio().arg("recover").arg(dir.path()))?;
     assert_eq!(fs::read(&file)?, b"newer");
     Ok(())
 }
 
-/// What a program has had written when it says a number is there after the power was cut.
+/// Checks that the bytes of a file are there after the power was cut, which happens when the program prints a number.
 fn is_there_after_the_power(
     prepare: impl FnOnce(&Path) -> TestResult,
     program: &[&str],
@@ -403,7 +403,7 @@ fn is_there_after_the_power(
     Ok(())
 }
 
-/// The child writes by what its parent has opened, and dies.
+/// The child writes by its parent's descriptor, and dies.
 const CHILD: &str = r#"
 import os, signal
 fd = os.open("data", os.O_RDWR | os.O_CREAT)
@@ -417,7 +417,7 @@ print(1, flush=True)
 signal.pause()
 "#;
 
-/// With it a child would have the lock of its parent's log, which nobody would replay as long as the child lives.
+/// Otherwise the child would hold the lock of its parent's log, and nobody would replay the log as long as the child lives.
 #[test]
 fn a_child_that_is_forked_while_a_log_is_made_has_nothing_of_it() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -437,7 +437,7 @@ fn what_a_forked_child_writes_survives_the_power() -> TestResult {
     is_there_after_the_power(|_| Ok(()), &["python3", "-c", CHILD], "data", b"parent child")
 }
 
-/// It has opened no file itself, and has one.
+/// Writes to an inherited file, without ever opening one.
 const HEIR: &str = r#"
 import os, signal
 os.write(3, b"inherited")
@@ -456,7 +456,7 @@ fn a_child_that_has_its_parents_memory_leaves_it_the_thread() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("vforked", dir.path(), &[])?;
     let under_it = dir.path().join("under");
-    // Once the parent has no file under the folder before, and once it has.
+    // First the parent has no file under the folder before, and then it has one.
     for inherited in [dir.path().join("inherited"), under_it.join("inherited")] {
         fs::create_dir_all(&under_it)?;
         let [own, later] = ["own", "later"].map(|name| under_it.join(name));
@@ -471,7 +471,7 @@ fn a_child_that_has_its_parents_memory_leaves_it_the_thread() -> TestResult {
     Ok(())
 }
 
-/// Writes next to nothing to a file that others have written, and syncs that.
+/// Writes next to nothing to a file that others have written, and syncs the file.
 const SYNCS: &str = r#"
 import os, signal
 fd = os.open("data", os.O_RDWR)
@@ -490,7 +490,7 @@ fn a_sync_brings_what_others_have_written_before() -> TestResult {
     is_there_after_the_power(prepare, &["python3", "-c", SYNCS], "data", &expected)
 }
 
-/// The file gets a name when its log is retired already: before a fork.
+/// The file gets its name after a fork has retired its log.
 const NAMED_LATER: &str = r#"
 import os, signal
 fd = os.open(".", os.O_RDWR | os.O_TMPFILE)
@@ -510,7 +510,7 @@ fn a_file_that_gets_its_name_later_has_its_bytes() -> TestResult {
     is_there_after_the_power(|_| Ok(()), &["python3", "-c", NAMED_LATER], "data", &expected)
 }
 
-/// As git makes its objects: nobody may open it for writing later.
+/// Makes a file as git makes its objects: nobody may open it for writing later.
 const READ_ONLY: &str = r#"
 import os, signal
 fd = os.open("data", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o444)
@@ -535,7 +535,7 @@ fn a_log_of_a_read_only_file_is_replayed() -> TestResult {
     Ok(())
 }
 
-/// Waits for signals that it sends itself, and those have a value.
+/// Waits for signals that it sends itself with a value.
 const SIGNALS: &str = r#"
 import ctypes, os, signal, sys
 c = ctypes.CDLL(None)
@@ -562,7 +562,7 @@ fn signals_of_the_programs_are_its_own() -> TestResult {
     Ok(())
 }
 
-/// Another opens the file, and writes to it, while no signal can be queued for this process.
+/// Another process opens the file and writes to it, while no signal can be queued for this process.
 const NO_SIGNALS: &str = r#"
 import os, resource, subprocess
 resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))

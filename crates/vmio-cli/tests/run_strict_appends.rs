@@ -1,4 +1,4 @@
-//! `vmio run --mode strict`: what a process appends to a file that it alone has open is durable and whole when the call returns.
+//! `vmio run --mode strict`: a process's appends to a file that it alone has open are durable and whole when the calls return.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{TestResult, succeeded, vmio};
 
 const RECORD: usize = 40_000;
 
-/// Appends records, each full of its number, and says so.
+/// Appends records, each full of its number, and prints the number.
 const APPENDER: &str = r#"
 import os, sys
 fd, record = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND), int(sys.argv[2])
@@ -32,7 +32,7 @@ fn appender(folder: &Path, is_strict: bool) -> Command {
     if is_strict { under("strict", folder, &program) } else { plain(&program) }
 }
 
-/// Whether there are whole records alone, those that were said to be appended among them.
+/// Whether the file has only whole records, and all that were reported.
 fn holds_what_was_appended(file: &Path, last: u64) -> Result<(), String> {
     let bytes = fs::read(file).map_err(|error| error.to_string())?;
     for (number, record) in (1_u32..).zip(bytes.chunks(RECORD)) {
@@ -74,7 +74,7 @@ fn survives_the_power(kind: FileSystem) -> TestResult {
     let dir = tempfile::tempdir()?;
     let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
     for round in 0..3 {
-        // Once as it is without vmio, where what was appended a moment ago is lost: else this shows nothing.
+        // The first round runs without vmio, and must lose the last appends: otherwise the test shows nothing.
         let is_strict = round > 0;
         let file = disk.path().join("data");
         fs::write(&file, [])?;

@@ -1,4 +1,4 @@
-//! `vmio run --mode sync`, and what strict mode has of it: what a call has changed is durable when it returns.
+//! `vmio run --mode sync`, and the same promise in strict mode: the changes of a call are durable when it returns.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_al
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, succeeded};
 
-/// What programs do to files, one step after another. In none is anything flushed.
+/// Changes that programs make to files, one step after another. No step flushes anything.
 const STEPS: &[&str] = &[
     "mkdir folder",
     "echo first > folder/new",
@@ -33,14 +33,14 @@ const STEPS: &[&str] = &[
     "mv -T unpacked folder/unpacked; rm -r a",
 ];
 
-/// What there is under a folder: names, kinds, modes, lengths, targets, and bytes.
+/// The state of a folder: names, kinds, modes, lengths, targets, and bytes.
 fn state_of(folder: &Path) -> Result<String, Box<dyn Error>> {
     let script = "find . -mindepth 1 ! -path './.vmio*' \\( -type d -printf '%p %y %m\\n' -o -printf '%p %y %m %s %n %l\\n' \\) | sort; \
                   find . -type f ! -path './.vmio*' -exec cksum {} + | sort -k3; stat -c %Y moved 2>&1 | grep -x 1000 || true";
     succeeded(plain(&["sh", "-c", script]).current_dir(folder))
 }
 
-/// Runs the first steps in a folder, by a shell of the mode or none, and has `then` happen before it ends.
+/// Runs the first steps in a folder, by a shell with the mode or without vmio, and calls `then` before the shell ends.
 fn run(mode: Option<&str>, folder: &Path, steps: usize, then: impl FnOnce() -> TestResult) -> TestResult {
     let script = format!("set -e; umask 022; {}; echo done; exec sleep 1000", STEPS[..steps].join("; "));
     let mut command = match mode {
@@ -73,7 +73,7 @@ fn survives_the_power(mode: &str, kind: FileSystem) -> TestResult {
         }
         assert_eq!(state_of(&folder)?, state_of(&expected)?, "after {:?}", STEPS[steps - 1]);
     }
-    // Without vmio the last of it is lost, or else this has shown nothing.
+    // Without vmio the last step must be lost: otherwise the test has shown nothing.
     let folder = disk.path().join("plain");
     fs::create_dir(&folder)?;
     run(None, &folder, STEPS.len(), || disk.cut_power())?;
@@ -125,7 +125,7 @@ fn programs_do_what_they_do_without() -> TestResult {
     Ok(())
 }
 
-/// What a program asked for is what it is told, and a file elsewhere is not slowed down.
+/// The program sees the flags that it asked for, and a file elsewhere gets no O_DSYNC.
 const FLAGS: &str = r#"
 import fcntl, os, sys
 def flags(fd): return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DSYNC

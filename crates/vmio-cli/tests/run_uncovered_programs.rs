@@ -1,4 +1,4 @@
-//! `vmio run` of programs that start others which run without vmio: static ones, and those of Go.
+//! `vmio run` of programs that start others which run without vmio: static programs, and Go programs.
 
 mod common;
 
@@ -28,7 +28,7 @@ const CALLS: [&str; 14] = [
     "system",
     "vfork",
 ];
-/// What the programs end with that are started.
+/// The exit status of the started programs.
 const STATUS: i32 = 7;
 
 /// A program in C, linked with these arguments.
@@ -39,7 +39,7 @@ fn linked(folder: &Path, name: &str, arguments: &[&str]) -> Result<PathBuf, Box<
     Ok(program)
 }
 
-/// A program that is not seen by what it is given.
+/// The calls that the program `bare` makes with an environment without vmio.
 const BARE_CALLS: [&str; 7] = ["execve", "execv", "execvpe", "execle", "fexecve", "execveat", "posix_spawn"];
 
 #[test]
@@ -109,7 +109,7 @@ fn rights_that_the_kernel_gives_a_file_keep_vmio_out_and_those_of_a_script_do_no
     Ok(())
 }
 
-/// What Go's linker writes into its programs, whether the C library is linked or not.
+/// A program with the note of Go's linker, which it has whether or not the C library is linked.
 fn of_go(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let note = folder.join("note.s");
     let text = "\t.section .note.GNU-stack,\"\",@progbits\n\t.section .note.go.buildid,\"a\",@note\n\t.long 4, 4, 4\n\t.asciz \"Go\"\n\t.byte 0\n\t.ascii \"abcd\"\n";
@@ -137,7 +137,7 @@ fn each_call_tells_of_a_program_that_is_not_seen_or_refuses_it() -> TestResult {
 
         let output = run("--mode strict --strict-coverage", dir.path(), &words)?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // execl and its kin cannot fail: the process ends as a shell does that cannot run a program, and as `system` says.
+        // execl and related calls cannot fail: the process ends like a shell that cannot run a program, and as `system` does.
         let expected = if ["execl", "execle", "execlp", "system"].contains(&call) { 126 } else { libc::EACCES };
         assert_eq!(output.status.code(), Some(expected), "{call}: {said}");
         assert!(said.contains("uncovered is refused (--strict-coverage): it is a static program"), "{call}: {said}");
@@ -157,7 +157,7 @@ fn a_shell_tells_of_each_program_once_and_statistics_list_each_process() -> Test
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{options}: {said}");
         let lines = |what: &str| said.lines().filter(|line| line.contains(what)).count();
-        // The script is told of by its program.
+        // The message for the script names its interpreter.
         assert_eq!(lines("runs without vmio: it is a static program"), 1, "{options}: {said}");
         assert_eq!(lines("of-go runs without vmio: it is a Go program"), 1, "{options}: {said}");
         let listed = if options.contains("--json") { 9 } else { 0 };

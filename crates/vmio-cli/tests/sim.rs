@@ -1,4 +1,4 @@
-//! `vmio sim` as a user runs it.
+//! `vmio sim` from the user's side.
 
 use std::process::{Command, Output};
 
@@ -16,7 +16,7 @@ fn misses(results: &Value, policy: &str) -> Option<u64> {
 #[test]
 fn a_trace_is_replayed_through_all_policies() -> Result<(), Box<dyn std::error::Error>> {
     let trace = tempfile::NamedTempFile::new()?;
-    // Twice through 1000 pages, of which 256 fit: LRU keeps none of them until they are wanted again.
+    // Two passes over 1000 pages, of which 256 fit: LRU keeps none until its next access.
     let pages: String = (0..2).flat_map(|_| 0..1000).map(|page| format!("{page}\n")).collect();
     std::fs::write(trace.path(), pages)?;
     let path = trace.path().to_str().ok_or("a path")?;
@@ -35,7 +35,7 @@ fn a_trace_is_replayed_through_all_policies() -> Result<(), Box<dyn std::error::
         "S3-FIFO",
     ] {
         let misses = misses(&results, policy);
-        // With vmio's own, the evictor may take a page before who missed it looks, which is missed twice then.
+        // With vmio's own policies, the evictor may take a page before the missing thread looks, which then misses again.
         assert!(misses.is_some_and(|misses| (2000 - 256..=2020).contains(&misses)), "{policy}: {misses:?}");
     }
     Ok(())

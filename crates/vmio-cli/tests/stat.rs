@@ -1,4 +1,4 @@
-//! `vmio stat` on a running `vmio cat`, which stands still whenever nobody reads what it writes.
+//! `vmio stat` on a running `vmio cat`, which stands still whenever nobody reads its output.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn totals_grow_with_what_the_process_reads() -> TestResult {
     assert_eq!(by_priority.iter().map(|class| number(&class["bytes"])).sum::<u64>(), number(&of_default["bytes"]));
     let counters = &first["counters"];
     assert!(number(&counters["read_bytes"]) >= 1 << 20, "{first}");
-    // Every miss is timed; one may begin or end while the page is read. Of the reads, the first of eight of each core.
+    // Every miss is timed; one may begin or end while the page is read. Of the reads, the first of eight of each core is timed.
     let timed = number(&first["latency_ns"]["miss"]["count"]);
     assert!(timed.abs_diff(number(&counters["load_misses"])) <= 2, "{first}");
     let timed = number(&first["latency_ns"]["read"]["count"]);
@@ -71,7 +71,7 @@ fn watching_ends_with_the_process() -> TestResult {
     let first = only_cache(&lines.next().ok_or("a sample while the process lives")??)?;
     assert!(first["interval"]["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.05), "{first}");
     cat.read(8 << 20)?;
-    // It has read more by now: some sample from here on says so.
+    // It has read more by now: some sample from here on shows that.
     let mut moved = false;
     while !moved {
         let sample = only_cache(&lines.next().ok_or("the process lives")??)?;
@@ -105,12 +105,12 @@ fn watching_for_people_has_a_header_and_a_line_a_sample() -> TestResult {
 
 #[test]
 fn what_cannot_be_looked_at_is_refused_with_a_reason() -> TestResult {
-    // Above the largest number that Linux gives to a process.
+    // Larger than any number that Linux gives to a process.
     refused(vmio().args(["stat", "4194305"]), "there is no process 4194305")?;
     refused(vmio().args(["stat", "4294967295", "--watch"]), "there is no process 4294967295")?;
     let this = std::process::id().to_string();
     refused(vmio().args(["stat", &this]), "does not use vmio")?;
-    // It is open to root at most, and not in every container to that: the same right shows its program.
+    // At most root may open it, and not in every container: the same right shows its program.
     let visible = fs::read_link("/proc/1/exe").is_ok();
     refused(vmio().args(["stat", "1"]), if visible { "does not use vmio" } else { "CAP_SYS_PTRACE" })?;
     refused(vmio().args(["stat", "0"]), "PID")?;

@@ -1,4 +1,4 @@
-//! `vmio top`: one frame as text, and the dashboard on a terminal of its own.
+//! `vmio top`: one frame as text, and the dashboard on a terminal.
 
 mod common;
 
@@ -17,7 +17,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 const ENTER: &str = "\x1b[?1049h";
-/// A word of the dashboard's second frame. Blanks are not drawn where there are blanks.
+/// A word of the dashboard's second frame. The terminal does not draw blanks over blanks.
 const DRAWN: &str = "latency";
 const LEAVE: &str = "\x1b[?1049l";
 
@@ -31,13 +31,13 @@ fn one_frame_is_printed_as_text() -> TestResult {
         assert!(frame.contains(part), "no {part:?} in\n{frame}");
     }
     assert!(!frame.contains('\x1b'), "{frame}");
-    // All that it has read is of the priority that mappings have by themselves.
+    // All pages that it has read have the default priority.
     let mut lines = frame.lines().skip_while(|line| !line.contains("by priority"));
     let (names, amounts) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     let end = names.find("128-159").ok_or("no such priorities")? + "128-159".len();
     let amount: String = amounts.chars().take(names[..end].chars().count()).collect();
     assert!(amount.ends_with("iB") && amounts.matches("iB").count() == 1, "{frame}");
-    // It is among those of all processes, too.
+    // The dashboard of all processes shows it, too.
     let all = succeeded(vmio().args(["top", "--once", "--interval", "0.1"]))?;
     assert!(all.contains("cache") && all.contains("misses/s"), "{all}");
     cat.finish()
@@ -76,10 +76,10 @@ impl Top {
         Ok(Self { child, keys: File::from(ours), screen: String::new(), terminal })
     }
 
-    /// Reads what it draws until some text has come.
+    /// Reads its output until a text has come.
     fn wait_for(&mut self, text: &str) -> TestResult {
         while !self.screen.contains(text) {
-            // The terminal stays open for as long as we are: nothing else would end the wait for what does not come.
+            // The terminal stays open as long as this process does: without a limit the wait could last for ever.
             let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
             if poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&limit))? == 0 {
                 return Err(format!("{text:?} did not come: {:?}", self.screen).into());
@@ -95,7 +95,7 @@ impl Top {
         Ok(())
     }
 
-    /// The terminal is as it was before.
+    /// Checks that the terminal is as it was before.
     fn assert_given_back(&mut self) -> TestResult {
         self.wait_for(LEAVE)?;
         let modes = tcgetattr(&self.terminal)?.local_modes;

@@ -16,16 +16,15 @@ use vmio::{Access, Cache, Engine, FrameHint, Mapping, MappingOptions, Unit};
 
 const PAGE_BYTES: u64 = 4096;
 const PAGES: u64 = 2000;
-/// What all of them fit: in a smaller cache, a page may be evicted before who missed it looks, and is missed twice.
+/// Large enough for all pages: in a smaller cache, a page may be evicted before the missing thread looks, which then misses it again.
 const CAPACITY: u64 = 64 << 20;
-/// The last page is stored to, the others are loaded.
+/// The page that gets a store; the others get loads.
 const STORED: u64 = PAGES - 1;
 
-/// Set for the program that is traced: `no`, `yes`, or `stream` for a mapping that would come in by huge pages.
+/// Set for the traced program: `no`, `yes`, or `stream` for a mapping that huge pages would fill.
 const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
 
-/// No test of its own: what the tests below run and trace. Loads pages, stores to the last, and waits for the end of its
-/// input.
+/// The program that the tests below run and trace; not a test. Loads pages, stores to the last, and waits for the end of its input.
 #[test]
 fn traced_program() -> TestResult {
     let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
@@ -34,7 +33,7 @@ fn traced_program() -> TestResult {
         return load_stream(&builder.publish_misses(true).build()?);
     }
     let cache = builder.publish_misses(publishes == "yes").build()?;
-    // The pages of a larger unit come in together elsewhere.
+    // Without published misses, the pages of a larger unit would come in together.
     let options = MappingOptions::new().unit(Unit::Kib64);
     let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), options)?;
     for page in 0..STORED {
@@ -113,7 +112,7 @@ fn an_interrupt_ends_the_recording_with_its_summary() -> TestResult {
     wait_for_line(&mut recorder, &out, &format!("{STORED},store"))?;
     kill_process(Pid::from_child(&recorder), Signal::INT)?;
     let status = recorder.wait()?;
-    // The program goes on, and ends now that its input does.
+    // The program goes on, and ends now with its input.
     let output = recorder.wait_with_output()?;
     let told = String::from_utf8(output.stderr)?;
     assert!(status.success() && told.contains(&format!("{PAGES} misses recorded, 0 lost")), "{told}");

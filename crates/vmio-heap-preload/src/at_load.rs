@@ -1,11 +1,11 @@
-//! Where the heap begins: before the program does.
+//! Starts the heap, before the program starts.
 
 use crate::{c_library, no_room, settings};
 
-/// Linux's numbers for the C library's callers end before this; the tools of coreutils use it for failures of their own.
+/// The exit status if there can be no heap. The tools of coreutils use it for failures of their own.
 const CANNOT_START: i32 = 125;
 
-/// The loader calls it before the program begins.
+/// The loader calls the function before the program begins.
 // SAFETY: the section holds pointers to functions that take what a C program's main does, and may ignore it.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -17,7 +17,7 @@ extern "C" fn at_load() {
     if let Err(error) = vmio_heap::start(&options) {
         let message = format!("vmio run: no heap: {error}\n");
         let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
-        // A program that is larger than memory would be killed in the middle of its work.
+        // Without the heap, the kernel would kill a program larger than memory in the middle of its work.
         std::process::exit(CANNOT_START);
     }
     no_room::tell();

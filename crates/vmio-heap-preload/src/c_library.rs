@@ -1,4 +1,4 @@
-//! The C library's own allocator, and which calls come from the C library itself.
+//! The C library's own allocator, and how to tell the C library's own calls.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_void};
@@ -15,19 +15,19 @@ unsafe extern "C" {
     fn __tls_get_addr();
 }
 
-/// What Rust code of this library allocates, vmio's with it: from the heap that it serves it would wait for itself.
+/// The allocator for this library's Rust code, vmio's among it: an allocation from the heap that this library serves would wait for itself.
 struct CLibraryAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CLibraryAllocator = CLibraryAllocator;
 
-/// What every block of the C library is aligned to.
+/// The alignment of every block of the C library.
 const ALIGNMENT: usize = 16;
 
-// SAFETY: these are malloc and its kin, by names that nobody stands before.
+// SAFETY: these are malloc and related functions, by names that nobody replaces.
 unsafe impl GlobalAlloc for CLibraryAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: any size may be asked for, and the alignment is a power of two.
+        // SAFETY: any size is allowed, and the alignment is a power of two.
         unsafe {
             match layout.align() <= ALIGNMENT {
                 true => __libc_malloc(layout.size()).cast(),
@@ -37,15 +37,15 @@ unsafe impl GlobalAlloc for CLibraryAllocator {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, _: Layout) {
-        // SAFETY: the caller has it from one of the functions above.
+        // SAFETY: the caller has the block from one of the functions above.
         unsafe { __libc_free(pointer.cast()) }
     }
 }
 
-/// Where the code of the C library and of the loader lies: two ranges, each as its beginning and length.
+/// The code of the C library and of the loader: two ranges, each as its beginning and length.
 static CODE: [(AtomicUsize, AtomicUsize); 2] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 2];
 
-/// Finds where it lies; before, nothing is taken for it.
+/// Finds the code. Before, no call counts as the C library's.
 pub(crate) fn find_code() {
     for (function, (start, length)) in
         [__libc_malloc as *const () as usize, __tls_get_addr as *const () as usize].into_iter().zip(&CODE)
@@ -60,7 +60,7 @@ pub(crate) fn find_code() {
     }
 }
 
-/// Whether a call that returns there was made by the C library or the loader.
+/// Whether the C library or the loader has made the call that returns there.
 #[inline]
 pub(crate) fn called(return_address: usize) -> bool {
     CODE.iter().any(|(start, length)| {
@@ -68,7 +68,7 @@ pub(crate) fn called(return_address: usize) -> bool {
     })
 }
 
-/// For the code that a function lies in.
+/// A search for the code around a function.
 struct Search {
     function: usize,
     found: Option<(usize, usize)>,
@@ -77,7 +77,7 @@ struct Search {
 extern "C" fn look_at(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader describes an object of its own, and `search` is what find_code gave.
     let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
-    // SAFETY: the loader says how many headers there are.
+    // SAFETY: the loader gives the number of headers.
     let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
         let start = object.dlpi_addr as usize + header.p_vaddr as usize;
@@ -89,7 +89,7 @@ extern "C" fn look_at(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_
     0
 }
 
-/// How much of a block of the C library's may be used.
+/// The usable bytes of a block of the C library's.
 ///
 /// # Safety
 ///

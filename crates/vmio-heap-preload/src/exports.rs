@@ -1,4 +1,4 @@
-//! malloc and its kin, as the program calls them.
+//! malloc and related functions, which the program calls in place of the C library's.
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -10,14 +10,14 @@ use crate::c_library;
 
 const PAGE_BYTES: usize = vmio::PAGE_BYTES;
 
-/// Whether a call that returns there is served from the heap.
+/// Whether the heap serves a call that returns there.
 #[inline]
 fn is_programs(return_address: usize) -> bool {
     vmio_heap::is_there() && !c_library::called(return_address)
 }
 
-/// The functions below that hand on where they were called from, which only assembly can tell: what the C library allocates for
-/// itself must be there in a forked child before anything else is.
+/// The functions below that pass on their return addresses, which only assembly can tell. The C library's own allocations must be there in
+/// a forked child before anything else is, so the heap does not serve them.
 macro_rules! with_return_address {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) => $function:ident, $register:literal, $arm_register:literal) => {
         $(#[$doc])*
@@ -46,7 +46,7 @@ with_return_address!(
 );
 
 unsafe extern "C" fn malloc_for(bytes: usize, return_address: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is allowed.
     unsafe {
         if is_programs(return_address) {
             or_out_of_memory(mimalloc::mi_malloc(bytes))
@@ -57,7 +57,7 @@ unsafe extern "C" fn malloc_for(bytes: usize, return_address: usize) -> *mut c_v
 }
 
 unsafe extern "C" fn calloc_for(count: usize, bytes: usize, return_address: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for; both look for an overflow.
+    // SAFETY: any size is allowed; both check for an overflow.
     unsafe {
         if is_programs(return_address) {
             or_out_of_memory(mimalloc::mi_calloc(count, bytes))
@@ -67,14 +67,14 @@ unsafe extern "C" fn calloc_for(count: usize, bytes: usize, return_address: usiz
     }
 }
 
-/// realloc(3). A block stays with whom it is of.
+/// realloc(3). A block stays with its allocator.
 ///
 /// # Safety
 ///
 /// As the C library's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_void {
-    // SAFETY: the caller has the block from one of these functions, and its address says from which allocator.
+    // SAFETY: the caller has the block from one of these functions, and its address tells from which allocator.
     unsafe {
         if pointer.is_null() {
             malloc_for(bytes, 0)
@@ -124,10 +124,10 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     if !vmio_heap::is_there() {
-        // SAFETY: it takes any numbers.
+        // SAFETY: the function takes any numbers.
         return unsafe { c_library::__libc_memalign(alignment, bytes) };
     }
-    // As the C library: to the next power of two.
+    // As the C library does: rounds up to the next power of two.
     match alignment.checked_next_power_of_two() {
         // SAFETY: that is an alignment.
         Some(alignment) => or_out_of_memory(unsafe { mimalloc::mi_malloc_aligned(bytes, alignment) }),
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void
 /// As the C library's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: `memalign` asks of its caller what this function asks.
+    // SAFETY: `memalign` has the same contract as this function.
     unsafe { memalign(alignment, bytes) }
 }
 
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usiz
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    // SAFETY: the caller has room there for a pointer.
+    // SAFETY: by the caller there is room for a pointer.
     unsafe {
         let pointer = memalign(alignment, bytes);
         if pointer.is_null() {
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     }
 }
 
-/// mimalloc does not say why there is none.
+/// Sets errno if there is no memory, since mimalloc does not.
 #[inline]
 fn or_out_of_memory(pointer: *mut c_void) -> *mut c_void {
     if pointer.is_null() { out_of_memory() } else { pointer }

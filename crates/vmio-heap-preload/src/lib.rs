@@ -1,8 +1,8 @@
-//! The library that `vmio run --heap` preloads: what the program allocates lies in a mapping of a file, of which so much is in
-//! memory as the cache has room for. docs/heap.md is the design.
+//! The library that `vmio run --heap` preloads. The program's allocations lie in a mapping of a file, of which at most the size of the
+//! cache is in memory. docs/heap.md is the design.
 //!
-//! The allocating code decides where memory lies. The program's memory comes from the heap; that of this library, of vmio and of the C
-//! library itself from the C library's allocator, as without it. The address of what is freed tells them apart.
+//! The allocating code decides where memory lies. The program's memory comes from the heap. The memory of this library, of vmio and of the
+//! C library itself comes from the C library's allocator, as without the heap. The address of a freed block tells them apart.
 
 mod at_load;
 mod c_library;

@@ -1,4 +1,4 @@
-//! What `vmio run --heap` was asked for, as it hands it on in the environment.
+//! The options of `vmio run --heap`, which it passes on in the environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,9 +6,8 @@ use std::process;
 
 use vmio_heap::{HeapEngine, HeapOptions};
 
-/// The options of `vmio run` that are the heap's; none if this process is not the one that `vmio run` became. That keeps its
-/// number when it becomes yet another program; those that it starts have others. The names of the variables are those of
-/// docs/heap.md.
+/// The heap's options; none if this process is not the one that `vmio run` became. That process keeps its number when it becomes yet
+/// another program, while the programs that it starts have others. docs/heap.md lists the variables.
 pub(crate) fn of_this_process() -> Option<HeapOptions> {
     if number("VMIO_HEAP_PROCESS")? != u64::from(process::id()) {
         return None;

@@ -9,15 +9,15 @@ pub enum HeapEngine {
     /// vmio: the kernel takes the faults, and a thread gives up pages before memory is short.
     #[default]
     Managed,
-    /// Nobody: a plain shared mapping, for comparison. The cache's size is not used; a memory cgroup may limit it.
+    /// None: a plain shared mapping, for comparison. It ignores the cache's size; a memory cgroup may limit it.
     Mmap,
 }
 
 impl HeapEngine {
-    /// All there are.
+    /// All engines.
     pub const ALL: [HeapEngine; 2] = [HeapEngine::Managed, HeapEngine::Mmap];
 
-    /// As it is called in options.
+    /// Its name in options.
     pub fn name(self) -> &'static str {
         match self {
             HeapEngine::Managed => "managed",
@@ -26,7 +26,7 @@ impl HeapEngine {
     }
 }
 
-/// No engine has this name.
+/// The error of a name that no engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no such engine of a heap")]
 pub struct UnknownEngine;

@@ -1,20 +1,20 @@
-//! Why a process cannot have its heap.
+//! The reasons why a process cannot have its heap.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a process cannot have its heap.
+/// The reason why a process cannot have its heap.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
-    /// The file is there already, or cannot be made.
+    /// The file exists already, or cannot be made.
     #[error(
         "{path}: {source} (the heap's file is made anew, in a folder that may be written to: name one that is not there)"
     )]
     Create {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file cannot be mapped.
@@ -23,10 +23,10 @@ pub enum HeapError {
     /// vmio cannot map the file, or has no such cache.
     #[error(transparent)]
     Vmio(#[from] vmio::Error),
-    /// It would hold nothing.
+    /// The heap is shorter than [`HEAP_BYTES_MIN`](crate::HEAP_BYTES_MIN), or the allocator does not take it.
     #[error("the heap is too small: 128 MiB are the least (--heap-size)")]
     TooSmall,
-    /// A process has one heap.
+    /// The process has its heap already, and can have only one.
     #[error("this process has its heap already")]
     AlreadyThere,
 }

@@ -1,7 +1,7 @@
-//! A forked child has a heap of its own, with what its parent's held: a private mapping of a copy of the file.
+//! A forked child has a heap of its own, with the contents of its parent's: a private mapping of a copy of the file.
 //!
-//! The copy is made before the fork, in the parent, which the child's stores must not reach, nor it theirs. Where the file
-//! system can share blocks between files, it is there at once.
+//! The parent makes the copy before the fork, so that stores of the one do not reach the other. If the file system can share blocks between
+//! files, that takes no time.
 
 use std::cell::Cell;
 use std::fmt::{self, Write};
@@ -15,20 +15,20 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::heap;
 use crate::memory::HeapMemory;
 
-/// Longer than anything that is said.
+/// Longer than any message.
 const LINE_BYTES_MAX: usize = 200;
 
 thread_local! {
-    /// The copy for the child of the fork that this thread is in; -1 if there is none.
+    /// The copy for the child of this thread's present fork; -1 if there is none.
     static COPY: Cell<RawFd> = const { Cell::new(-1) };
 }
 
-/// This process's heap is such a private mapping. The kernel copies it for its own children.
+/// Whether this process's heap is such a private mapping. The kernel copies it for its own children.
 static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
-/// Has forks of this process followed.
+/// Registers the handlers for forks of this process.
 pub(crate) fn follow() {
-    // SAFETY: the functions are there as long as the process: nothing unloads the library.
+    // SAFETY: the functions exist as long as the process: nothing unloads the library.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
@@ -61,11 +61,11 @@ extern "C" fn in_child() {
 
 fn take_copy() -> Option<OwnedFd> {
     let copy = COPY.replace(-1);
-    // SAFETY: what is there was an OwnedFd, and is taken once in each process.
+    // SAFETY: the number comes from an OwnedFd, and each process takes it once.
     (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// A file without a name that holds what the heap does. The page cache is what both see, so nothing need be written before.
+/// A file without a name, with the heap's contents. Both files use the page cache, so nothing need be written before.
 fn copy(heap: &HeapMemory) -> io::Result<OwnedFd> {
     let length = heap.length;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -77,7 +77,7 @@ fn copy(heap: &HeapMemory) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Copies what is not a hole.
+/// Copies the file without its holes.
 fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: u64) -> io::Result<()> {
     let mut at = 0;
     while at < length {
@@ -98,18 +98,18 @@ fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: u64) -> io::Resul
     Ok(())
 }
 
-/// Puts the copy where the heap was.
+/// Maps the copy at the heap's addresses.
 fn map(heap: &HeapMemory, copy: BorrowedFd<'_>) -> io::Result<()> {
     let (start, length) = (heap.start, heap.length);
     let (protection, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
-    // SAFETY: the range is the heap's, of which the child has inherited no memory; what its pointers point to is in the copy.
+    // SAFETY: the range is the heap's, of which the child has inherited no memory. Everything that its pointers refer to is in the copy.
     unsafe { rustix::mm::mmap(start as *mut _, length, protection, flags, copy, 0) }?;
     Ok(())
 }
 
-/// Says what has gone wrong, without an allocation: the child has no heap, and of its parent's nobody knows what it was in the middle of. So
-/// the error is its number.
+/// Prints an error without an allocation: the child has no heap, and its parent's may have been in the middle of anything. So the message
+/// has the error's number.
 fn say(what: &str, error: &io::Error) {
     let mut line = Line::default();
     let written = match error.raw_os_error() {
@@ -140,7 +140,7 @@ impl Default for Line {
 }
 
 impl Write for Line {
-    /// What is too long is an error.
+    /// Appends text; an error if the text is too long.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());

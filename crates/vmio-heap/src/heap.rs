@@ -10,20 +10,21 @@ use crate::fork;
 use crate::memory::HeapMemory;
 use crate::options::{HEAP_BYTES_MIN, HeapOptions};
 
-/// Stays as long as the process.
+/// The heap, which stays as long as the process.
 static HEAP: OnceLock<HeapMemory> = OnceLock::new();
-/// One begins at a time.
+/// Lets one thread at a time start the heap.
 static BEGINNING: Mutex<()> = Mutex::new(());
 
-/// Where it lies; nowhere before it is there.
+/// The address of the heap's first byte.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives this process its heap, for as long as it lives. What was allocated before stays where it is.
+/// Gives this process its heap, for as long as it lives. Earlier allocations stay where they are.
 ///
 /// # Errors
 ///
-/// If the file is there already or cannot be made or mapped, or the process has a heap.
+/// If the file exists already or cannot be made or mapped, if the heap is shorter than [`HEAP_BYTES_MIN`] or vmio
+/// has no such cache, or if the process has a heap.
 pub fn start(options: &HeapOptions) -> Result<(), HeapError> {
     let _one_at_a_time = BEGINNING.lock().unwrap_or_else(PoisonError::into_inner);
     if HEAP.get().is_some() {
@@ -39,21 +40,21 @@ pub fn start(options: &HeapOptions) -> Result<(), HeapError> {
     }
     fork::follow();
     START.store(memory.start, Ordering::Relaxed);
-    // From here on it is used.
+    // From here on the allocator uses it.
     LENGTH.store(memory.length, Ordering::Release);
     Ok(())
 }
 
-/// Whether it was enough for it.
+/// Gives the memory to mimalloc. Returns whether there is enough for it.
 fn give_to_mimalloc(memory: &'static HeapMemory) -> bool {
-    /// Never give memory back: that of a shared mapping would not become zeros, as mimalloc counts on.
+    /// Never give memory back: a shared mapping's would not become zeros, which mimalloc counts on.
     const PURGE_DELAY: i32 = 15;
-    /// Threads take their first segments from memory that is not given back, too.
+    /// Let threads take their first segments from the same memory, which is not given back.
     const EAGER_COMMIT_DELAY: i32 = 14;
-    /// Nor ask the kernel for more, once this is used up.
+    /// Never ask the kernel for more, once this is used up.
     const ARENA_RESERVE: i32 = 23;
-    // SAFETY: the memory is mapped for as long as the process lives, holds zeros and is used by nobody else. mimalloc has not
-    // been called before.
+    // SAFETY: the memory is mapped for as long as the process lives, holds zeros, and nobody else uses it. Nothing has called mimalloc
+    // before.
     unsafe {
         mimalloc::mi_option_set(mimalloc::mi_option_limit_os_alloc, 1);
         mimalloc::mi_option_set(PURGE_DELAY, -1);
@@ -74,18 +75,18 @@ fn give_to_mimalloc(memory: &'static HeapMemory) -> bool {
     }
 }
 
-/// That of this process.
+/// The heap of this process.
 pub(crate) fn current() -> Option<&'static HeapMemory> {
     HEAP.get()
 }
 
-/// Whether this process has one.
+/// Whether this process has a heap.
 #[inline]
 pub fn is_there() -> bool {
     LENGTH.load(Ordering::Acquire) != 0
 }
 
-/// Whether an address lies in it.
+/// Whether an address lies in the heap.
 #[inline]
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(START.load(Ordering::Relaxed)) < LENGTH.load(Ordering::Acquire)

@@ -1,7 +1,7 @@
-//! The heap of a program in a mapped file, of which so much is in memory as its cache has room for. So what the program
-//! allocates can exceed memory. docs/heap.md is the design.
+//! The heap of a program in a mapped file, of which at most the size of its cache is in memory. So the program can allocate more than fits
+//! in memory. docs/heap.md is the design.
 //!
-//! [`FileHeap`] is a global allocator for Rust programs. `vmio run --heap` has unmodified programs served by malloc.
+//! [`FileHeap`] is a global allocator for Rust programs. `vmio run --heap` gives unmodified programs such a heap through malloc.
 //!
 //! ```
 //! use vmio_heap::{FileHeap, HeapOptions};

@@ -1,4 +1,4 @@
-//! The addresses of a heap, and what keeps them there.
+//! The addresses of a heap, and the mapping behind them.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,13 +17,13 @@ use crate::options::HeapOptions;
 pub(crate) struct HeapMemory {
     /// The address of its first byte.
     pub(crate) start: usize,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(crate) length: usize,
-    /// The same file, which has no name any more.
+    /// The mapped file, which has no name any more.
     pub(crate) file: File,
-    /// Where it was made, for others beside it.
+    /// The folder in which it was made, for copies.
     pub(crate) folder: File,
-    /// Keeps it there; nothing does for a plain mapping, which stays as long as the process.
+    /// Keeps the memory mapped. A plain mapping has none, and stays as long as the process.
     _mapping: Option<(Mapping, Cache)>,
 }
 
@@ -32,7 +32,7 @@ impl HeapMemory {
         let path = options.file.as_path();
         let failed = |source| HeapError::Create { path: path.to_owned(), source };
         let folder = File::open(options.folder()).map_err(failed)?;
-        // Whatever the program knows is in its heap, so nobody else may open it before the name is gone.
+        // The heap will hold all of the program's data, so nobody else may open the file before its name is gone.
         let mut created = File::options();
         created.read(true).write(true).create_new(true).mode(0o600);
         let file = created.open(path).map_err(failed)?;
@@ -40,7 +40,7 @@ impl HeapMemory {
             HeapEngine::Managed => managed(options, &file),
             HeapEngine::Mmap => plain(&file, options.heap_bytes),
         };
-        // Whatever ends the process, its heap is worth nothing then, and takes no room.
+        // However the process ends, its heap is worthless then, and takes no space.
         fs::remove_file(path).map_err(failed)?;
         let (start, mapping) = mapped?;
         Ok(Self { start, length: options.heap_bytes as usize, file, folder, _mapping: mapping })
@@ -51,7 +51,7 @@ type Mapped = (usize, Option<(Mapping, Cache)>);
 
 fn managed(options: &HeapOptions, file: &File) -> Result<Mapped, HeapError> {
     let cache = Cache::builder().engine(Engine::Managed).capacity(options.cache_bytes).build()?;
-    // Through /proc: the very same file, whatever the path names by now.
+    // Through /proc: this opens the very same file, whatever the path names by now.
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     let backing = FileBacking::create(same, options.heap_bytes)?;
     let mapping = Mapping::open(&cache, backing, MappingOptions::new())?;
@@ -64,8 +64,8 @@ fn plain(file: &File, bytes: u64) -> Result<Mapped, HeapError> {
     // SAFETY: the kernel chooses the addresses, where nothing is.
     let start = unsafe { rustix::mm::mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, file.as_fd(), 0) };
     let start = start.map_err(|error| HeapError::Map(error.into()))?;
-    // A child that came there before it has its copy, or by a call that nobody follows, would change its parent's heap.
-    // SAFETY: the advice is about the range that was just mapped, and changes nothing in this process.
+    // A child without its copy yet, or from a call that runs no fork handlers, would change its parent's heap.
+    // SAFETY: the advice is about the range just mapped, and changes nothing in this process.
     unsafe { madvise(start, length, Advice::LinuxDontFork) }.map_err(|error| HeapError::Map(error.into()))?;
     Ok((start as usize, None))
 }
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(memory.file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         }
     }
-    /// Its stores would reach the parent's heap, under the feet of its threads.
+    /// The child's stores would reach the parent's heap, under the feet of its threads.
     #[test]
     fn a_child_that_nobody_has_given_a_copy_has_no_heap() {
         let folder = tempfile::tempdir().unwrap();

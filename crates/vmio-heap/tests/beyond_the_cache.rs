@@ -1,4 +1,4 @@
-//! A Rust program that allocates far more than its cache holds has all of it as it stored it.
+//! A Rust program that allocates far more than its cache holds finds everything as it stored it.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,15 +18,15 @@ fn word(thread: u64, at: u64) -> u64 {
     (thread << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Of 32 MiB in one block, and as much in small ones.
+/// Allocates 32 MiB in one block, and as much in small ones.
 fn allocated(thread: u64) -> (Vec<u64>, BTreeMap<u64, Box<str>>) {
     let words = (0..WORDS).map(|at| word(thread, at)).collect();
-    // In order, so that a slow disk is not asked for pages at random.
+    // In order, so that a slow disk gets no requests for random pages.
     let texts = (0..WORDS / 8).map(|at| (at, word(thread, at).to_string().into_boxed_str())).collect();
     (words, texts)
 }
 
-/// Pages of files that the process has mapped, in bytes.
+/// Pages of mapped files in the process's memory, in bytes.
 fn resident_bytes() -> Result<u64, Box<dyn Error>> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     Ok(statm.split(' ').nth(2).ok_or("statm is short")?.parse::<u64>()? * 4096)
@@ -60,7 +60,7 @@ fn what_exceeds_the_cache_is_as_it_was_stored() -> Result<(), Box<dyn Error>> {
         assert_eq!(texts.len() as u64, WORDS / 8);
         assert!(texts.iter().all(|(at, text)| text.parse() == Ok(word(thread, *at))));
     }
-    // The reclaimer looks after the fact, so that there may be somewhat more for a moment.
+    // The reclaimer acts after the fact, so there may be somewhat more for a moment.
     let resident = resident_bytes()?.saturating_sub(before);
     assert!(resident < 2 * CACHE_BYTES, "{resident} bytes are in memory");
 

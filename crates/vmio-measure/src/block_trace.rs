@@ -1,7 +1,7 @@
-//! What a block device is asked for, request by request, by the kernel's trace of it: how random that is.
+//! The randomness of the requests to a block device, from the kernel's trace of each request.
 //!
-//! The kernel notes each request (a `bio`, as file systems and programs make them, before any are merged) in a buffer of its
-//! processor; a thread of the measured process reads the buffers. Needs root, and a kernel with `CONFIG_BLK_DEV_IO_TRACE`.
+//! The kernel notes each request (a `bio`, in the form in which file systems and programs make it, before merging) in a buffer of its
+//! processor. A thread of the measured process reads the buffers. This needs root, and a kernel with `CONFIG_BLK_DEV_IO_TRACE`.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +18,7 @@ use vmio_report::randomness::{Access, Distances};
 
 use crate::trace_page::{Event, TracePage};
 
-/// A trace that can be started: buffers of our own in the kernel. Ends what is left of one, too.
+/// Buffers of our own in the kernel, ready for a trace. Dropping them ends a trace that still runs.
 pub struct TraceBuffers {
     path: PathBuf,
     _removal: Cleanup,
@@ -27,7 +27,7 @@ pub struct TraceBuffers {
 impl TraceBuffers {
     /// Mounts the kernel's file system of traces where nobody else sees it, and makes buffers there.
     pub fn create() -> anyhow::Result<Self> {
-        // Of a name that nobody can guess and be there before, with links to where nothing may be written.
+        // Its name is random: nobody can guess it and make the folder first, with links to places where nothing may be written.
         let mounted = tempfile::Builder::new().prefix("vmio-trace-").tempdir();
         let mounted = mounted.context("cannot create a folder to mount at")?.keep();
         let path = mounted.join("instances").join(format!("vmio-bench-{}", process::id()));
@@ -38,19 +38,19 @@ impl TraceBuffers {
             bail!("cannot mount tracefs: {}", String::from_utf8_lossy(&mount.stderr).trim());
         }
         fs::create_dir(&path).context("cannot create buffers for a trace")?;
-        // All processors' times compare.
+        // A clock by which the times of all processors compare.
         fs::write(path.join("trace_clock"), "global")?;
         fs::write(path.join("buffer_size_kb"), BUFFER_KIBIBYTES.to_string())?;
         Ok(Self { path, _removal: removal })
     }
 
-    /// Their folder.
+    /// The folder of the buffers.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// A process that has just been killed may have left it running.
+/// Ends the trace, removes the buffers, and unmounts. A process that was just killed may have left the trace running.
 fn remove(path: &Path, mounted: &Path) {
     let _ = fs::write(path.join(ENABLE), "0");
     for _ in 0..100 {
@@ -63,18 +63,18 @@ fn remove(path: &Path, mounted: &Path) {
     let _ = fs::remove_dir(mounted);
 }
 
-/// R of all requests, of reads and of writes; nothing where there were fewer than two.
+/// R of all requests, of reads and of writes; none for fewer than two requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Randomness {
-    /// All.
+    /// R of all requests.
     pub all: Option<f64>,
-    /// Of reads.
+    /// R of reads.
     pub reads: Option<f64>,
-    /// Of writes.
+    /// R of writes.
     pub writes: Option<f64>,
 }
 
-/// A trace that runs.
+/// A running trace.
 pub struct BlockTrace {
     enable: PathBuf,
     running: Sender<()>,
@@ -84,7 +84,7 @@ pub struct BlockTrace {
 
 const EVENT: &str = "events/block/block_bio_queue";
 const ENABLE: &str = "events/block/block_bio_queue/enable";
-/// How often the buffers are read: they have room for some 60 000 requests of each processor.
+/// The time between two reads of the buffers: they have room for some 60 000 requests of each processor.
 const INTERVAL: Duration = Duration::from_millis(20);
 const BUFFER_KIBIBYTES: u32 = 4096;
 const PAGE_SECTORS: u64 = 8;
@@ -98,7 +98,7 @@ impl BlockTrace {
         let sectors = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size"))?;
         let device_pages = sectors.trim().parse::<u64>()? / PAGE_SECTORS;
         let layout = Layout::parse(&fs::read_to_string(buffers.join(EVENT).join("format"))?)?;
-        // As the kernel numbers devices for itself.
+        // The kernel's own number of the device.
         let number = u64::from(major) << 20 | u64::from(minor);
         fs::write(buffers.join(EVENT).join("filter"), format!("dev == {number}"))?;
         let mut files = Vec::new();
@@ -120,7 +120,7 @@ impl BlockTrace {
         Ok(Self { enable, running, reader, device_pages })
     }
 
-    /// Ends it and tells what there was.
+    /// Ends the trace; returns the randomness of the requests in it.
     pub fn finish(self) -> anyhow::Result<Randomness> {
         fs::write(&self.enable, "0")?;
         drop(self.running);
@@ -130,12 +130,12 @@ impl BlockTrace {
     }
 }
 
-/// Where in an event its fields are, by what the kernel says of it.
+/// The places of an event's fields, from the kernel's description of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     sector: usize,
     sectors: usize,
-    /// Letters: R, W, D and more.
+    /// The place of letters: R, W, D and more.
     kind: usize,
 }
 
@@ -149,11 +149,11 @@ impl Layout {
         Ok(Self { sector: offset(" sector")?, sectors: offset(" nr_sector")?, kind: offset(" rwbs[")? })
     }
 
-    /// The request that an event is of, if it moves bytes.
+    /// The request of an event, if it moves bytes.
     fn request(&self, event: &Event<'_>) -> Option<Request> {
         let sector = u64::from_ne_bytes(event.bytes.get(self.sector..)?.first_chunk().copied()?);
         let sectors = u32::from_ne_bytes(event.bytes.get(self.sectors..)?.first_chunk().copied()?);
-        // A flush that goes before it is noted by an F in front.
+        // An F in front stands for a flush before the request.
         let kind = event.bytes.get(self.kind..)?;
         let kind = kind.strip_prefix(b"F").unwrap_or(kind);
         let is_write = match kind.first()? {
@@ -165,7 +165,7 @@ impl Layout {
     }
 }
 
-/// Which requests a sum is of.
+/// The requests that a sum covers.
 #[derive(Clone, Copy)]
 enum Kind {
     All,
@@ -182,7 +182,7 @@ struct Request {
     is_write: bool,
 }
 
-/// What was read so far.
+/// The sums over all events so far.
 #[derive(Default)]
 struct Sums {
     distances: [Distances; 3],
@@ -190,17 +190,17 @@ struct Sums {
 }
 
 impl Sums {
-    /// Reads what is there.
+    /// Reads the events that are in the buffers.
     fn read(&mut self, files: &mut [File], layout: &Layout) {
         let mut requests = Vec::new();
         let mut page = TracePage::new();
         for file in files {
-            // A page at a time, and an error where there is none for now.
+            // Each read gives a page, or an error if there is none now.
             while let Ok(bytes @ 1..) = file.read(page.buffer()) {
                 requests.extend(page.events(bytes).filter_map(|event| layout.request(&event)));
             }
         }
-        // Each processor's are in order.
+        // The requests of each processor are in order already.
         requests.sort_by_key(|request| request.time_ns);
         requests.into_iter().for_each(|request| self.add(request));
     }
@@ -274,7 +274,7 @@ format:
             sums.add(Request { time_ns: 0, sector: page * PAGE_SECTORS, sectors: 8, is_write });
         }
         let randomness = |kind: Kind| sums.distances[kind as usize].randomness(1000);
-        // Each on its own is sequential: a page moved for a page accessed.
+        // Reads alone and writes alone are sequential: a page moved for a page accessed.
         assert_eq!((randomness(Kind::Reads), randomness(Kind::Writes)), (Some(1e-3), Some(1e-3)));
         assert!(randomness(Kind::All) > Some(0.09));
     }

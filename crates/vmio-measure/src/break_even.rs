@@ -1,4 +1,4 @@
-//! From which hit ratio on a cache beats reading every page past it.
+//! The hit ratio from which on a cache beats reading every page past it.
 
 use crate::engines::EngineKind;
 use crate::spec::RunResult;
@@ -16,7 +16,7 @@ pub fn sentence(cached: &RunResult, uncached: &RunResult) -> Option<String> {
     debug_assert!(cached.engine.is_vmio() && uncached.engine == EngineKind::Pread);
     let stats = cached.stats.as_ref()?;
     let miss_us = stats.miss_mean_us?;
-    // Without a single hit, a hit is taken to cost nothing beside a miss.
+    // Without a single hit, a hit counts as free beside a miss.
     let hit_us = stats.hit_mean_us.unwrap_or(0.0);
     let costs = format!(
         "hit {hit_us:.2} µs, miss {miss_us:.1} µs, pread {:.1} µs; this run hit {:.0} %",

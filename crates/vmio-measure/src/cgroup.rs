@@ -19,7 +19,7 @@ pub struct MemoryCgroup {
 /// The interface files of one cgroup version.
 struct Version {
     mount: &'static str,
-    /// How the line of the memory controller in /proc/self/cgroup begins after the number.
+    /// The controllers in its line of /proc/self/cgroup, after the number.
     controllers: &'static str,
     limit_file: &'static str,
     usage_file: &'static str,
@@ -42,7 +42,7 @@ const VERSIONS: [Version; 3] = [
 ];
 
 impl MemoryCgroup {
-    /// As [`Self::create`], for `what` is going to run in it; where there can be none, tells the user so.
+    /// Like [`Self::create`], for `what` to run in. Where no cgroup can be made, tells the user.
     pub fn create_or_tell(limit_bytes: u64, what: &str, output: &OutputArgs) -> anyhow::Result<Option<Self>> {
         match Self::create(limit_bytes) {
             Ok(cgroup) => Ok(Some(cgroup)),
@@ -74,7 +74,7 @@ impl MemoryCgroup {
 }
 
 impl Version {
-    /// Where a cgroup of ours may go: below the one we are in, or below the root of the mount.
+    /// The folders for a cgroup of ours: the cgroup that we are in, or else the root of the mount.
     fn parents(&self) -> Vec<PathBuf> {
         let mount = Path::new(self.mount);
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -95,7 +95,7 @@ impl Version {
             if !controllers.split_whitespace().any(|name| name == "memory") {
                 bail!("its memory controller is not available");
             }
-            // Already enabled is fine; otherwise the limit below fails and says so.
+            // If it is enabled already, that is fine; if this fails, the write of the limit below fails and says so.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let path = parent.join(format!("vmio-bench-{}-{limit_bytes}", process::id()));
@@ -108,7 +108,7 @@ impl Version {
     }
 }
 
-/// Moves this process into the cgroup: what it maps from now on is charged there.
+/// Moves this process into the cgroup, which is charged for its mappings from now on.
 pub fn enter(path: &Path) -> anyhow::Result<()> {
     fs::write(path.join("cgroup.procs"), process::id().to_string())
         .with_context(|| format!("cannot enter the cgroup {}", path.display()))
@@ -120,7 +120,7 @@ pub fn usage_bytes(path: &Path) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// A process that has just ended may keep its cgroup busy for a moment.
+/// Removes a cgroup. A process that has just ended may keep the cgroup busy for a moment.
 fn remove(path: &Path) {
     for _ in 0..100 {
         if fs::remove_dir(path).is_ok() || !path.exists() {

@@ -1,4 +1,4 @@
-//! Every measurement runs in a process of its own, so that memory and CPU time are its own.
+//! Every measurement runs in a process of its own, so that its memory and CPU time count alone.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,51 +20,51 @@ use vmio_report::standard_output::print_line;
 use crate::cgroup::{self, MemoryCgroup};
 use crate::process;
 
-/// The hidden command by which every program that measures is started to do a task.
+/// The hidden command that starts a measuring program as a child, to do a task.
 pub const COMMAND: &str = "bench-child";
 
-/// What a process of its own measures. Programs have a list of those that they serve, by name.
+/// A measurement for a process of its own. Programs have a list of the measurements that they serve, by name.
 pub trait Spec: Serialize {
-    /// Its name there.
+    /// Its name in that list.
     const NAME: &'static str;
-    /// What comes of it.
+    /// The result of the measurement.
     type Found: DeserializeOwned;
 }
 
-/// What a child process is told to do, as it reads it.
+/// The task of a child process, in the form that the child reads.
 #[derive(Deserialize)]
 struct Task<J> {
     /// The memory cgroup to enter first.
     cgroup: Option<PathBuf>,
-    /// The measurement: its name, and what it is told.
+    /// The measurement: its name and its parameters.
     job: J,
 }
 
-/// The same as it is told.
+/// The same task in the form that the parent writes.
 #[derive(Serialize)]
 struct TaskToTell<'a, S> {
     cgroup: Option<&'a Path>,
     job: BTreeMap<&'static str, &'a S>,
 }
 
-/// Measures in a child process, within a cgroup if one is given. Gives what it found, and the resident memory seen from outside.
+/// Measures in a child process, within a cgroup if one is given. Returns the child's result, and its resident memory seen from outside.
 pub fn run<S: Spec>(what: &str, cgroup: Option<&MemoryCgroup>, spec: &S) -> anyhow::Result<(S::Found, ResidentRange)> {
     start(what, Command::new(itself()?), &arguments(cgroup, spec)?)
 }
 
-/// The same by a command that runs others: it gets this program's path as a further argument, and its arguments after that.
+/// The same by a command that runs others. Adds this program's path to its arguments, and after that this program's arguments.
 pub fn run_within<S: Spec>(what: &str, mut command: Command, spec: &S) -> anyhow::Result<(S::Found, ResidentRange)> {
     command.arg(itself()?);
     start(what, command, &arguments(None, spec)?)
 }
 
-/// The arguments that have this program measure: those of its hidden command.
+/// The arguments with which this program measures: those of its hidden command.
 pub fn arguments<S: Spec>(cgroup: Option<&MemoryCgroup>, spec: &S) -> anyhow::Result<[String; 2]> {
     let task = TaskToTell { cgroup: cgroup.map(MemoryCgroup::path), job: BTreeMap::from([(S::NAME, spec)]) };
     Ok([COMMAND.to_owned(), serde_json::to_string(&task)?])
 }
 
-/// This program.
+/// The path of this program.
 pub fn itself() -> anyhow::Result<PathBuf> {
     env::current_exe().context("cannot find this program itself")
 }
@@ -83,8 +83,8 @@ fn start<R: DeserializeOwned>(
         .context("cannot start a process for the measurement")?;
     let id = child.id();
     let on_interrupt = Cleanup::register(move || {
-        // SAFETY: sending a signal touches no memory; the child is not reaped before this guard
-        // is disarmed, so the number is still its.
+        // SAFETY: sending a signal touches no memory; nobody reaps the child before this guard is disarmed, so the number is still the
+        // child's.
         unsafe { libc::kill(id as libc::pid_t, libc::SIGKILL) };
     })?;
     let output = child.stdout.take().context("the child has no output")?;
@@ -101,7 +101,7 @@ fn start<R: DeserializeOwned>(
     Ok((result, resident))
 }
 
-/// The kernel killed a child: that is how it ends a process whose memory cgroup has no more to give.
+/// The kernel has killed a child: that is how it ends a process whose memory cgroup has no more to give.
 #[derive(Debug)]
 pub struct Killed(String);
 
@@ -116,9 +116,9 @@ impl std::error::Error for Killed {}
 /// The resident memory of a child, sampled while it ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResidentRange {
-    /// The samples' number.
+    /// The number of samples.
     pub samples: u64,
-    /// The largest.
+    /// The largest sample.
     pub max_bytes: u64,
 }
 
@@ -131,7 +131,7 @@ fn read_while_watching(
     thread::spawn(move || {
         let mut text = String::new();
         let result = output.read_to_string(&mut text).map(|_| text);
-        // Nobody listens any more only if this process is already on its way out.
+        // The receiver is gone only if this process is already on its way out.
         let _ = sender.send(result);
     });
     let mut resident = ResidentRange::default();
@@ -152,8 +152,8 @@ fn read_while_watching(
     }
 }
 
-/// The child's side: has `measure` do the task's job within its cgroup, and prints the result, which is JSON. The cgroup is handed on
-/// to those that look at it.
+/// The child's side: enters the task's cgroup, lets `measure` do the job, and prints the result, which is JSON. Jobs that watch the cgroup
+/// get its path.
 pub fn serve<J: DeserializeOwned>(
     task: &str,
     measure: impl FnOnce(J, Option<PathBuf>) -> anyhow::Result<String>,

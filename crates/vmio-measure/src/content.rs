@@ -1,4 +1,4 @@
-//! What the benchmark's file holds, so that every word can be verified wherever it is read.
+//! The content of the benchmark's file: a reader can verify every word, wherever in the file it is.
 //!
 //! The word at byte offset `o` holds the upper 40 bits of a hash of `o` above a 24-bit version
 //! that stores are free to change.
@@ -89,8 +89,7 @@ pub fn count_invalid(offset: u64, bytes: &[u8]) -> u64 {
         .count() as u64
 }
 
-/// Opens a file or block device past the page cache; a block device only if nobody else uses it
-/// when it is to be written.
+/// Opens a file or block device past the page cache. Opens a block device for writing only if nobody else uses it.
 pub fn open_direct(path: &Path, write: bool) -> anyhow::Result<File> {
     let exclusive = write && path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     let flags = libc::O_DIRECT | if exclusive { libc::O_EXCL } else { 0 };
@@ -130,8 +129,7 @@ pub fn fill(path: &Path, len_bytes: u64, seed: u64) -> anyhow::Result<()> {
     file.sync_all().with_context(|| format!("cannot sync {}", path.display()))
 }
 
-/// Reads `pages` random pages and the last one past the page cache and counts the words that do
-/// not belong where they are.
+/// Reads `pages` random pages and the last one past the page cache. Counts the words that do not belong where they are.
 pub fn count_invalid_in_sample(path: &Path, len_bytes: u64, pages: u64, seed: u64) -> anyhow::Result<u64> {
     let file = open_direct(path, false)?;
     let mut random = SmallRng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! What the block device under a folder has been given to read and write, by the kernel's count.
+//! The bytes and requests that the block device under a folder got, from the kernel's counts.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use std::{array, io};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// Counters of a block device. Whoever else uses it counts, too.
+/// Counters of a block device. They also count the requests of other users of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Bytes read.
@@ -20,7 +20,7 @@ pub struct DeviceCounters {
     pub writes: DeviceWrites,
 }
 
-/// Those of its writes.
+/// The counters of a block device's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWrites {
     /// Bytes written.
@@ -31,15 +31,15 @@ pub struct DeviceWrites {
     pub flushes: u64,
 }
 
-/// The kernel counts in these, whatever the device's own are.
+/// The kernel counts in sectors of this length, whatever the device's own are.
 const SECTOR_BYTES: u64 = 512;
 
 impl DeviceCounters {
-    /// The counters of the device under a folder, when all that is dirty in its file system has been written. Nothing where
-    /// there is no such device, as in memory or over a network.
+    /// The counters of the device under a folder, after everything dirty in its file system is written. None if there is no such device, as
+    /// in memory or over a network, or if it has counted nothing.
     pub fn now(folder: &Path) -> anyhow::Result<Option<Self>> {
         let file = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
-        // SAFETY: the descriptor is open for the duration of the call; no memory is passed.
+        // SAFETY: the descriptor is open for the duration of the call; the call gets no memory.
         if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
             bail!("cannot sync the file system of {}: {}", folder.display(), io::Error::last_os_error());
         }
@@ -56,7 +56,7 @@ impl DeviceCounters {
         (fields != [0; 16]).then_some(Self { read_bytes: read_sectors * SECTOR_BYTES, read_requests, writes })
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             read_bytes: self.read_bytes - earlier.read_bytes,
@@ -67,7 +67,7 @@ impl DeviceCounters {
 }
 
 impl DeviceWrites {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             bytes: self.bytes - earlier.bytes,

@@ -22,7 +22,7 @@ pub struct FastDevice {
     _release: Cleanup,
 }
 
-/// Why no zram device can be had, or nothing if one can.
+/// The reason why there can be no zram device; none if there can be one.
 pub fn why_not() -> Option<&'static str> {
     if !process::is_root() {
         return Some("setting up a zram device needs root: run with sudo, or use --dir or --file");
@@ -66,7 +66,7 @@ fn free_device() -> Option<u32> {
     (0..64).find(|id| fs::read_to_string(format!("/sys/block/zram{id}/disksize")).is_ok_and(|size| size.trim() == "0"))
 }
 
-/// udev may take a moment to create the device file.
+/// Waits for the device file: udev may take a moment to create it.
 fn wait_for(path: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(3);
     while !path.exists() {
@@ -78,7 +78,7 @@ fn wait_for(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Frees the device's memory, and the device too if it was added here.
+/// Frees the device's memory, and removes the device if this process added it.
 fn release(id: u32, added: bool) {
     let reset = persist(|| fs::write(format!("/sys/block/zram{id}/reset"), "1"));
     let result = match reset {
@@ -92,7 +92,7 @@ fn release(id: u32, added: bool) {
     }
 }
 
-/// A process that was just killed may hold the device for a moment longer.
+/// Repeats an attempt while the device is busy: a process that was just killed may hold it for a moment longer.
 fn persist(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + RELEASE_PATIENCE;
     loop {

@@ -14,7 +14,7 @@ use crate::priority::{self, PrioritySpec};
 use crate::spec::{MeasuredRun, RunSpec};
 use crate::worker;
 
-/// What a child process may measure, by the names of the specs.
+/// The measurements of a child process, by the names of their specs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
@@ -24,14 +24,14 @@ pub enum Job {
     Priority(PrioritySpec),
     /// One phase of one engine of `bench kv`.
     Kv(KvSpec),
-    /// A load of it that is killed.
+    /// A load of `bench kv` in which the process is killed.
     KvCrash(CrashSpec),
-    /// Opening one of its stores again.
+    /// Opening a store of `bench kv` again.
     KvReopen(ReopenSpec),
 }
 
 impl Job {
-    /// Does it in this process, which is in the cgroup if there is one, and gives the result as JSON.
+    /// Does it in this process, which has entered the cgroup if there is one. Returns the result as JSON.
     pub fn measure(&self, cgroup: Option<PathBuf>, stores: &dyn Stores) -> anyhow::Result<String> {
         let result = match self {
             Job::Map(spec) => serde_json::to_string(&run_map(spec, cgroup)?),
@@ -61,7 +61,7 @@ fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRu
     }
 }
 
-/// The scans of a plain cache have huge pages.
+/// Opens a file through a cache of a variant. A plain cache gets huge pages for loads in sequence.
 fn open(variant: Variant, spec: &RunSpec) -> anyhow::Result<VmioEngine> {
     let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
     let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };

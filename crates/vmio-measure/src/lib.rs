@@ -1,5 +1,5 @@
-//! Measurements that users make of their own storage, `bench map` and `bench kv`, and what others are made of: targets, processes and
-//! cgroups for them, Linux mmap and pread beside vmio. No other key-value store is linked here: whoever has some says so by
+//! Measurements that users make of their own storage, `bench map` and `bench kv`, and their building blocks: targets, processes and
+//! cgroups, Linux mmap and pread beside vmio. This crate links no other key-value store: programs that have some provide them by
 //! [`kv::Stores`].
 
 #![deny(clippy::print_stdout)]

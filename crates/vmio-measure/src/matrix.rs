@@ -12,22 +12,22 @@ use crate::pattern::Pattern;
 use crate::spec::{MeasuredRun, RunResult, RunSpec};
 use crate::target::Target;
 
-/// What to run; the runs are all combinations.
+/// The parameters of the runs, of which there is one for each combination.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    /// Through what.
+    /// The engines.
     pub engines: Vec<EngineKind>,
-    /// Which pages.
+    /// The patterns of pages.
     pub patterns: Vec<Pattern>,
-    /// Loads or stores.
+    /// The kinds of operations.
     pub ops: Vec<Op>,
     /// Numbers of threads.
     pub threads: Vec<u32>,
     /// The memory budget.
     pub cache_bytes: u64,
-    /// How long to measure each.
+    /// The seconds to measure each.
     pub measure_s: f64,
-    /// How long to warm up at least before each.
+    /// The least seconds to warm up before each.
     pub warm_up_s: f64,
     /// Whether to time the parts of misses.
     pub breakdown: bool,
@@ -35,16 +35,16 @@ pub struct Matrix {
     pub without: Vec<String>,
 }
 
-/// The results in the order of the runs, and what had to be left out.
+/// The results in the order of the runs, and the reason for a gap in them.
 #[derive(Default)]
 pub struct MatrixResult {
-    /// One for each run.
+    /// The result of each run.
     pub runs: Vec<RunResult>,
     /// The latencies of each run.
     pub curves: Vec<LatencyCurve>,
-    /// The resident memory of each run as sampled from outside.
+    /// The resident memory of each run, sampled from outside.
     pub resident: Vec<ResidentRange>,
-    /// Why a column is missing.
+    /// The reason why a column is missing.
     pub left_out: Option<String>,
 }
 

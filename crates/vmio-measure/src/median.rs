@@ -1,6 +1,6 @@
-//! What stands in the middle of several measurements.
+//! The median of several measurements.
 
-/// The middle value, the higher one of two; not a number of none.
+/// The middle value: the higher one of two, NaN if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);

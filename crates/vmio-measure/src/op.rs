@@ -1,4 +1,4 @@
-//! What an operation does: load, store, or a mix.
+//! The operations of a run: load, store, or a mix.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub enum Op {
     Read,
     /// Stores.
     Write,
-    /// This many loads in a hundred, the others stores.
+    /// This many loads in a hundred; the others are stores.
     Mixed(u8),
 }
 

@@ -1,4 +1,4 @@
-//! Which page and word the next operation touches.
+//! The page and word that the next operation touches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,13 +16,13 @@ use crate::scatter::Scatter;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
-    /// Every page as likely as any other.
+    /// Every page is as likely as any other.
     Uniform,
     /// Page popularity by Zipf's law with this exponent, popular pages scattered over the file.
     Zipf(f64),
     /// Page after page, each thread in its own part of the file.
     Sequential,
-    /// Page after page within aligned blocks of so many pages, each block as likely as any other.
+    /// Page after page within aligned blocks of this number of pages; each block is as likely as any other.
     Blocks(u32),
 }
 

@@ -1,4 +1,4 @@
-//! Where the stores have their files: a folder of a file system, or of one made for the run on a fast device.
+//! The place of the stores' files: a folder of a file system, or of one made for the run on a fast device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use vmio_report::cleanup::Cleanup;
 use crate::fast_device::FastDevice;
 use crate::target::Device;
 
-/// Where to work.
+/// The place to work in.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PlaceArgs {
     /// Work in a new folder in this one, and remove it afterwards; the working directory if neither this nor --device is given
@@ -24,7 +24,8 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// The place that they name, else in this folder. A device gets `device_bytes`, and takes memory for what is written alone.
+    /// Prepares the place that the arguments name, by default in the working directory. A device gets `device_bytes`, and takes memory only
+    /// for written bytes.
     pub fn prepare(&self, device_bytes: u64) -> anyhow::Result<Place> {
         match self.device {
             Some(Device::Zram) => Place::on_zram(device_bytes),
@@ -35,7 +36,7 @@ impl PlaceArgs {
 
 /// A folder for stores; given back when dropped.
 pub struct Place {
-    // In the order in which they must go.
+    // In the order in which they must drop.
     folder: TempDir,
     _removal: Cleanup,
     _mount: Option<Mount>,
@@ -49,7 +50,7 @@ impl Place {
         Self::new(folder, None, dir.display().to_string())
     }
 
-    /// A new ext4 file system on a zram device of `size_bytes`, for SQLite and LMDB want files.
+    /// A new ext4 file system on a zram device of `size_bytes`, since SQLite and LMDB want files.
     fn on_zram(size_bytes: u64) -> anyhow::Result<Self> {
         let mount = Mount::new(FastDevice::zram(size_bytes)?)?;
         let folder = new_folder(mount.point.path())?;
@@ -67,7 +68,7 @@ impl Place {
         self.folder.path()
     }
 
-    /// What it is, for people.
+    /// A description of the place, for people.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -79,7 +80,7 @@ fn new_folder(dir: &Path) -> std::io::Result<TempDir> {
 
 /// A mounted file system of ours; unmounted when dropped.
 struct Mount {
-    // In the order in which they must go.
+    // In the order in which they must drop.
     _unmounting: Cleanup,
     point: TempDir,
     _device: FastDevice,
@@ -87,7 +88,7 @@ struct Mount {
 
 impl Mount {
     fn new(device: FastDevice) -> anyhow::Result<Self> {
-        // What a run leaves is given back to the memory by `discard`, before the next needs it.
+        // `discard` gives the memory of a run's files back, before the next run needs it.
         run(Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=0"]).arg(device.path()))
             .context("cannot make a file system (mkfs.ext4 is in the package e2fsprogs): use --dir")?;
         let point = new_folder(&std::env::temp_dir()).context("cannot create a folder to mount at")?;
@@ -99,9 +100,9 @@ impl Mount {
     }
 }
 
-/// Unmounts, and removes the folder, too: whoever is interrupted runs no destructors.
+/// Unmounts, and removes the folder, too: an interrupted process runs no destructors.
 fn unmount(point: PathBuf) {
-    // Lazily: a child that was just killed may keep it busy for a moment.
+    // Lazily: a child that was just killed may keep the file system busy for a moment.
     if let Err(error) = run(Command::new("umount").arg("--lazy").arg(&point)) {
         eprintln!("vmio: cannot unmount {}: {error:#}; run: umount {}", point.display(), point.display());
     }

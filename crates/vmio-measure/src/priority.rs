@@ -41,7 +41,7 @@ pub struct PriorityArgs {
     /// The range of priority 0
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     range: u64,
-    /// How much streams by
+    /// Length of the stream
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     stream: u64,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap
@@ -51,7 +51,7 @@ pub struct PriorityArgs {
     output: OutputArgs,
 }
 
-/// What the child does.
+/// The parameters of the child.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PrioritySpec {
     engine: EngineKind,
@@ -61,7 +61,7 @@ pub struct PrioritySpec {
     cache_bytes: u64,
 }
 
-/// What it found.
+/// The child's result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PriorityResult {
     /// vmio or mmap.
@@ -71,11 +71,11 @@ pub struct PriorityResult {
     cache_bytes: u64,
     /// Pages of the range.
     pub range_pages: u64,
-    /// Those still in memory after the stream.
+    /// Pages of the range that are still in memory after the stream.
     pub resident_pages: u64,
-    /// Misses (for mmap: major faults) when each was touched again.
+    /// Misses (for mmap: major faults) of a second pass over the range.
     pub misses: u64,
-    /// Words that were not what they should be.
+    /// Words with a wrong value.
     pub verify_errors: u64,
 }
 
@@ -97,7 +97,7 @@ pub fn run(args: &PriorityArgs) -> anyhow::Result<()> {
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }
 
-/// Both sides on a target, and the table.
+/// Measures both sides on a target; returns the results and the table.
 pub fn compare(
     target: &Target,
     range_bytes: u64,
@@ -161,7 +161,7 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
         }
         EngineKind::Mmap => {
             let mapping = LinuxMapping::of_file(&spec.path, all, false)?;
-            // The nearest that Linux has: the stream is read once, the range is not.
+            // The nearest advice that Linux has: it reads the stream once, but not the range.
             mapping.advise(0, spec.range_bytes, libc::MADV_RANDOM)?;
             mapping.advise(spec.range_bytes, spec.stream_bytes, libc::MADV_SEQUENTIAL)?;
             let access = mapping.pointer();

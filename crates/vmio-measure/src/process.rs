@@ -1,4 +1,4 @@
-//! What the kernel counts for a process: device bytes, CPU time, memory, major faults.
+//! The kernel's counts for a process: device bytes, CPU time, memory, major faults.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 /// Counters of this process since it began.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Bytes this process caused to be fetched from a device.
+    /// Bytes that a device had to read for this process.
     pub read_bytes: u64,
-    /// Bytes this process caused, or will cause, to be written to a device.
+    /// Bytes that a device had, or will have, to write for this process.
     pub write_bytes: u64,
     /// CPU time in user and kernel mode.
     pub cpu_s: f64,
@@ -27,7 +27,7 @@ impl Usage {
         if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
             bail!("getrusage failed: {}", std::io::Error::last_os_error());
         }
-        // SAFETY: it was zeroed, which is a valid `rusage`, and `getrusage` succeeded.
+        // SAFETY: the value was zeroed, which is a valid `rusage`, and `getrusage` succeeded.
         let usage = unsafe { usage.assume_init() };
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         Ok(Self {
@@ -38,7 +38,7 @@ impl Usage {
         })
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             read_bytes: self.read_bytes - earlier.read_bytes,

@@ -1,4 +1,4 @@
-//! `vmio bench map --quick`: what there is to see, in less than two minutes.
+//! `vmio bench map --quick`: the main results in less than two minutes.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::wrong_words::fail_on_verify_errors;
 const WARM_UP_S: f64 = 1.0;
 const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio(Variant::Plain), EngineKind::Mmap, EngineKind::Pread];
 
-/// How much data and time the set takes; by default what fits two minutes.
+/// The data and time of the set. The defaults fit two minutes.
 pub struct Scale {
     size_bytes: u64,
     cache_bytes: u64,
@@ -48,7 +48,7 @@ impl Scale {
         Ok(scale)
     }
 
-    /// The range that is told to stay: a quarter of the cache.
+    /// The range with the advice to stay: a quarter of the cache.
     fn range_bytes(&self) -> u64 {
         (self.cache_bytes / 4).next_multiple_of(PAGE_BYTES)
     }

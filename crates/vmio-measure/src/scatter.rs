@@ -1,21 +1,21 @@
-//! Scatters what is popular: neighbours in popularity are no neighbours in place.
+//! Scatters popular numbers: neighbours in popularity are no neighbours in place.
 
 /// A bijection of the numbers below a count.
 ///
-/// A mix of invertible steps permutes the smallest power of two that holds them all; values that are not below the count
-/// are mixed again until they are (cycle walking keeps it a bijection).
+/// A mix of invertible steps permutes the smallest power of two that holds them all. Values not below the count go through the mix again
+/// until they are; this cycle walking keeps it a bijection.
 pub struct Scatter {
     count: u64,
     bits: u32,
 }
 
 impl Scatter {
-    /// Of so many numbers, one at least.
+    /// A bijection of `count` numbers; there must be one at least.
     pub fn new(count: u64) -> Self {
         Self { count, bits: count.next_power_of_two().trailing_zeros().max(1) }
     }
 
-    /// Where the number goes; the last one's place for numbers beyond.
+    /// The place of a number. Numbers beyond get the last one's.
     pub fn place_of(&self, number: u64) -> u64 {
         let mut place = number.min(self.count - 1);
         loop {

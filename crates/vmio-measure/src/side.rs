@@ -11,7 +11,7 @@ pub fn run_side<S: Spec>(what: &str, target: &Target, spec: &S) -> anyhow::Resul
     Ok(child::run(what, None, spec)?.0)
 }
 
-/// Runs Linux mmap's side in a memory cgroup, or says why it is left out.
+/// Runs Linux mmap's side in a memory cgroup, or returns the reason why it is left out.
 pub fn run_side_in_cgroup<S: Spec>(
     what: &str,
     target: &Target,

@@ -1,4 +1,4 @@
-//! One run of `vmio bench map`: what to do, and what came of it.
+//! One run of `vmio bench map`: its parameters and its result.
 
 use std::path::PathBuf;
 
@@ -10,32 +10,32 @@ use crate::engines::EngineKind;
 use crate::op::Op;
 use crate::pattern::Pattern;
 
-/// What one run does.
+/// The parameters of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunSpec {
-    /// Through what.
+    /// The engine.
     pub engine: EngineKind,
-    /// Which pages.
+    /// The pattern of pages.
     pub pattern: Pattern,
-    /// Loads or stores.
+    /// The kind of operations.
     pub op: Op,
-    /// How many threads.
+    /// The number of threads.
     pub threads: u32,
     /// The file or device.
     pub path: PathBuf,
-    /// How much of it.
+    /// The bytes of it to use.
     pub size_bytes: u64,
     /// The memory budget.
     pub cache_bytes: u64,
-    /// How long to measure.
+    /// The seconds to measure.
     pub measure_s: f64,
-    /// How long to warm up at least.
+    /// The least seconds to warm up.
     pub warm_up_s: f64,
     /// Whether to time the parts of every miss.
     pub breakdown: bool,
     /// Features of the kernel that vmio does without, by name.
     pub without: Vec<String>,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -45,7 +45,7 @@ impl Spec for RunSpec {
 }
 
 impl RunSpec {
-    /// What runs of different engines have in common.
+    /// The parameters that runs of different engines have in common.
     pub fn label(&self) -> String {
         format!("{} {}, {}", self.pattern, self.op, threads_label(self.threads))
     }
@@ -56,25 +56,25 @@ pub fn threads_label(threads: u32) -> String {
     format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
 }
 
-/// All that a run's process says of it.
+/// The output of a run's process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MeasuredRun {
-    /// What is published.
+    /// The result to publish.
     pub result: RunResult,
     /// The latencies of all operations, for charts.
     pub curve: LatencyCurve,
 }
 
-/// What came of one run; nulls where an engine cannot know.
+/// The result of one run. Null where an engine cannot know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {
-    /// Through what.
+    /// The engine.
     pub engine: EngineKind,
-    /// Which pages.
+    /// The pattern of pages.
     pub pattern: Pattern,
-    /// Loads or stores.
+    /// The kind of operations.
     pub op: Op,
-    /// How many threads.
+    /// The number of threads.
     pub threads: u32,
     /// Features of the kernel that vmio did without, by name.
     pub without: Vec<String>,
@@ -104,16 +104,16 @@ pub struct RunResult {
     pub max_rss_bytes: Option<u64>,
     /// TLB shootdowns the engine asked for.
     pub shootdowns: Option<u64>,
-    /// Words that were not what they should be, while running and in the file afterwards.
+    /// Words with a wrong value, while running and in the file afterwards.
     pub verify_errors: u64,
-    /// What the cache counted.
+    /// The cache's counts while measuring.
     pub stats: Option<CacheReport>,
 }
 
-/// What the cache counted while measuring.
+/// The cache's counts while measuring.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// Operations that found their page, of all.
+    /// The part of all operations that found their page.
     pub hit_ratio: f64,
     /// Loads that had to wait for a page.
     pub load_misses: u64,
@@ -123,11 +123,11 @@ pub struct CacheReport {
     pub write_protect_faults: u64,
     /// Misses that found another thread already reading the page.
     pub fault_waits: u64,
-    /// Pages read before they were asked for.
+    /// Pages read before an access asked for them.
     pub read_ahead_pages: u64,
-    /// Pages evicted that needed no write.
+    /// Evicted pages that needed no write.
     pub evicted_clean: u64,
-    /// Pages evicted that had been written.
+    /// Evicted pages that had been written.
     pub evicted_dirty: u64,
     /// Misses that had to evict by themselves.
     pub direct_reclaims: u64,
@@ -151,7 +151,7 @@ pub struct CacheReport {
     pub read_errors: u64,
     /// Writes that failed.
     pub write_errors: u64,
-    /// Mean latency of the fastest operations, as many as there were hits.
+    /// Mean latency of the fastest operations, in the number of the hits.
     pub hit_mean_us: Option<f64>,
     /// Mean latency of the other operations.
     pub miss_mean_us: Option<f64>,
@@ -159,10 +159,10 @@ pub struct CacheReport {
     pub miss_parts: Option<MissParts>,
 }
 
-/// Where the time of a mean miss goes, in microseconds.
+/// The parts of a mean miss's time, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MissParts {
-    /// Into the kernel, to the handler and back; with more threads than cores, waiting for a core.
+    /// Into the kernel, to the handler and back; with more threads than cores, also the wait for a core.
     pub trap_us: f64,
     /// Getting a place in the cache.
     pub cache_us: f64,

@@ -8,7 +8,7 @@ use crate::engines::EngineKind;
 use crate::matrix::MatrixResult;
 use crate::spec::{MissParts, RunResult, threads_label};
 
-/// How tables are written.
+/// The format of tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Aligned columns.
@@ -57,7 +57,7 @@ pub fn report(result: &MatrixResult, style: Style) -> String {
     text + &verdict(result) + "\n"
 }
 
-/// Whether the data was right.
+/// A sentence that says whether the data was right.
 pub fn verdict(result: &MatrixResult) -> String {
     match result.runs.iter().map(|run| run.verify_errors).sum() {
         0_u64 => "every word read was what it should be".to_owned(),
@@ -84,7 +84,7 @@ pub fn table(runs: &[RunResult]) -> Table {
     table
 }
 
-/// What follows from the figures: where a cache begins to win, and where the time of a miss goes.
+/// Conclusions from the figures: where a cache begins to win, and where the time of a miss goes.
 pub fn remarks(runs: &[RunResult], style: Style) -> String {
     let mut text = String::new();
     for run in runs.iter().filter(|run| run.engine.is_vmio()) {

@@ -1,4 +1,4 @@
-//! What a benchmark runs on: a file of the user's, a temporary file, or a fast device.
+//! The target of a benchmark: a file of the user's, a temporary file, or a fast device.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
@@ -42,7 +42,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// One that can be had here; if there is none, says so.
+    /// The device that this machine can have. If there is none, tells the user.
     pub fn any() -> Option<Self> {
         match fast_device::why_not() {
             None => Some(Device::Zram),
@@ -63,15 +63,15 @@ pub struct Target {
     _file: Option<(TempPath, Cleanup)>,
 }
 
-/// Pages sampled to decide whether a file holds the content.
+/// Pages in the sample that decides whether a file holds the content.
 const SAMPLE_PAGES: u64 = 256;
-/// Pages read back after a run that stored.
+/// Pages to read back after a run with stores.
 const READ_BACK_PAGES: u64 = 4096;
-/// The versions of the words at the beginning differ from fill to fill by this.
+/// The seed for the versions of the words of a fill.
 const FILL_SEED: u64 = 0x5eed;
 
 impl Target {
-    /// Prepares what the arguments name and fills it if need be.
+    /// Prepares the target that the arguments name, and fills it if need be.
     pub fn prepare(args: &TargetArgs, default_size_bytes: u64) -> anyhow::Result<Self> {
         match (&args.file, args.device) {
             (Some(file), _) => Self::on_file(file, args),
@@ -88,18 +88,18 @@ impl Target {
         &self.path
     }
 
-    /// How much of it is used: whole pages.
+    /// The bytes of it to use: whole pages.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Reads back from the device what was stored there: how many words of some pages are not what they should be.
+    /// Reads stored pages back from the device. Counts the wrong words of a sample of pages.
     pub fn count_invalid_in_sample(&self, seed: u64) -> anyhow::Result<u64> {
         drop_page_cache(&self.path)?;
         content::count_invalid_in_sample(&self.path, self.size_bytes, READ_BACK_PAGES, seed)
     }
 
-    /// What it is, for people.
+    /// A description of the target, for people.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -178,7 +178,7 @@ impl Target {
 }
 
 impl TargetArgs {
-    /// Chooses the fast device where nothing was asked for and it can be had; says so if not.
+    /// Chooses the fast device if no place was given. Where there can be none, tells the user.
     pub fn or_fast_device(&self) -> Self {
         let mut args = self.clone();
         if args.file.is_none() && args.dir.is_none() && args.device.is_none() {

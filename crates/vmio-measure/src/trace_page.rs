@@ -6,32 +6,32 @@ pub struct TracePage {
 }
 
 const PAGE_BYTES: usize = 4096;
-/// A time and a length come first.
+/// The bytes of the time and the length at the beginning.
 const HEADER_BYTES: usize = 16;
-/// Of the length's word; others say that events were lost.
+/// The bits of the length in its word; other bits say that events were lost.
 const LENGTH_MASK: u64 = 0xf_ffff;
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// By the trace's clock.
+    /// Its time by the trace's clock.
     pub time_ns: u64,
     /// Its fields.
     pub bytes: &'a [u8],
 }
 
 impl TracePage {
-    /// An empty one.
+    /// An empty page.
     pub fn new() -> Self {
         Self { bytes: Box::new([0; PAGE_BYTES]) }
     }
 
-    /// Where to read it to.
+    /// The buffer to read a page into.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.bytes[..]
     }
 
-    /// The events in it, of which so many bytes were read.
+    /// The events in the page, of which a read has returned `bytes`.
     pub fn events(&self, bytes: usize) -> Events<'_> {
         let page = &self.bytes[..bytes.min(PAGE_BYTES)];
         let word =
@@ -42,7 +42,7 @@ impl TracePage {
     }
 }
 
-/// The events of a page in their order; those that are cut off are left out.
+/// The events of a page in their order, without those that are cut off.
 pub struct Events<'a> {
     time_ns: u64,
     data: &'a [u8],
@@ -67,14 +67,14 @@ impl<'a> Iterator for Events<'a> {
                     self.time_ns = if kind == TIME_EXTEND { self.time_ns.wrapping_add(time) } else { time };
                     self.data = self.data.get(8..)?;
                 }
-                // Nothing follows where it says no length.
+                // Padding without a length: no event follows.
                 PADDING if delta == 0 => return None,
                 PADDING => {
                     self.time_ns = self.time_ns.wrapping_add(delta);
                     self.data = self.data.get(4 + self.word(4)? as usize..)?;
                 }
                 _ => {
-                    // The length of a long one, in a word of its own, counts that word.
+                    // A long event has its length in a word of its own, which the length counts.
                     let (begin, end) =
                         if kind == LONG { (8, 4 + self.word(4)? as usize) } else { (4, 4 + 4 * kind as usize) };
                     let bytes = self.data.get(begin..end)?;
@@ -102,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_bytes_are_no_panic(time_ns: u64, words: Vec<(u8, u32)>, length: u64, bytes in 0..5000_usize) {
-            // Every kind of event often, and every length.
+            // Makes every kind of event and every length frequent.
             let words: Vec<u32> = words.iter().map(|(kind, rest)| rest << 5 | u32::from(kind & 31)).collect();
             let (mut page, _) = page(time_ns, 0, &words[..words.len().min(1000)]);
             page.events(PAGE_BYTES).for_each(drop);
@@ -122,27 +122,27 @@ mod tests {
     #[test]
     fn events_have_their_times_and_bytes() {
         let words = [
-            // Eight bytes, 5 ns on.
+            // Eight bytes, 5 ns later.
             5 << 5 | 2,
             1,
             2,
             // The clock goes on by 1 << 27 and 3.
             3 << 5 | 30,
             1,
-            // A long one of four bytes.
+            // A long event of four bytes.
             7 << 5,
             8,
             9,
-            // Something that was discarded: eight bytes after its head.
+            // A discarded event: eight bytes after its head.
             1 << 5 | 29,
             8,
             0,
-            // What the clock is.
+            // The value of the clock.
             4 << 5 | 31,
             2,
             1,
         ];
-        // An event whose bytes are not there is left out; that events were lost is no length.
+        // The iterator leaves out an event without its bytes; the bits that say that events were lost are no length.
         let (page, bytes) = page(100, 1 << 31, &words);
         let found: Vec<_> = page.events(bytes).map(|event| (event.time_ns, event.bytes.to_vec())).collect();
         let one = [1_u32.to_ne_bytes(), 2_u32.to_ne_bytes()].concat();

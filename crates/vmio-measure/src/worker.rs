@@ -28,17 +28,17 @@ const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
-/// Operations drawn at a time, outside of what is timed.
+/// Operations drawn at a time, outside of the timed part.
 const BATCH_OPS: usize = 1024;
 /// Marks a store in the lowest bit of a drawn offset, which is free in a multiple of a word.
 const STORE_BIT: u64 = 1;
 const _: () = assert!(STORE_BIT < WORD_BYTES);
 
-/// Warming up ends when the cache grows by less than this part of the budget in one check.
+/// Warming up ends when the cache grows by less than a part of the budget in one check: the budget divided by this.
 const STEADY_GROWTH: u64 = 100;
 const STEADY_CHECK: Duration = Duration::from_millis(500);
 const WARM_UP_LIMIT: Duration = Duration::from_secs(30);
-/// How long the measurement is prolonged for threads that have not begun.
+/// How long the measurement waits for threads that have not begun.
 const LATE_LIMIT: Duration = Duration::from_secs(30);
 
 struct Run<'a> {
@@ -50,7 +50,7 @@ struct Run<'a> {
     measuring: AtomicU32,
 }
 
-/// What one thread brings home.
+/// The results of one thread.
 struct ThreadResult {
     latencies: Histogram<u64>,
     verify_errors: u64,
@@ -89,7 +89,7 @@ pub fn measure<E: Engine>(engine: E, spec: &RunSpec) -> anyhow::Result<MeasuredR
 }
 
 impl Run<'_> {
-    /// Waits for the warm-up and the measurement; takes the counters at both ends of the latter.
+    /// Waits for the warm-up and the measurement. Takes the counters at both ends of the measurement.
     fn conduct<E: Engine>(&self, engine: &E) -> anyhow::Result<Window> {
         self.warm_up(engine);
         let (usage, stats, start) = (Usage::now()?, engine.stats(), Instant::now());
@@ -108,7 +108,7 @@ impl Run<'_> {
         Ok(Window { elapsed, usage: Usage::now()?.since(&usage), stats: stats.zip(engine.stats()) })
     }
 
-    /// At least as long as asked, then for as long as the cache keeps filling.
+    /// Warms up: at least as long as asked, then for as long as the cache keeps filling, up to `WARM_UP_LIMIT`.
     fn warm_up<E: Engine>(&self, engine: &E) {
         let start = Instant::now();
         self.sleep(Duration::from_secs_f64(self.spec.warm_up_s));
@@ -126,7 +126,7 @@ impl Run<'_> {
         }
     }
 
-    /// Sleeps, but no longer than all threads work.
+    /// Sleeps, but ends early if a thread has failed.
     fn sleep(&self, duration: Duration) {
         const SLICE: Duration = Duration::from_millis(50);
         let end = Instant::now() + duration;
@@ -173,8 +173,7 @@ struct Worker<A> {
 }
 
 impl<A: Access> Worker<A> {
-    /// Operates for as long as the phase lasts and hands every latency to `record`. The end of one
-    /// operation is the start of the next.
+    /// Operates for as long as the phase lasts, and gives every latency to `record`. The end of one operation is the start of the next.
     fn run_while(&mut self, run: &Run, phase: u8, mut record: impl FnMut(u64)) -> anyhow::Result<()> {
         loop {
             self.draw_batch();
@@ -209,7 +208,7 @@ impl<A: Access> Worker<A> {
     }
 }
 
-/// What was counted between the ends of the measurement.
+/// The counts between the two ends of the measurement.
 struct Window {
     elapsed: Duration,
     usage: Usage,
@@ -291,8 +290,8 @@ fn cache_report(before: &Stats, after: &Stats, latencies: &Histogram<u64>, break
     }
 }
 
-/// Splits the operations into the `hits` fastest and the others; means of both. A hit takes
-/// nanoseconds and a miss microseconds, so order tells them apart.
+/// The means of the `hits` fastest operations and of the others. A hit takes nanoseconds and a miss microseconds, so the order tells them
+/// apart.
 fn split_means(latencies: &Histogram<u64>, hits: u64) -> (Option<f64>, Option<f64>) {
     let (mut hits_left, mut hits_ns, mut misses, mut misses_ns) = (hits, 0.0, 0, 0.0);
     for step in latencies.iter_recorded() {
@@ -308,7 +307,7 @@ fn split_means(latencies: &Histogram<u64>, hits: u64) -> (Option<f64>, Option<f6
     (mean_us(hits_ns, hits), mean_us(misses_ns, misses))
 }
 
-/// The trap is what the program waited beyond the time in the handler.
+/// The parts of a mean miss. The trap is the time that the program waited beyond the handler's.
 fn miss_parts(before: &Stats, after: &Stats, miss_mean_us: f64) -> Option<MissParts> {
     let (before, after) = (&before.miss_time, &after.miss_time);
     let misses = after.misses - before.misses;

@@ -1,8 +1,8 @@
-//! What a measurement ends with that has read something wrong.
+//! The end of a measurement that has read wrong words.
 
 use anyhow::bail;
 
-/// Wrong data makes the command fail, after everything was reported.
+/// Fails the command for wrong data. Call it after everything was reported.
 pub fn fail_on_verify_errors(errors: u64) -> anyhow::Result<()> {
     if errors > 0 {
         bail!("{errors} words were not what they should be: do not trust this machine's data to vmio, and report this");

@@ -19,7 +19,7 @@ thread_local! {
 pub(crate) struct NotCancelled(());
 
 impl NotCancelled {
-    /// For a thread that has none yet.
+    /// Turns cancellation off for a thread that has no such value yet.
     pub(crate) fn new() -> Self {
         let mut before = 0;
         // SAFETY: the pointer is that of a local variable.

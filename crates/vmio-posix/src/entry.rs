@@ -37,7 +37,7 @@ fn here() -> usize {
     std::hint::black_box(&raw const place).addr()
 }
 
-/// The program is about to jump (longjmp) to a frame with this stack pointer. If a handler has interrupted vmio and jumps past vmio's
+/// The program is about to jump (longjmp) to a frame with this stack pointer. If a signal handler interrupted vmio and jumps past vmio's
 /// frames, the thread runs the program's code again. A jump within the handler changes nothing.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn jumps(stack_pointer: usize) {
@@ -51,7 +51,7 @@ pub(crate) fn jumps(stack_pointer: usize) {
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 fn is_past(target: usize, entered: usize) -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: it is filled.
+    // SAFETY: sigaltstack fills it.
     let is_told = unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) } == 0;
     let start = stack.ss_sp.addr();
     let is_handlers = |place: usize| is_told && (start..start.saturating_add(stack.ss_size)).contains(&place);
@@ -73,8 +73,8 @@ pub(crate) fn is_own_thread() -> bool {
     RUNNING.get() == Running::OwnThread
 }
 
-/// Runs something short as vmio, in any thread. If a signal handler of the program's interrupts it, the handler's calls are taken for
-/// vmio's, too, and go to the C library.
+/// Runs a short closure as vmio, in any thread. If a signal handler of the program's interrupts it, the handler's calls count as vmio's,
+/// too, and go to the C library.
 pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
     let _inside = Inside::new();
     call()
@@ -100,7 +100,7 @@ impl Drop for Inside {
     }
 }
 
-/// Runs something longer as vmio: the program's signal handlers wait until it is done.
+/// Runs a longer closure as vmio: the program's signal handlers wait for its end.
 pub(crate) fn as_vmio_undisturbed<T>(call: impl FnOnce() -> T) -> T {
     let _no_handlers = SignalsBlocked::new();
     as_vmio(call)
@@ -111,11 +111,11 @@ pub(crate) fn stay_inside() {
     RUNNING.set(Running::OwnThread);
 }
 
-/// Runs vmio's part of a call of the program's. The calls that it makes itself go to the C library, allocations among them. A panic ends
+/// Runs vmio's part of a call of the program's. Calls that vmio makes meanwhile go to the C library, allocations among them. A panic ends
 /// here: the call fails with EIO.
 ///
-/// Once files are mapped, the program's signal handlers wait until it is done: a handler that ended the process in the middle could not
-/// write the stores. The thread is not cancelled meanwhile either.
+/// Once files are mapped, the program's signal handlers wait until vmio's part has ended: a handler that ended the process in the middle
+/// could not write the stores. pthread_cancel has to wait, too.
 pub(crate) fn enter<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if is_inside() {
         return None;

@@ -54,7 +54,7 @@ impl OpenedFile {
     }
 }
 
-/// Why a file cannot be mapped, and the file, if it was opened for that.
+/// The reason why a file cannot be mapped. `opened` has the file, if vmio opened one to map it.
 pub(crate) struct NotMapped {
     pub(crate) error: vmio::Error,
     pub(crate) opened: Option<OpenedFile>,
@@ -128,7 +128,7 @@ impl File {
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
-    /// Adopts a file that this forked child has mapped because its parent had; an error if the child may not open it.
+    /// Adopts a file that this child inherited, mapped, from its parent; an error if the child may not open it.
     ///
     /// # Safety
     /// The process has just been forked from the one that has the file, and has done nothing yet.
@@ -143,14 +143,14 @@ impl File {
         let addresses = theirs.windows().addresses().ok_or_else(missing)?;
         let (base, reserved) = (addresses.start, addresses.len() as u64);
         let options = MappingOptions::new().access(access);
-        // SAFETY: it was mapped so that children inherit it, and from now on parts of it are unmapped by the file's windows only.
+        // SAFETY: the parent mapped it so that children inherit it, and from now on only the file's windows unmap parts of it.
         let mapping = unsafe { Mapping::adopt(cache, Arc::clone(&opened.backing), options, addresses)? };
         if let Err(error) = register(mapping.descriptor()) {
-            // The addresses are the program's.
+            // The addresses belong to the program.
             std::mem::forget(mapping);
             return Err(error);
         }
-        // SAFETY: they have just been adopted.
+        // SAFETY: the mapping has just adopted them.
         let windows = Mutex::new(unsafe { theirs.windows().inherited() });
         let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, true));
         let (path, identity) = (theirs.path.clone(), theirs.identity);
@@ -181,7 +181,7 @@ impl File {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its pages are those of Linux's page cache, which all processes share: then Linux does the calls on it.
+    /// Whether its pages are those of Linux's page cache, which all processes share. Linux then does the calls on the file.
     pub(crate) fn uses_page_cache(&self) -> bool {
         self.uses_page_cache
     }
@@ -205,14 +205,14 @@ impl File {
         self.adopt()
     }
 
-    /// Sets its length. Bytes that somebody else has cut off before stay cut off.
+    /// Sets its length. Bytes that another process has cut off stay cut off.
     pub(crate) fn truncate(&self, len: u64) -> Result<(), Errno> {
         let _alone = self.alone();
         self.adopt()?;
         self.set_len(len)
     }
 
-    /// Makes it longer by a number of bytes, and returns where they begin: nobody else appends there.
+    /// Makes it longer by a number of bytes, and returns where they begin. Nobody else appends there.
     pub(crate) fn append(&self, bytes: u64) -> Result<u64, Errno> {
         let _alone = self.alone();
         let len = self.adopt()?;
@@ -252,13 +252,13 @@ impl File {
 
     /// Returns when the stores to a part of the file are durable.
     pub(crate) fn sync(&self, bytes: Range<u64>) -> Result<(), Errno> {
-        // Bytes that somebody has cut off must not be written again.
+        // Bytes that another process has cut off must not come back.
         self.adopt_length()?;
         let part = self.within(bytes);
         self.mapping.flush(part).map_err(|error| errno::of(&error))
     }
 
-    /// Writes the dirty pages of a part and drops the part from memory: then the kernel has all bytes, and its changes will be seen.
+    /// Writes the dirty pages of a part and drops the part from memory: the kernel then has all bytes, and readers see its changes.
     pub(crate) fn give_up(&self, bytes: Range<u64>) -> Result<(), Errno> {
         let page = vmio::PAGE_BYTES as u64;
         let whole = bytes.start / page * page..bytes.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
@@ -271,13 +271,13 @@ impl File {
         self.mapping.sync().map_err(|error| errno::of(&error))
     }
 
-    /// Whether the program has nothing of it mapped: then Linux does the calls on it.
+    /// Whether the program has nothing of it mapped: Linux then does the calls on the file.
     pub(crate) fn is_idle(&self) -> bool {
         self.windows().is_idle()
     }
 
-    /// Linux is about to map the file as well. A private mapping needs the stores in the file now. A shared one would soon show other bytes
-    /// than vmio's, and fails.
+    /// Prepares for a mapping of the file by Linux as well. A private mapping needs the stores in the file now. A shared one would soon
+    /// show other bytes than vmio's, and fails.
     pub(crate) fn prepare_for_linux(&self, is_shared: bool) -> Result<(), Errno> {
         match self.keeps_stores() && !self.is_idle() {
             false => Ok(()),
@@ -286,7 +286,7 @@ impl File {
         }
     }
 
-    /// Allocates the holes of a part that will be stored to, if the user has asked for that.
+    /// Allocates the holes of a part that stores will reach, with `--preallocate`.
     pub(crate) fn preallocate(&self, bytes: &Range<u64>) -> Result<(), Errno> {
         self.opened.backing.file().map_or(Ok(()), |fd| preallocation::allocate(fd, bytes))
     }

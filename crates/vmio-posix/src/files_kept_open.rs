@@ -12,7 +12,7 @@ use crate::file::OpenedFile;
 pub(crate) type Files = Vec<OpenedFile>;
 
 static FILES: Mutex<Files> = Mutex::new(Files::new());
-/// Whether there may be any: without, there is nothing to look for.
+/// Whether there may be any. If not, callers need not look.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
 /// Keeps a file open.
@@ -27,13 +27,13 @@ pub(crate) fn are_there() -> bool {
     ARE_THERE.load(Ordering::Acquire)
 }
 
-/// The program closes a descriptor of a file, which ends its locks in any case: closes ours, too.
+/// Closes our descriptor of a file when the program closes one of its own, which ends the locks anyway.
 pub(crate) fn release(file: Identity) {
     let _no_handlers = SignalsBlocked::new();
     files().retain(|kept| kept.identity() != file);
 }
 
-/// In a forked child, which may close the descriptors and use their numbers for other files: only the parent closes them.
+/// Forgets them in a forked child, which may use their numbers for other files: only the parent closes them.
 pub(crate) fn are_left_to_parent(files: &mut Files) {
     std::mem::forget(std::mem::take(files));
     ARE_THERE.store(false, Ordering::Release);

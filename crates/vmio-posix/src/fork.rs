@@ -1,8 +1,8 @@
-//! What vmio does around a fork.
+//! vmio's part in a fork.
 //!
-//! A child has the memory of its parent and one thread: whatever other threads were changing stays half done. So the thread that forks holds
-//! the locks of all state that must be whole in the child. The cache stays its parent's. The child gets a cache of its own once it maps a
-//! file itself, or at once if it inherits the files that its parent has mapped.
+//! A child has the memory of its parent and one thread: changes that other threads were making stay half done. So the thread that forks
+//! holds the locks of all state that must be whole in the child. The cache stays with the parent. The child gets a cache of its own once it
+//! maps a file itself, or at once if it inherits mapped files.
 
 use std::cell::Cell;
 use std::ffi::c_long;
@@ -40,7 +40,7 @@ thread_local! {
     static FORKING: Cell<Option<Forking>> = const { Cell::new(None) };
 }
 
-/// The library has been loaded.
+/// Registers the fork handlers, when the library is loaded.
 pub(crate) fn start() {
     if Settings::of_this_process().is_some() {
         // SAFETY: all three are safe functions without arguments.
@@ -68,7 +68,7 @@ pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
     outcome
 }
 
-/// fork has returned in a child, after all fork handlers.
+/// Lets the child adopt its parent's files, when fork returns there after all fork handlers.
 pub(crate) fn begin_child() {
     entry::as_vmio_undisturbed(Process::adopt_from_parent);
 }
@@ -78,7 +78,7 @@ extern "C" fn before() {
     let inside = Inside::new();
     let forking = Forking {
         all_unserved: split::is_on().then(AllUnserved::new),
-        // After `all_unserved`, which waits for leases that are being taken: those may be making a log.
+        // After `all_unserved`, which waits for threads that are taking leases: they may be making a log.
         _opening_logs: split::is_strict().then(split::opening_logs),
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
@@ -97,7 +97,7 @@ extern "C" fn in_parent() {
 pub(crate) extern "C" fn in_child() {
     own_heap::belongs_to_child();
     let Some(mut forking) = FORKING.take() else { return };
-    // The parent counts it.
+    // The parent counts this value.
     std::mem::forget(forking.all_unserved.take());
     files_kept_open::are_left_to_parent(&mut forking.kept_open);
     Process::is_left_to_parent();

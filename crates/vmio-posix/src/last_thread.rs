@@ -1,6 +1,6 @@
-//! The end of a process whose first thread ends by `pthread_exit`. Without vmio, the process ends with status 0 when its last thread has ended.
-//! With vmio, the C library would wait for vmio's own threads for ever. So once the first thread has ended, a thread of vmio's waits until all
-//! of the program's threads are gone, and then ends the process.
+//! The end of a process whose first thread ends by `pthread_exit`. Without vmio, the process ends with status 0 when its last thread has
+//! ended. With vmio, the C library would wait for vmio's own threads for ever. So once the first thread has ended, a thread of vmio's waits
+//! for the end of all the program's threads, and then ends the process.
 
 use std::ffi::c_void;
 use std::fs;
@@ -28,20 +28,20 @@ static OWN: [AtomicI32; OWN_MAX] = [const { AtomicI32::new(0) }; OWN_MAX];
 /// The thread-specific key whose destructor runs at the end of the first thread.
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
-/// The library has been loaded, by the first thread.
+/// Prepares to notice the end of the first thread, when the library is loaded.
 pub(crate) fn start() {
     if Settings::of_this_process().is_none() {
         return;
     }
     let mut key = NO_KEY;
-    // SAFETY: it is filled.
+    // SAFETY: the call fills the key.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(first_has_ended)) } == 0 {
         KEY.store(key, Ordering::Relaxed);
         is_first();
     }
 }
 
-/// The calling thread is the first of its process.
+/// Marks the calling thread as the first of its process.
 fn is_first() {
     let key = KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
@@ -50,7 +50,7 @@ fn is_first() {
     }
 }
 
-/// In a forked child, which has only this thread.
+/// Resets the state in a forked child, which has only this thread.
 pub(crate) fn belongs_to_child() {
     OWN.iter().for_each(|place| place.store(0, Ordering::Relaxed));
     is_first();
@@ -86,7 +86,7 @@ extern "C" fn first_has_ended(_value: *mut c_void) {
     // Handlers of the program's must run in its own threads.
     let _signals = SignalsBlocked::new();
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the thread gets the mask that was made for it.
+    // SAFETY: the thread gets the mask made for it.
     unsafe {
         if libc::pthread_create(thread.as_mut_ptr(), ptr::null(), watch, mask.cast()) != 0 {
             drop(Box::from_raw(mask));
@@ -94,7 +94,7 @@ extern "C" fn first_has_ended(_value: *mut c_void) {
     }
 }
 
-/// Ends the process when all threads of the program's have ended, with the program's `atexit` handlers.
+/// Waits until all threads of the program's have ended, and then ends the process; the program's `atexit` handlers run.
 extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
     while entry::as_vmio(are_there_others) {
         let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CHECK_EVERY.subsec_nanos().into() });
@@ -119,7 +119,7 @@ fn are_there_others() -> bool {
     })
 }
 
-/// Whether one of these threads, or one that they have started since they were listed, may be running.
+/// Whether one of these threads may be running, or a thread that they have started since the list was made.
 fn may_be_others(listed: impl IntoIterator<Item = i32>, first: i32, about: impl Fn(i32) -> Option<Vec<u8>>) -> bool {
     listed.into_iter().any(|thread| match about(thread) {
         Some(about) if thread == first => is_programs(&about),

@@ -1,7 +1,7 @@
 //! The program's record locks beside vmio's own.
 //!
-//! vmio excludes other processes from a file by locks far behind its last possible byte (docs/formats/file-locks.md). A lock of the program's
-//! "to the end of the file" would overlap them, and fail or wait for ever in its own process.
+//! vmio excludes other processes from a file by locks far behind its last possible byte (docs/formats/file-locks.md). A lock of the
+//! program's "to the end of the file" would overlap those, and fail or wait for ever in its own process.
 
 use std::ffi::{OsStr, c_int};
 use std::fs;
@@ -18,7 +18,7 @@ use crate::own_descriptors;
 /// The first byte that vmio may lock.
 const VMIO_LOCKS: i64 = 1 << 62;
 
-/// Whether the program has a record lock on a file. /proc lists a lock at the descriptors of the open file that it was taken by.
+/// Whether the program has a record lock on a file. /proc lists a lock at the descriptors of the open file by which the program took it.
 pub(crate) fn is_locked_by_program(identity: Identity) -> bool {
     let Ok(open) = fs::read_dir("/proc/self/fd") else { return true };
     let is_own = |name: &OsStr| name.to_str().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains);
@@ -42,7 +42,7 @@ pub(crate) fn is_about(command: c_int) -> bool {
     )
 }
 
-/// Whether it is relative to the position, which the kernel must have then.
+/// Whether a lock counts from the position: the kernel must have the position then.
 pub(crate) fn is_from_position(lock: &flock) -> bool {
     i32::from(lock.l_whence) == libc::SEEK_CUR
 }
@@ -58,7 +58,7 @@ pub(crate) fn absolute(lock: &flock, fd: BorrowedFd<'_>) -> Option<flock> {
     Some(flock { l_whence: libc::SEEK_SET as i16, l_start: base.checked_add(lock.l_start)?, ..*lock })
 }
 
-/// A lock that the kernel has found, as the program would see it: it reaches to the end again.
+/// A lock that the kernel has found, as the program would see it: to the end of the file again.
 pub(crate) fn unclipped(lock: &flock) -> flock {
     let reaches = lock.l_len > 0 && lock.l_start + lock.l_len == VMIO_LOCKS;
     flock { l_len: if reaches { 0 } else { lock.l_len }, ..*lock }

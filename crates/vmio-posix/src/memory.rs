@@ -53,7 +53,7 @@ impl Request {
         matches!(self.flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE)
     }
 
-    /// Why vmio cannot serve it with any engine.
+    /// The reason why vmio cannot serve it with any engine.
     fn unserved_reason(&self) -> Option<&'static str> {
         if self.protection & libc::PROT_EXEC != 0 {
             Some("it is executable")
@@ -68,7 +68,7 @@ impl Request {
         }
     }
 
-    /// Why vmio does not serve it where the pages are Linux's: Linux does better, and all processes see the same.
+    /// The reason not to serve it where the pages are Linux's: Linux does better, and all processes see the same.
     fn better_unserved(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
         if self.protection == libc::PROT_NONE {
             Some("it allows no access yet (PROT_NONE)")
@@ -81,7 +81,7 @@ impl Request {
         }
     }
 
-    /// Whether the file is open for this access; else Linux chooses the error.
+    /// Whether the file is open for this access; if not, Linux chooses the error.
     fn is_allowed(&self, how: OFlags) -> bool {
         let mode = how & OFlags::RWMODE;
         let shares_stores = self.is_shared() && self.stores();
@@ -146,7 +146,7 @@ struct Candidate<'a> {
     path: &'a Path,
     identity: Identity,
     request: Request,
-    /// Of the file.
+    /// The bytes of the file.
     bytes: Range<u64>,
     access: Access,
 }
@@ -229,14 +229,14 @@ impl Candidate<'_> {
         }
     }
 
-    /// Linux maps it.
+    /// Lets Linux map it.
     fn unserved(&self, why: impl fmt::Display) -> Answer<usize> {
         add(&self.process.statistics.not_served, 1);
         self.process.note(format_args!("{}: not served: {why}", self.path.display()));
         None
     }
 
-    /// Linux maps it, while vmio may have the file mapped at other addresses: Linux must see what was stored there.
+    /// Lets Linux map it, while vmio may have the file mapped at other addresses: Linux must see the stores made there.
     fn unserved_beside(&self, table: &LockedTable<'_>, why: &str) -> Answer<usize> {
         let is_shared = self.request.is_shared();
         self.unserved(why);
@@ -249,7 +249,7 @@ impl Candidate<'_> {
         None
     }
 
-    /// The program's mmap fails.
+    /// Makes the program's mmap fail.
     fn refused(&self, number: Errno, why: impl fmt::Display) -> Answer<usize> {
         add(&self.process.statistics.not_served, 1);
         self.process.note(format_args!("{}: refused: {why}", self.path.display()));
@@ -273,7 +273,7 @@ fn reopened(
     if is_narrower && stores { Err(Errno::AGAIN) } else { Ok(Some(file)) }
 }
 
-/// Whether a range that the program wants for something else, with MAP_FIXED, is vmio's: then the mmap fails.
+/// Fails an mmap with MAP_FIXED, if the range that the program wants is vmio's.
 pub(crate) fn is_taken(addresses: Range<usize>) -> Answer<usize> {
     let process = Process::current()?;
     if !process.table.overlap(&addresses) {
@@ -310,7 +310,7 @@ fn locked() -> Option<(&'static Process, LockedTable<'static>)> {
 pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
     let (process, mut table) = locked()?;
     let Some(part) = part_at(&table, address, len) else {
-        // It would unmap addresses of a file's window, which somebody else might get.
+        // Linux would unmap addresses of a file's window, which another mapping might get.
         let is_taken = table.overlap(&(address..address.saturating_add(len)));
         return is_taken.then_some(Err(Errno::INVAL));
     };
@@ -326,9 +326,9 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
     }))
 }
 
-/// Nothing of a file is mapped any more: writes its stores, so that other processes find them in the file, and closes it. If the program has
-/// record locks (fcntl) on it, it is closed later, when the program closes a descriptor of it itself: closing any descriptor ends them.
-/// Until then its calls go to Linux.
+/// Closes a file when the program has unmapped all of it, and first writes its stores, so that other processes find them in the file.
+/// Closing any descriptor ends the program's record locks (fcntl). So if it has some on the file, vmio closes the file later, when the
+/// program closes a descriptor of it. Until then Linux does the calls on it.
 fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
@@ -341,7 +341,7 @@ fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     }
 }
 
-/// The program is about to close a descriptor: closes a file of which nothing is mapped any more.
+/// Closes an unmapped file before the program closes a descriptor of it.
 pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
     if files_kept_open::are_there()
         && let Ok(stat) = fstat(fd)
@@ -401,7 +401,7 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
     if flags & libc::MS_SYNC != 0
         && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
     {
-        // Linux does it, and reports each failure of write-back once: the background reclaimer may have got the report.
+        // Linux does the call, and reports each failure of write-back once: the background reclaimer may have got the report.
         let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
         return has_failed.then_some(Err(Errno::IO));
     }
@@ -423,7 +423,7 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         && let Some(Ok(Part { file, bytes, .. })) = &part
         && file.uses_page_cache()
     {
-        // Linux only unmaps them, and says itself if it may not.
+        // Linux only unmaps them, and fails by itself if it may not.
         let _ = file.mapping.advise(file.within(bytes.clone()), Advice::Cold);
         return None;
     }

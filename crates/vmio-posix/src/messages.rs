@@ -29,7 +29,7 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 /// The duplicate; -1 for none.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 
-/// The library has been loaded.
+/// Remembers the standard error output, when the library is loaded.
 pub(crate) fn start() {
     if let Ok(stat) = fstat(stderr()) {
         DEVICE.store(stat.st_dev, Ordering::Relaxed);
@@ -38,7 +38,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Keeps a duplicate, for when the program has closed its own.
+/// Keeps a duplicate, since the program may close its own descriptor.
 pub(crate) fn keep() {
     if KEPT.load(Ordering::Acquire) >= 0 || !is_it(stderr()) {
         return;
@@ -62,7 +62,7 @@ fn is_kept_from_the_program(fd: &OwnedFd) -> bool {
     own_descriptors::insert(fd.as_raw_fd())
 }
 
-/// In a forked child, which may close its parent's other descriptors.
+/// Records the duplicate again in a forked child, which may close its parent's other descriptors.
 pub(crate) fn belongs_to_child() {
     let fd = KEPT.load(Ordering::Acquire);
     if fd >= 0 {
@@ -70,7 +70,7 @@ pub(crate) fn belongs_to_child() {
     }
 }
 
-/// The process has become a daemon: closes the duplicate, so that readers of a pipe do not wait for the daemon.
+/// Closes the duplicate when the process becomes a daemon, so that readers of a pipe do not wait for the daemon.
 pub(crate) fn give_up() {
     let fd = KEPT.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
@@ -91,7 +91,7 @@ fn is_it(fd: BorrowedFd<'_>) -> bool {
 /// Writes lines in one call, so that those of several threads do not mix. Errors are ignored.
 pub(crate) fn write(text: &[u8]) {
     let kept = Some(KEPT.load(Ordering::Acquire)).filter(|fd| *fd >= 0);
-    // SAFETY: only raw system calls of the program could close it, and it is checked before it is used.
+    // SAFETY: only raw system calls of the program could close it, and `is_it` checks it before its use.
     let kept = kept.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
     let found = kept.into_iter().chain([stderr()]).find(|fd| is_it(*fd));
     if let Some(fd) = found {
@@ -104,7 +104,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     write_formatted(format_args!("vmio run: {what}\n"));
 }
 
-/// Prints whole lines, likewise.
+/// Prints whole lines, cut to the longest length.
 pub(crate) fn write_formatted(text: fmt::Arguments<'_>) {
     let mut buffer = [0; BYTES_MAX];
     let mut rest = &mut buffer[..];

@@ -1,7 +1,7 @@
 //! The descriptors by which vmio itself reads and writes mapped files.
 //!
-//! The program does not know of them. It must not close them when it closes all open descriptors, and a file that is open by these alone is
-//! closed for the program.
+//! The program does not know of them. It must not close them when it closes all open descriptors. If a file is open by these alone, the
+//! program has closed it.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ pub(crate) fn remove(fd: RawFd) {
     place(fd).map(|(word, bit)| word.fetch_and(!bit, Ordering::Relaxed));
 }
 
-/// In a forked child, which may close all descriptors.
+/// Forgets all of them in a forked child, which may close any descriptor.
 pub(crate) fn clear() {
     OWN.iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }

@@ -14,10 +14,10 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 use vmio::{PAGE_BYTES, SignalsBlocked};
 
 const SMALLEST: usize = 16;
-/// A slab has this length, and begins at a multiple of it, so that all blocks are aligned to their lengths.
+/// The length of a slab. A slab begins at a multiple of it, so that all blocks are aligned to their lengths.
 const LARGEST: usize = 64 << 10;
 const CLASSES: usize = (LARGEST.ilog2() - SMALLEST.ilog2()) as usize + 1;
-/// The bytes that are mapped at a time.
+/// The bytes mapped at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A free block begins with the address of the next one.
@@ -52,7 +52,8 @@ unsafe impl Sync for OwnHeap {}
 #[cfg_attr(not(test), global_allocator)]
 static HEAP: OwnHeap = OwnHeap::new();
 
-/// In a forked child: another thread of the parent may have been in the middle of an allocation. Then the free blocks stay unused.
+/// Repairs the heap in a forked child: another thread of the parent may have been in the middle of an allocation. The free blocks then stay
+/// unused.
 pub(crate) fn belongs_to_child() {
     let _signals = SignalsBlocked::new();
     if HEAP.is_locked.load(Ordering::Acquire) {
@@ -98,7 +99,7 @@ impl Blocks {
         let bytes = SMALLEST << class;
         let free = self.classes[class].free;
         if !free.is_null() {
-            // SAFETY: it is a block that was given back, and nobody has written to it since.
+            // SAFETY: it is a freed block, and nobody has written to it since.
             self.classes[class].free = unsafe { (*free).next };
             return free.cast();
         }
@@ -117,7 +118,7 @@ impl Blocks {
 
     fn give_back(&mut self, class: usize, block: *mut u8) {
         let block = block.cast::<Free>();
-        // SAFETY: by the caller of `dealloc` it is a block, and nobody's any more; it has room for an address, and is aligned for one.
+        // SAFETY: by the caller of `dealloc` it is a block, and nobody else has it; an address fits in it, and is aligned.
         unsafe { block.write(Free { next: self.classes[class].free }) };
         self.classes[class].free = block;
     }
@@ -177,7 +178,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         // SAFETY: by the caller.
         let block = unsafe { self.alloc(layout) };
         if !block.is_null() && class_of(layout).is_some() {
-            // SAFETY: it is so long.
+            // SAFETY: the block has that length.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -186,7 +187,7 @@ unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class_of(layout) {
             Some(class) => self.with(|blocks| blocks.give_back(class, block)),
-            // SAFETY: by the caller it is a mapping, and so long.
+            // SAFETY: by the caller it is a mapping of that length.
             None => _ = mapped_bytes(layout.size()).map(|bytes| unsafe { munmap(block.cast(), bytes) }),
         }
     }
@@ -200,7 +201,7 @@ unsafe impl GlobalAlloc for OwnHeap {
                 let (Some(old), Some(new)) = (mapped_bytes(layout.size()), mapped_bytes(bytes)) else {
                     return ptr::null_mut();
                 };
-                // SAFETY: by the caller it is a mapping, and so long.
+                // SAFETY: by the caller it is a mapping of that length.
                 unsafe { mremap(block.cast(), old, new, MremapFlags::MAYMOVE) }
                     .map_or(ptr::null_mut(), |moved| moved.cast())
             }
@@ -233,7 +234,7 @@ mod tests {
                 .cycle()
                 .take(300)
                 .enumerate()
-                // SAFETY: none of them is empty; each is so long.
+                // SAFETY: no layout is empty, and each block has its layout's length.
                 .map(|(number, layout)| unsafe {
                     let block = heap.alloc_zeroed(*layout);
                     assert!(!block.is_null() && block.addr().is_multiple_of(layout.align()), "{layout:?}");
@@ -244,7 +245,7 @@ mod tests {
                 .collect();
             for (number, (block, layout)) in blocks.into_iter().enumerate() {
                 let byte = number as u8;
-                // SAFETY: it is still this one's, and so long.
+                // SAFETY: the block is still this one's, and has that length.
                 unsafe {
                     assert_eq!((*block, *block.add(layout.size() - 1)), (byte, byte), "{layout:?}");
                     let longer = heap.realloc(block, layout, layout.size() * 3);
@@ -253,7 +254,7 @@ mod tests {
                 }
             }
         }
-        // SAFETY: both are given back.
+        // SAFETY: both blocks are freed.
         unsafe {
             let first = heap.alloc(layouts[0]);
             heap.dealloc(first, layouts[0]);
@@ -269,7 +270,7 @@ mod tests {
                 scope.spawn(move || {
                     let layout = Layout::new::<u64>();
                     for _ in 0..2000 {
-                        // SAFETY: each is this thread's until it is given back.
+                        // SAFETY: each block is this thread's until the thread frees it.
                         unsafe {
                             let blocks = [(); 3].map(|()| SHARED.alloc(layout).cast::<u64>());
                             blocks.iter().for_each(|block| block.write(number));

@@ -13,7 +13,7 @@ use crate::settings::Settings;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// Allocates the holes in a part of an open file, up to its length, if the user has asked for that.
+/// Allocates the holes in a part of an open file, up to its length, with `--preallocate`.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Errno> {
     if !Settings::of_this_process().is_some_and(|settings| settings.preallocates) {
         return Ok(());
@@ -23,7 +23,7 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Err
     if end <= bytes.start {
         return Ok(());
     }
-    // Not begun if there is too little space anyway: some file systems keep what they have allocated before they fail.
+    // Not begun if there is too little space anyway: some file systems keep their allocations before they fail.
     let (found, has) = (fstatvfs(fd)?, stat.st_blocks as u64 * BLOCK_BYTES);
     if (end - bytes.start).saturating_sub(has) > found.f_bfree.saturating_mul(found.f_frsize) {
         return Err(Errno::NOSPC);

@@ -1,4 +1,4 @@
-//! The cache of a process, which it has from when it first maps a file under one of the folders.
+//! The cache of a process, built at its first mapping of a file under one of the folders.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -37,7 +37,7 @@ static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 #[derive(PartialEq, Eq)]
 pub(crate) enum Start {
     Possible,
-    /// It was tried, and a message said why it failed.
+    /// An attempt has failed, and a message has said why.
     Failed,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn starting() -> MutexGuard<'static, Start> {
 impl Process {
     /// This process's, if it has mapped a file.
     pub(crate) fn current() -> Option<&'static Process> {
-        // SAFETY: what was put there is never freed.
+        // SAFETY: the process stored there is never freed.
         unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
     }
 
@@ -91,7 +91,7 @@ impl Process {
         }
     }
 
-    /// In a forked child, which has none of the cache's threads.
+    /// Leaves the cache to the parent, in a forked child, which has none of the cache's threads.
     pub(crate) fn is_left_to_parent() {
         let parents = PROCESS.swap(ptr::null_mut(), Ordering::AcqRel);
         if !parents.is_null() {
@@ -102,11 +102,11 @@ impl Process {
     }
 
     fn parents() -> Option<&'static Process> {
-        // SAFETY: what was put there is never freed.
+        // SAFETY: the process stored there is never freed.
         unsafe { PARENTS.load(Ordering::Acquire).as_ref() }
     }
 
-    /// In a child that has just been forked: adopts the files that its parent has mapped, where Linux takes the faults. The child has them
+    /// Adopts the files that the parent has mapped, in a child just after its fork, where Linux takes the faults. The child has them
     /// mapped, too, and both processes keep within the budget.
     pub(crate) fn adopt_from_parent() {
         if !MAY_ADOPT.swap(false, Ordering::AcqRel) {
@@ -119,7 +119,7 @@ impl Process {
         let Some(process) = Process::start(parent.settings) else { return };
         let mut table = process.table.lock();
         for theirs in parent.table.lock().all() {
-            // SAFETY: nothing has happened in the child yet, so that it has all that its parent had.
+            // SAFETY: nothing has happened in the child yet, so it has everything that its parent had.
             match unsafe { File::inherited(&process.cache, &theirs) } {
                 Ok(file) => table.insert(Arc::new(file)),
                 Err(error) => process.note(format_args!("{}: not served in a child: {error}", theirs.path.display())),
@@ -150,7 +150,7 @@ impl Process {
         messages::say(what);
     }
 
-    /// The process is about to end, or to run another program: writes its stores to the files.
+    /// Writes the stores to the files before the process ends or runs another program.
     pub(crate) fn sync_all(&self) {
         if self.table.is_empty() {
             return;
@@ -163,7 +163,7 @@ impl Process {
         }
     }
 
-    /// An exec has failed after the report: the process goes on, and reports again at its end.
+    /// Undoes the report after a failed exec: the process goes on, and reports again at its end.
     pub(crate) fn exec_failed(&self) {
         self.has_reported.store(false, Ordering::Relaxed);
     }

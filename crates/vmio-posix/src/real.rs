@@ -70,7 +70,7 @@ macro_rules! functions {
             /// The C library's.
             ///
             /// # Safety
-            /// As the function of that name.
+            /// The contract of the function of that name.
             #[allow(non_snake_case, reason = "the names are the C library's")]
             pub(crate) unsafe fn $name($($argument: $of),*) -> $result {
                 let function: unsafe extern "C" fn($($of),*) -> $result =

@@ -16,17 +16,17 @@ use vmio::Engine;
 /// The options of `vmio run`. docs/guides/run.md lists the variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The cache through which files are mapped; none if mappings are not served.
+    /// The cache for mapped files; none if mappings are not served.
     pub(crate) cache: Option<CacheSettings>,
-    /// What reads and writes promise; none if only calls on files that are mapped through the cache are served.
+    /// The promise of reads and writes; none if only calls on mapped files are served.
     pub(crate) mode: Option<Mode>,
-    /// With a mode, the memory of the frames that hold the files; none if the kernel's page cache does.
+    /// With a mode, the memory of the frames for files; none if the kernel's page cache has the bytes.
     pub(crate) frames_bytes: Option<u64>,
     /// With a mode, the bytes written to 2 MiB of a file without a sync before stores replace writes.
     pub(crate) stores_after_bytes: u32,
     /// The length of each operation log.
     pub(crate) log_bytes: u64,
-    /// Whether an open of a file that another process has a lease of fails instead of waiting.
+    /// Whether an open of a file that another process has a lease on fails instead of waiting.
     refuses_shared: bool,
     /// The folders whose files are served: canonical paths.
     pub(crate) under: Vec<PathBuf>,
@@ -34,15 +34,15 @@ pub(crate) struct Settings {
     pub(crate) preallocates: bool,
     /// Whether a program that stores to a mapping waits while its disk is full.
     pub(crate) waits_for_space: bool,
-    /// Whether programs that would run without vmio are refused.
+    /// Whether to refuse programs that would run without vmio.
     pub(crate) strict_coverage: bool,
-    /// Whether messages say what is served, what is not, and why.
+    /// Whether messages say which files are served, which are not, and why.
     pub(crate) is_verbose: bool,
-    /// Whether, and how, a report is printed at the end.
+    /// The form of the report at the end; none for no report.
     pub(crate) report: Option<ReportForm>,
 }
 
-/// A store that faults, with its part of a sync, takes about as long as four writes.
+/// A store that faults, with its share of a sync, takes about as long as four writes.
 const STORES_AFTER_BYTES: u32 = 8 << 20;
 
 /// The longest path that the kernel returns.
@@ -62,7 +62,7 @@ pub(crate) struct CacheSettings {
 /// SplitFS's modes (thesis §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// What Linux promises.
+    /// Linux's own promise.
     Posix,
     /// Each call is durable when it returns.
     Sync,
@@ -73,7 +73,7 @@ pub(crate) enum Mode {
 /// How statistics are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportForm {
-    /// For people.
+    /// Text for people.
     Text,
     /// An object in one line.
     Json,
@@ -103,12 +103,12 @@ impl Mode {
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
 impl Settings {
-    /// The settings of this process; none if it was not started by `vmio run`.
+    /// The settings of this process; none if `vmio run` did not start it.
     pub(crate) fn of_this_process() -> Option<&'static Settings> {
         SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
     }
 
-    /// Whether an open that would wait for another process fails.
+    /// Whether an open fails that would wait for another process.
     pub(crate) fn refuse_shared() -> bool {
         Self::of_this_process().is_some_and(|settings| settings.refuses_shared)
     }

@@ -14,7 +14,7 @@ pub(crate) struct Statistics {
     pub(crate) mappings: AtomicU64,
     /// Files opened for them.
     pub(crate) files: AtomicU64,
-    /// Mappings of files under the folders that were not served, or refused.
+    /// Mappings of files under the folders that vmio did not serve, or refused.
     pub(crate) not_served: AtomicU64,
     /// Reads and writes of mapped files that copied their bytes without a system call.
     pub(crate) calls_served: AtomicU64,
@@ -43,7 +43,7 @@ impl Statistics {
         let (mappings, files, not_served) = (of(&self.mappings), of(&self.files), of(&self.not_served));
         let (calls, bytes) = (of(&self.calls_served), of(&self.bytes_served));
         let evicted = cache.evicted_clean + cache.evicted_dirty;
-        // With the managed engine only Linux knows the rest.
+        // With the managed engine, Linux alone knows the rest.
         let is_counted = engine != Engine::Managed;
         match form {
             ReportForm::Text => {

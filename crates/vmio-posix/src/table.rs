@@ -12,14 +12,14 @@ use vmio::backing::Identity;
 use crate::file::{File, identity_of};
 use crate::windows::Place;
 
-/// The mapped files, found by address or identity. They are few, so a list will do.
+/// The mapped files, found by address or identity. They are few, so a list is enough.
 pub(crate) struct Table {
     files: Mutex<Vec<Arc<File>>>,
     /// Their number, for reading without the lock.
     count: AtomicUsize,
 }
 
-/// The locked table. Signals are blocked meanwhile, since a handler of the program's may read and write files.
+/// The locked table. Signals stay blocked meanwhile, since a handler of the program's may read and write files.
 pub(crate) struct LockedTable<'a> {
     files: MutexGuard<'a, Vec<Arc<File>>>,
     count: &'a AtomicUsize,
@@ -76,7 +76,7 @@ impl LockedTable<'_> {
         self.count.store(self.files.len(), Ordering::Release);
     }
 
-    /// Removes a file and closes it. If another thread still uses it, that thread closes it.
+    /// Removes a file and closes it. If another thread still uses the file, that thread closes it.
     pub(crate) fn close(&mut self, file: Arc<File>) -> Result<(), vmio::Error> {
         self.files.retain(|present| !Arc::ptr_eq(present, &file));
         let closed = Arc::into_inner(file).map_or(Ok(()), File::close);
@@ -89,7 +89,7 @@ impl LockedTable<'_> {
     }
 }
 
-/// Whether it is a regular file: others are not served.
+/// Whether it is a regular file: vmio does not serve others.
 pub(crate) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }

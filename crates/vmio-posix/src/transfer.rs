@@ -1,4 +1,4 @@
-//! Reads and writes of files that are mapped as well: they go through the mapping, so that both see the same bytes.
+//! Reads and writes of files that the program has mapped, too: they go through the mapping, so that both see the same bytes.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -29,7 +29,7 @@ pub(crate) enum Position {
 pub(crate) struct Demands {
     /// Write at the end.
     pub(crate) appends: bool,
-    /// Do not, though the descriptor has O_APPEND.
+    /// Do not write at the end, though the descriptor has O_APPEND.
     pub(crate) never_appends: bool,
     /// Return when the write is durable.
     pub(crate) syncs: bool,
@@ -157,7 +157,7 @@ impl Behind {
     }
 }
 
-/// The kernel has written to a file that is mapped for loads: drops the old pages of that part.
+/// Drops the old pages of a part that the kernel has written, of a file mapped for loads.
 pub(crate) fn written_by_linux(fd: BorrowedFd<'_>, position: Position, written: usize) {
     let Some(behind) = Behind::of(fd, OFlags::WRONLY) else { return };
     let end = match position {
@@ -189,15 +189,15 @@ pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) -> Answer<()> {
     Some(u64::try_from(len).map_err(|_| Errno::INVAL).and_then(|len| behind.file.truncate(len)))
 }
 
-/// Before and after the kernel itself changes or reads a part of a mapped file: the bytes must be in the file, and not in memory.
+/// Writes out and drops a part of a mapped file, before and after the kernel itself changes or reads that part.
 pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     let (file, _) = Process::current()?.table.file_behind(fd)?;
-    // If the length cannot be adopted, nothing behind it is in memory.
+    // If it cannot adopt the length, nothing behind that is in memory.
     let _ = file.adopt_length();
     file.give_up(bytes).err().map(Err)
 }
 
-/// Before the kernel reads a part of a mapped file: the bytes must be in the file. Pinned pages may stay in memory.
+/// Writes out a part of a mapped file before the kernel reads it. Pinned pages may stay in memory.
 pub(crate) fn write_out(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     give_up(fd, bytes).filter(|told| *told != Err(Errno::BUSY))
 }
@@ -207,7 +207,7 @@ pub(crate) fn keeps_bytes(mode: i32) -> bool {
     FallocateFlags::from_bits_retain(mode as u32).difference(FallocateFlags::KEEP_SIZE).is_empty()
 }
 
-/// The kernel may have made the file longer.
+/// Adopts a length that the kernel may have given the file.
 pub(crate) fn adopt_length(fd: BorrowedFd<'_>) -> Answer<()> {
     let (file, _) = Process::current()?.table.file_behind(fd)?;
     file.adopt_length().err().map(Err)

@@ -1,7 +1,7 @@
-//! Programs that this one starts or becomes and that vmio does not cover: a message names them, or they are refused
-//! (`--strict-coverage`).
+//! Programs that this one starts or becomes and that vmio does not cover: a message names them, or, with `--strict-coverage`, the call
+//! fails.
 //!
-//! A child between vfork and exec comes here, too, so nothing is allocated.
+//! A child between vfork and exec comes here, too, so nothing allocates.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt::{self, Write as _};
@@ -26,7 +26,7 @@ use crate::unshared_fd_thread;
 const SCRIPTS_MAX: usize = 5;
 /// The longest path.
 const PATH_BYTES: usize = 4096;
-/// Programs that are remembered; a message may name others again.
+/// Programs to remember; a message may name any others again.
 const NAMED_MAX: usize = 512;
 
 unsafe extern "C" {
@@ -42,9 +42,9 @@ pub(crate) fn environment() -> *const *const c_char {
 /// How a call names the program.
 #[derive(Clone, Copy)]
 pub(crate) enum Named<'a> {
-    /// By a path from a folder.
+    /// By a path relative to a folder.
     At(BorrowedFd<'a>, &'a CStr),
-    /// By a name that is looked for in `PATH`, or a path.
+    /// By a name to look up in `PATH`, or a path.
     Searched(&'a CStr),
     /// By an open file.
     Open(BorrowedFd<'a>),
@@ -55,15 +55,15 @@ struct AlreadyNamed([AtomicU64; NAMED_MAX]);
 
 static ALREADY_NAMED: AtomicPtr<AlreadyNamed> = AtomicPtr::new(ptr::null_mut());
 
-/// The library that is preloaded.
+/// The library that `vmio run` preloads.
 const LIBRARY: &[u8] = b"libvmio_posix.so";
-/// Where the C library looks without PATH.
+/// The folders in which the C library looks without PATH.
 const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 
 /// Whether this process got the library by its environment.
 static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// The library has been loaded.
+/// Prepares the list of named programs, when the library is loaded.
 pub(crate) fn start() {
     if Settings::of_this_process().is_none() {
         return;
@@ -91,7 +91,7 @@ impl AlreadyNamed {
     }
 }
 
-/// Why a program runs without vmio.
+/// The reason why a program runs without vmio.
 #[derive(Clone, Copy)]
 pub(crate) enum Why {
     /// Because of its kind.
@@ -117,7 +117,7 @@ pub(crate) struct Examined {
     pub(crate) why: Option<Why>,
 }
 
-/// To be called before an exec or a spawn, with the environment that the program will get.
+/// Examines a program before an exec or a spawn, with the environment that the program will get.
 ///
 /// # Errors
 /// EACCES if the program is not covered, with `--strict-coverage`.
@@ -146,7 +146,7 @@ pub(crate) unsafe fn check(named: Named<'_>, environment: *const *const c_char) 
     outcome.unwrap_or(Ok(unknown))
 }
 
-/// For `--stats`: reports a process that is, or is about to be, an uncovered program.
+/// Reports, for `--stats`, a process that is, or is about to be, an uncovered program.
 pub(crate) fn report(named: Named<'_>, examined: Examined, process: pid_t) {
     let form = Settings::of_this_process().and_then(|settings| settings.report);
     let Some((form, why)) = form.zip(examined.why) else { return };
@@ -158,10 +158,10 @@ pub(crate) fn report(named: Named<'_>, examined: Examined, process: pid_t) {
     });
 }
 
-/// Whether an environment has the loader preload vmio and names the folders.
+/// Whether an environment makes the loader preload vmio, and names the folders.
 ///
 /// # Safety
-/// It is null or a list of C strings that ends with null.
+/// The pointer is null or a list of C strings that ends with null.
 unsafe fn preloads(environment: *const *const c_char) -> bool {
     let (mut has_library, mut has_folders) = (false, false);
     let mut at = environment;
@@ -179,13 +179,13 @@ unsafe fn preloads(environment: *const *const c_char) -> bool {
     has_library && has_folders
 }
 
-/// Finds a program, in a thread of [`unshared_fd_thread`]: its path, the file if it is readable, and whether it is executable.
+/// Finds a program, in a thread of [`unshared_fd_thread`]: its path, the file if it is readable, and whether this user may execute it.
 fn found<T>(named: Named<'_>, mut act: impl FnMut(&Path, Option<BorrowedFd<'_>>, bool) -> T) -> T {
     match named {
         Named::At(folder, path) => {
             act(Path::new(OsStr::from_bytes(path.to_bytes())), open(folder, path), is_executable(folder, path))
         }
-        // The descriptor may be open with O_PATH, and could then not be read.
+        // The descriptor may be open with O_PATH, by which nobody could read.
         Named::Open(fd) => {
             let (file, is_there) = Settings::with_link(fd, |link| (open(CWD, link), is_executable(CWD, link)));
             Settings::with_path(fd, |path| act(path, file, is_there))
@@ -235,7 +235,7 @@ fn number_of(file: BorrowedFd<'_>) -> Option<u64> {
     Some((stat.st_dev << 40) ^ stat.st_ino ^ 1 << 63)
 }
 
-/// Why the program, or the interpreter of a script, is not covered, and its number.
+/// The reason why the program, or the interpreter of a script, is not covered, and its number.
 fn examine(first: Option<BorrowedFd<'_>>) -> Option<(Uncovered, u64)> {
     let (mut front, mut interpreter) = ([0; FRONT_BYTES], [0; PATH_BYTES]);
     let mut file = first?;

@@ -1,7 +1,7 @@
-//! Faults of mapped files that end with SIGBUS: a message says why. With `--on-full wait` a program whose disk is full waits until there is
-//! space. Pages that a reader thread has refused are tried again, since they may be readable by now.
+//! Faults of mapped files that end with SIGBUS: a message gives the reason. With `--on-full wait` a program whose disk is full waits until
+//! there is space. Pages that a reader thread could not read get another try, since they may be readable by now.
 //!
-//! All of it runs in the handler of the signal, without allocations and locks.
+//! All of it runs in the handler of the signal, without allocations and locks, except [`adopt_length`].
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,11 +22,11 @@ use crate::unshared_fd_thread;
 
 /// Files that can be watched; there are no messages about others.
 const WATCHED_MAX: usize = 256;
-/// How often a store to one page is tried again while there is space for the page.
+/// How often to retry a store to one page while there is space for the page.
 const TRIES_MAX: u32 = 8;
 /// The largest folio of the page cache, all of which XFS allocates at a store.
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
-/// The disk is tried again after this time.
+/// The time between two attempts to get space on a full disk.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// The addresses at which a file is mapped.
@@ -40,9 +40,9 @@ struct Place {
     /// The identity of the file: a forked child may close the descriptor and use its number for another file.
     device: AtomicU64,
     inode: AtomicU64,
-    /// The messages that were printed about it, a bit for each reason.
+    /// The messages printed about it, a bit for each reason.
     said: AtomicU32,
-    /// The page that was last given space, and how often.
+    /// The page that was last given space, and the number of stores to it tried again.
     last_page: AtomicU64,
     tries: AtomicU32,
 }
@@ -63,7 +63,7 @@ static PLACES: [Place; WATCHED_MAX] = [const {
     }
 }; WATCHED_MAX];
 
-/// While it exists, faults of a file are explained.
+/// While it exists, messages explain faults of a file.
 pub(crate) struct Watched(Option<&'static Place>);
 
 impl Watched {
@@ -104,7 +104,7 @@ impl Drop for Watched {
     }
 }
 
-/// Why a fault fails.
+/// The reason why a fault fails.
 #[derive(Clone, Copy)]
 enum Why {
     Shorter {
@@ -126,7 +126,7 @@ impl Place {
         (offset < self.bytes.load(Ordering::Relaxed)).then_some(offset)
     }
 
-    /// The file and its length; `None` if the descriptor is another file's by now, and must not be touched.
+    /// The file and its length; `None` if the descriptor is another file's by now, which vmio must not touch.
     fn file(&self) -> Option<(BorrowedFd<'static>, u64)> {
         // SAFETY: the file is open while it is watched, except in a forked child, where the calls fail for a closed number.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
@@ -178,7 +178,7 @@ fn say(path: &Path, why: Why, offset: u64) {
     }
 }
 
-/// Handles a SIGBUS that nobody else handles; true if the access is to be tried again.
+/// Handles a SIGBUS that nobody else handles; true to try the access again.
 fn explain(address: usize, is_store: bool) -> bool {
     // The calls that the cache makes are vmio's own.
     let refused = match entry::as_vmio(|| vmio::fault_again(address, is_store)) {
@@ -186,7 +186,7 @@ fn explain(address: usize, is_store: bool) -> bool {
         Some(Err(refused)) => Some(refused),
         None => None,
     };
-    // The cache knows the file's main addresses, of whatever window the fault is.
+    // The cache knows the file's main addresses, whichever window the fault is in.
     let known_at = refused.map_or(address, |refused| refused.mapping + refused.offset as usize + address % PAGE_BYTES);
     let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(known_at)?))) else {
         return false;
@@ -230,7 +230,7 @@ fn explain(address: usize, is_store: bool) -> bool {
             place.say(fd, Why::Waits(error), offset);
             let time = Timespec { tv_sec: 0, tv_nsec: RETRY_AFTER.subsec_nanos().into() };
             let _ = nanosleep(&time);
-            // The repeated store finds out whether there is space by now. In between the thread gets its pending signals.
+            // The repeated store finds out whether there is space by now. Before it the thread gets its pending signals.
             true
         }
         Err(error) => {
@@ -240,15 +240,15 @@ fn explain(address: usize, is_store: bool) -> bool {
     }
 }
 
-/// Tells the mapping at an address about a length that another process has given the file. This takes locks and may allocate, as calls of
-/// the program's do. Only a program whose allocator itself works in a mapped file could wait for this thread.
+/// Tells the mapping at an address about a length that another process has given the file. Takes locks and may allocate, as calls of the
+/// program's do. The thread could wait for itself only in a program whose allocator works in a mapped file.
 fn adopt_length(address: usize) -> Answer<()> {
     let (file, _) = Process::current()?.table.lock().by_address(address)?;
     Some(file.adopt_length().map(drop))
 }
 
 impl Place {
-    /// How often a store to a page that has space has been tried again in a row.
+    /// How often in a row a store to a page with space was tried again.
     fn tries_of(&self, page: u64) -> u32 {
         if self.last_page.swap(page, Ordering::Relaxed) != page {
             self.tries.store(0, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Files that vmio must not map from now on: Linux has a shared mapping of them, and neither would see the other's stores; or the engine
-//! cannot map them.
+//! Files that vmio must not map from now on. Linux has a shared mapping of them, and neither mapping would see the other's stores; or the
+//! engine cannot map them.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmio::SignalsBlocked;
 use vmio::backing::Identity;
 
-/// By device and inode. None is ever removed: vmio does not learn when the last such mapping goes.
+/// Device and inode of each. They stay for good: vmio does not learn when Linux's last such mapping goes.
 pub(crate) type Files = BTreeSet<(u64, u64)>;
 
 static FILES: Mutex<Files> = Mutex::new(Files::new());

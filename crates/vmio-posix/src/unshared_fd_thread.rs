@@ -1,7 +1,7 @@
 //! A thread with its own descriptor table, to open and close files for a moment.
 //!
-//! Closing any descriptor of a file ends all record locks of the process on it (`F_SETLK`), also those that the program has taken by a
-//! descriptor of its own. A thread that does not share the descriptor table holds no locks.
+//! Closing any descriptor of a file ends all record locks of the process on it (`F_SETLK`), even those taken by another descriptor. A
+//! thread that does not share the descriptor table has no locks to lose.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,7 +9,7 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use vmio::SignalsBlocked;
 
-/// Space for a few paths and a message. The caller's stack will not do: a signal handler may have one of 8 KiB.
+/// Space for a few paths and a message. The caller's stack may not have it: a signal handler's may be 8 KiB long.
 const STACK_BYTES: usize = 64 << 10;
 
 struct Job<F, T> {
@@ -17,8 +17,8 @@ struct Job<F, T> {
     outcome: Option<T>,
 }
 
-/// Runs a function in a thread that starts with a copy of the process's descriptor table, which ends with the thread. `None` if the thread
-/// cannot be started. The function should make only a few system calls. Nothing is allocated, so that a child before exec may call this.
+/// Runs a function in a thread with a copy of the process's descriptor table, which ends with the thread. `None` if the thread cannot be
+/// started. The function should make only a few system calls. This allocates nothing, so that a child before exec may call it.
 pub(crate) fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
     // So that no handler of the program's runs in the thread.
     let _signals = SignalsBlocked::new();

@@ -1,11 +1,11 @@
 //! The addresses at which the program sees a file.
 //!
-//! A window has space for the whole file at its largest length, and byte n of the file is byte n of each window. A mapping of the program's is
-//! a part of a window. Mappings that do not overlap share a window. A mapping that overlaps another gets addresses in another window, as
-//! the kernel would give it.
+//! A window has space for the whole file at its largest length, and byte n of the file is byte n of each window. A mapping of the program's
+//! is a part of a window. Mappings that do not overlap share a window. If a mapping overlaps another, it gets addresses in another window,
+//! as the kernel would give it.
 //!
 //! A file whose pages are in the page cache ([`File::uses_page_cache`](crate::file::File::uses_page_cache)) has only one window. Linux does
-//! all calls on parts of it, and maps elsewhere what does not fit.
+//! all calls on parts of it, and maps elsewhere whatever does not fit.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ struct Window {
 /// The accesses that a window allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// Whether stores are allowed. Never taken back: see [`Windows::make_writable`].
+    /// Whether stores are allowed. Once allowed they stay so: see [`Windows::make_writable`].
     pub(crate) is_writable: bool,
     /// Whether stores may ever be allowed: they reach the file.
     pub(crate) may_store: bool,
@@ -64,7 +64,7 @@ impl Windows {
         Windows { windows: vec![own], uses_page_cache: false, reserved }
     }
 
-    /// The same for a mapping whose faults Linux handles. It is inherited by forks as without vmio.
+    /// The same for a mapping whose faults Linux handles. A fork inherits it as without vmio.
     pub(crate) fn of_page_cache(mapping: &Mapping, reserved: u64) -> Result<Self, Errno> {
         // SAFETY: the range is the mapping's, and the advice changes no contents.
         unsafe { madvise(mapping.as_ptr().cast_mut().cast(), reserved as usize, Advice::LinuxDoFork)? };
@@ -109,7 +109,7 @@ impl Windows {
             Some(found) => found,
             None => match self.open(mapping, rights) {
                 Ok(opened) => opened,
-                // There are no views before Linux 6.7: better with another protection than not at all.
+                // There are no views before Linux 6.7. A window with more rights is better than no mapping.
                 Err(error) => {
                     let is_free = |window: &Window| {
                         window.rights.may_store == rights.may_store
@@ -195,8 +195,8 @@ impl Windows {
         self.windows[place.window].rights
     }
 
-    /// Allows stores at a place, in all of its window: the window must stay one mapping for the kernel, whose copies into it would else end at
-    /// the seams.
+    /// Allows stores at a place, in all of its window. The window must stay one mapping for the kernel: copies into it would end at the
+    /// seams otherwise.
     pub(crate) fn make_writable(&mut self, place: Place) -> Result<(), Errno> {
         let window = &mut self.windows[place.window];
         protect(window.base, self.reserved, MprotectFlags::READ | MprotectFlags::WRITE)?;
@@ -206,8 +206,8 @@ impl Windows {
 }
 
 impl Window {
-    /// Maps a part that Linux protects separately. A private mapping of a file that others may store to is not possible here, as the program
-    /// may later store to it.
+    /// Maps a part that Linux protects separately. Fails for a private mapping in a file's window for stores, since the program may later
+    /// store to it.
     fn map_part(&mut self, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
         if self.rights.may_store != rights.may_store || self.live.overlaps(&bytes) {
             return Err(Errno::BUSY);
@@ -218,14 +218,14 @@ impl Window {
         Ok(address)
     }
 
-    /// Unlocks a part: locked memory cannot be evicted.
+    /// Unlocks a part: the cache cannot evict locked memory.
     fn unlock_part(&self, bytes: &Range<u64>) {
         let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
         // SAFETY: the program has unmapped this part, whose faults Linux handles.
         let _ = unsafe { munlock(start as *mut _, len) };
     }
 
-    /// Resets a part to its original advice and protection. Without the protection it behaves as with the other engines.
+    /// Resets a part to its original advice and protection. Without protection the part behaves as with the other engines.
     fn forget_part(&self, bytes: &Range<u64>) {
         let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
         // SAFETY: the program has unmapped this part, whose faults Linux handles; the calls do not change the file.

@@ -1,12 +1,11 @@
-//! Things to undo when the command ends, also when it ends by Ctrl-C: devices to give back,
-//! temporary files to remove, children to stop.
+//! Actions at the end of the command, even if Ctrl-C ends it: giving back devices, removing temporary files, stopping children.
 
 use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 
-/// An action that runs once: when this value drops, or when the process is told to end.
+/// An action that runs once: when this value drops, or when a signal ends the process.
 #[must_use = "the action runs when this value drops"]
 pub struct Cleanup {
     id: u64,
@@ -22,7 +21,7 @@ struct Actions {
 
 static ACTIONS: Mutex<Actions> = Mutex::new(Actions { pending: Vec::new(), next_id: 0, handler_installed: false });
 
-/// What the shell reports for a command that Ctrl-C ended.
+/// The status that the shell reports for a command that Ctrl-C ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
 impl Cleanup {
@@ -39,7 +38,7 @@ impl Cleanup {
         Ok(Self { id })
     }
 
-    /// Forgets the action: what it would have undone is to stay.
+    /// Forgets the action, whose object is to stay.
     pub fn disarm(self) {
         drop(take(&mut lock(), self.id));
     }
@@ -47,7 +46,7 @@ impl Cleanup {
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        // The lock is held while the action runs: an interrupt waits for it to complete.
+        // The lock is held until the action has run: an interrupt waits for it to complete.
         let mut actions = lock();
         if let Some(action) = take(&mut actions, self.id) {
             action();
@@ -64,7 +63,7 @@ fn take(actions: &mut Actions, id: u64) -> Option<Action> {
     Some(actions.pending.remove(index).1)
 }
 
-/// Holds the lock to the end: the main thread, which notices that its child is gone, must neither
+/// Runs all actions and ends the process. Holds the lock to the end: the main thread, which notices that its child is gone, must neither
 /// run an action a second time nor end the process in the middle of one.
 fn run_all_and_exit() {
     let mut actions = lock();

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The fractions that charts mark; the last is where curves end.
+/// The fractions that charts mark; curves end at the last.
 pub const MARKED_FRACTIONS: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
 
 /// Points between a fraction and the one that leaves a tenth of the operations above it.
@@ -15,12 +15,12 @@ const SAME_FRACTION: f64 = 1e-9;
 /// Latencies of rising fractions of the operations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LatencyCurve {
-    /// How many operations there were.
+    /// The number of operations.
     pub operations: u64,
     points: Vec<LatencyPoint>,
 }
 
-/// This part of the operations took no longer than this.
+/// A part of the operations, and the latency that it does not exceed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LatencyPoint {
     /// The part of all operations, 0 to 1.
@@ -50,7 +50,7 @@ impl LatencyCurve {
         &self.points
     }
 
-    /// The points at the marked fractions, as far as there were operations enough.
+    /// The points at the marked fractions that the operations suffice for.
     pub fn marked(&self) -> impl Iterator<Item = &LatencyPoint> {
         let is_marked = |point: &&LatencyPoint| {
             MARKED_FRACTIONS.iter().any(|marked| (marked - point.fraction).abs() < SAME_FRACTION)

@@ -1,5 +1,5 @@
-//! What vmio's commands say and write, and what people write to them: charts, tables, pages and JSON, files that appear when they are
-//! whole, sizes and times. It knows nothing of what is measured.
+//! The output and input of vmio's commands: charts, tables, pages and JSON, files that appear when they are whole, sizes and times. This
+//! crate knows nothing of the measured things.
 
 #![deny(clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! What the machine is made of, by what the kernel says.
+//! The machine's memory and processor, as the kernel describes them.
 
 use std::fs;
 

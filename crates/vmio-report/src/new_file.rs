@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use crate::cleanup::Cleanup;
 
-/// A file that is being written. Until [`Self::keep`] the one that had its name before stays what it was.
+/// A file that is being written. Until [`Self::keep`] a former file of that name stays as it is.
 pub struct NewFile {
     destination: PathBuf,
     content: Content,
@@ -17,20 +17,20 @@ pub struct NewFile {
 }
 
 enum Content {
-    /// In a file beside, which gets the name.
+    /// In a file beside it, which gets the name later.
     Beside(NamedTempFile),
-    /// A device or a pipe is written to as it is.
+    /// In place, for a device or a pipe.
     InPlace(File),
 }
 
 impl NewFile {
-    /// Begins one, which must be none of `inputs`: they are still to be read. It has the rights of the one that it replaces, or those that
-    /// the umask leaves.
+    /// Begins a file, which must be none of `inputs`, since the command has yet to read them. It gets the rights of the file that it
+    /// replaces, or else those that the umask leaves.
     pub fn create(destination: &Path, inputs: &[&Path]) -> anyhow::Result<Self> {
         Self::create_with(destination, inputs, None)
     }
 
-    /// The same, for this user alone until it is given other rights: nobody else opens it before.
+    /// The same, for this user alone until its owner changes its rights: nobody else can open it before.
     pub fn create_private(destination: &Path, inputs: &[&Path]) -> anyhow::Result<Self> {
         Self::create_with(destination, inputs, Some(0o600))
     }
@@ -49,7 +49,7 @@ impl NewFile {
                 return Ok(NewFile { destination: destination.to_owned(), content, on_interrupt: None });
             }
         }
-        // What a link leads to is replaced, not the link.
+        // A link stays; the file that it leads to is replaced.
         let destination = fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
         let folder = folder_of(&destination).map_err(Error::msg)?;
         let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode() & 0o777));
@@ -58,7 +58,7 @@ impl NewFile {
         Ok(NewFile { destination, content: Content::Beside(temporary), on_interrupt: None })
     }
 
-    /// To write to.
+    /// The open file to write to.
     pub fn file(&self) -> &File {
         match &self.content {
             Content::Beside(temporary) => temporary.as_file(),
@@ -66,7 +66,7 @@ impl NewFile {
         }
     }
 
-    /// Where it is for now.
+    /// The path of the file for now.
     pub fn path(&self) -> &Path {
         match &self.content {
             Content::Beside(temporary) => temporary.path(),
@@ -74,7 +74,7 @@ impl NewFile {
         }
     }
 
-    /// Has nothing of it stay if the command is interrupted; for commands that do not see to that themselves.
+    /// Removes it if the command is interrupted; for commands that do not do that themselves.
     pub fn remove_if_interrupted(mut self) -> anyhow::Result<Self> {
         if let Content::Beside(temporary) = &self.content {
             let path = temporary.path().to_owned();
@@ -101,7 +101,7 @@ impl NewFile {
 
 fn refuse_inputs(destination: &Path, old: &Metadata, inputs: &[&Path]) -> anyhow::Result<()> {
     let is_it = |input: &&&Path| {
-        // A device may be both: what is written to a terminal does not replace what is read from it.
+        // A device may be both input and output: text written to a terminal does not replace its input.
         let same = fs::metadata(input).is_ok_and(|input| (input.dev(), input.ino()) == (old.dev(), old.ino()));
         same && !std::os::unix::fs::FileTypeExt::is_char_device(&old.file_type())
     };
@@ -111,7 +111,7 @@ fn refuse_inputs(destination: &Path, old: &Metadata, inputs: &[&Path]) -> anyhow
     }
 }
 
-/// The folder that a file is to be written in, which has to exist.
+/// The folder of a file to write. It has to exist.
 pub fn folder_of(file: &Path) -> Result<&Path, String> {
     let folder = match file.parent() {
         Some(folder) if folder != Path::new("") => folder,

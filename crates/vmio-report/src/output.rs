@@ -1,4 +1,4 @@
-//! Where results go: text for people on standard output, JSON where asked.
+//! The destination of results: text for people on standard output, JSON if asked for.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::report_file::ReportFile;
 use crate::standard_output::print_line;
 
-/// Where the JSON goes.
+/// The options that direct the results.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OutputArgs {
     /// Write the results as a JSON array to this file, or to standard output (-) in place of text
@@ -35,12 +35,12 @@ impl OutputArgs {
         if self.json_on_stdout() { Ok(()) } else { print_line(text) }
     }
 
-    /// Writes the results where they were asked for.
+    /// Writes the results to their destination, if the user asked for JSON.
     pub fn results<T: Serialize>(&self, results: &[T]) -> anyhow::Result<()> {
         self.results_from(results, &[])
     }
 
-    /// The same of results that come of some files, which they must not replace.
+    /// The same for results from some files, which they must not replace.
     pub fn results_from<T: Serialize>(&self, results: &[T], inputs: &[&Path]) -> anyhow::Result<()> {
         let json = |results| serde_json::to_string_pretty(results).context("cannot write JSON");
         match &self.json {

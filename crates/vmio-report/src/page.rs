@@ -1,16 +1,16 @@
-//! What pages of HTML have in common: they need nothing else, no network and no other file.
+//! The common parts of HTML pages. They need no network and no other file.
 
 use maud::{Markup, html};
 
 use crate::surroundings::Surroundings;
 
-/// Closed as XML wants it, so that programs too can read the page.
+/// Closed as XML wants it, so that programs, too, can read the page.
 pub const META: &str =
     r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
-/// How pages look, without their charts.
+/// The style of pages, without their charts.
 pub const PAGE_STYLE: &str = include_str!("page.css");
 
-/// Where and when, more facts by name, and the command.
+/// The surroundings of a result, further facts by name, and the command.
 pub fn fact_list(surroundings: &Surroundings, more: &[(&str, &str)]) -> Markup {
     html! {
         dl {

@@ -1,4 +1,4 @@
-//! Progress of long work on the terminal: nothing when standard error is not one.
+//! Progress of long work on the terminal: silent if standard error is not one.
 
 use std::fmt;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Drop for ByteProgress {
     }
 }
 
-/// How a bar says `{per_s}`: whole numbers a second.
+/// Lets a bar print `{per_s}`: whole numbers a second.
 pub fn with_rate(style: ProgressStyle) -> ProgressStyle {
     style.with_key("per_s", |state: &ProgressState, out: &mut dyn fmt::Write| {
         // A line that cannot be drawn is no loss.
@@ -46,7 +46,7 @@ pub fn with_rate(style: ProgressStyle) -> ProgressStyle {
     })
 }
 
-/// One line that says what is going on, with the resident memory of the process that does it.
+/// One line about the present work, with the resident memory of the process that does it.
 pub struct Activity {
     bar: ProgressBar,
     what: String,

@@ -1,25 +1,25 @@
-//! How random accesses are, as a number: the metric R of "Kreon: An Efficient Memory-Mapped Key-Value Store for Flash Storage"
+//! The randomness of accesses, as a number: the metric R of "Kreon: An Efficient Memory-Mapped Key-Value Store for Flash Storage"
 //! (Papagiannis et al., ACM Transactions on Storage 2021, the section on randomness).
 //!
-//! Of each access and the one after it, in pages: the distance from the end of the first to the beginning of the second,
-//! and the length of the first. R is the sum of these, by the sum of the lengths, by the pages of the device. It is near 0
-//! for accesses that follow each other and a third for single pages at random. The last access has none after it, and
-//! counts on neither side.
+//! For each access and the one after it, in pages, add the distance from the end of the first to the beginning of the second, and the
+//! length of the first. R is the sum of these over all pairs, divided by the sum of the lengths and by the pages of the device. It is near
+//! 0 for accesses that follow each other, and a third for single pages at random. The last access has none after it, and counts on neither
+//! side.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// A range of pages that is read or written at once.
+/// A range of pages that one access reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Its first page.
     pub page: u64,
-    /// How many there are.
+    /// Its number of pages.
     pub pages: u64,
 }
 
-/// The sums of R over pairs of successive accesses. Those of several periods add up.
+/// The sums of R over pairs of successive accesses. Those of several periods can be added.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Distances {
     /// Distances and lengths.
@@ -29,10 +29,10 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Of no pair.
+    /// The sums over no pair.
     pub const NONE: Self = Self { moved_pages: 0, accessed_pages: 0 };
 
-    /// Of an access and the one after it.
+    /// The sums of an access and the one after it.
     pub fn between(access: Access, next: Access) -> Self {
         let end = access.page.saturating_add(access.pages);
         Self { moved_pages: next.page.abs_diff(end).saturating_add(access.pages), accessed_pages: access.pages }
@@ -43,7 +43,7 @@ impl Distances {
         self.accessed_pages
     }
 
-    /// R on a device of so many pages; `None` if there was no pair.
+    /// R on a device of `device_pages` pages; `None` if there was no pair.
     pub fn randomness(self, device_pages: u64) -> Option<f64> {
         let accessed = self.accessed_pages as f64 * device_pages as f64;
         (accessed > 0.0).then(|| self.moved_pages as f64 / accessed)
@@ -77,7 +77,7 @@ mod tests {
     fn the_formula_by_hand() {
         assert_eq!(randomness(&[]), None);
         assert_eq!(randomness(&[(7, 1)]), None);
-        // |100 - (10 + 4)| + 4, and |50 - (100 + 1)| + 1, by 4 + 1 pages.
+        // |100 - (10 + 4)| + 4, and |50 - (100 + 1)| + 1, divided by 4 + 1 pages.
         let expected = (90.0 + 52.0) / (10_000.0 * 5.0);
         assert!((randomness(&[(10, 4), (100, 1), (50, 9)]).unwrap() - expected).abs() < 1e-12);
     }

@@ -1,4 +1,5 @@
-//! `--report` and its like: a file to look at and to pass on, whose path is refused before the work if it could not be written after it.
+//! `--report` and similar options: a file to look at and to pass on. A path that cannot be written is an error before the work, not after
+//! it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ pub struct ReportFile {
 }
 
 impl ReportFile {
-    /// Takes a path from the command line; refuses one that could not be written when the runs are done.
+    /// Parses a path from the command line. Refuses it if its folder is missing, or if it is itself a folder.
     pub fn parse(text: &str) -> Result<Self, String> {
         let path = PathBuf::from(text);
         folder_of(&path)?;
@@ -24,12 +25,12 @@ impl ReportFile {
         Ok(Self { path })
     }
 
-    /// Whether its name says that it is to be a drawing.
+    /// Whether its name asks for a drawing.
     pub fn is_svg(&self) -> bool {
         self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -39,14 +40,14 @@ impl ReportFile {
         self.write_text_from(text, &[])
     }
 
-    /// The same of a report on some files, which it must not replace.
+    /// The same for a report on some files, which it must not replace.
     pub fn write_text_from(&self, text: &str, inputs: &[&Path]) -> anyhow::Result<()> {
         let report = NewFile::create(&self.path, inputs)?;
         report.file().write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))?;
         report.keep()
     }
 
-    /// What to tell the user when it is written.
+    /// The message to the user after the report is written.
     pub fn notice(&self) -> String {
         format!("the report is in {}", self.path.display())
     }

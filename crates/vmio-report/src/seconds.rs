@@ -1,8 +1,8 @@
-//! Times as people write them: seconds.
+//! Times on the command line, in seconds.
 
 use std::ops::RangeInclusive;
 
-/// Parses a number of seconds within these.
+/// Parses a number of seconds within bounds.
 pub fn parse_seconds(text: &str, within: RangeInclusive<f64>) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if within.contains(&seconds) => Ok(seconds),
@@ -10,12 +10,12 @@ pub fn parse_seconds(text: &str, within: RangeInclusive<f64>) -> Result<f64, Str
     }
 }
 
-/// Parses how long is measured.
+/// Parses the duration of a measurement.
 pub fn parse_measured(text: &str) -> Result<f64, String> {
     parse_seconds(text, 0.01..=86_400.0)
 }
 
-/// Parses how long is waited before that.
+/// Parses the duration of a warm-up.
 pub fn parse_warm_up(text: &str) -> Result<f64, String> {
     parse_seconds(text, 0.0..=86_400.0)
 }

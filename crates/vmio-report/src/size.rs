@@ -1,10 +1,10 @@
-//! Sizes as people write them: `2G`, `512M`, `64KiB`, `4096`.
+//! Sizes on the command line: `2G`, `512M`, `64KiB`, `4096`.
 
 use std::ops::RangeInclusive;
 
 use vmio::{AvailableMemory, CacheBuilder};
 
-/// What `auto` takes of the memory that there is, in percent: the program needs some, too.
+/// The part of the available memory that `auto` takes, in percent: the program needs some, too.
 const AUTO_PERCENT: u64 = 50;
 
 /// Parses the capacity of a cache: a size, a share such as `50%` of the memory that the process could take now, or `auto`.

@@ -1,4 +1,4 @@
-//! Standard output, which may be full, or have nobody who reads it any more: that is an error, and no panic.
+//! Standard output, which may be full, or whose reader may be gone: that is an error, and no panic.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Where, when and by what command results were made.
+//! The surroundings of results: machine, time and command.
 
 use std::env;
 use std::ffi::OsStr;
@@ -25,7 +25,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Looks at this machine, this command and the clock.
+    /// Examines this machine, this command and the clock.
     pub fn now() -> Self {
         let features = probe::probe();
         let unknown = || "unknown".to_owned();
@@ -43,18 +43,18 @@ impl Surroundings {
         }
     }
 
-    /// Names of facts and what they are, without the command.
+    /// The facts by name, without the command.
     pub fn facts(&self) -> [(&'static str, &str); 4] {
         [("Processor", &self.processor), ("Memory", &self.memory), ("Kernel", &self.kernel), ("Date", &self.date)]
     }
 }
 
-/// The day, as 2026-12-31, where the time is UTC.
+/// The day in UTC, as 2026-12-31.
 pub fn today() -> String {
     Timestamp::now().strftime("%F").to_string()
 }
 
-/// The command as one would type it again.
+/// The command in a form that can be typed again.
 fn command_line() -> String {
     let mut arguments = env::args_os();
     let program = arguments.next().map(PathBuf::from);
@@ -66,7 +66,7 @@ fn command_line() -> String {
     words.map(|word| quote(&word)).collect::<Vec<_>>().join(" ")
 }
 
-/// Without the control characters that a file's name may have and XML may not.
+/// The text without the control characters that a file's name may have and XML may not.
 pub fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

@@ -77,7 +77,7 @@ fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
     Ok(destination)
 }
 
-/// Copies the contents and makes them durable. Every write error is returned here.
+/// Copies the contents and makes them durable. Returns every write error.
 fn fill(cache: &Cache, source: &Source, file: &File, path: &Path) -> anyhow::Result<()> {
     if source.len_bytes() == 0 {
         return Ok(());

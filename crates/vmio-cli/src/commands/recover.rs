@@ -73,7 +73,7 @@ fn write_log(output: &mut impl Write, log: &RecoveredLog, is_dry_run: bool) -> i
     };
     let owner = log.owner.map_or(String::new(), |owner| format!(" of process {owner}"));
     writeln!(output, "log   {}{owner}: {state}", log.path.display())?;
-    // Of a log that remains, these operations were not replayed.
+    // If the log remains, these are the operations that it still has.
     for file in &log.files {
         let RecoveredFile { path, found_at, operations, bytes, .. } = file;
         let now = match found_at {

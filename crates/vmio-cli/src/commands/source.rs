@@ -19,7 +19,7 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 /// The read-ahead window of a sequential pass.
 const WINDOW_BYTES: u32 = 128 << 10;
 
-/// A file, mapped for reading. An empty file is not mapped.
+/// A file, mapped for reading. An empty file has no mapping.
 pub struct Source {
     mapping: Option<Mapping>,
     len_bytes: u64,
@@ -34,7 +34,7 @@ pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
         .context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }
 
-/// Warns of a cache that is larger than the memory. A cache takes memory as it needs it, so that the kernel would notice late.
+/// Warns of a cache that is larger than the memory. A cache takes memory as it needs it, so the kernel would notice late.
 pub fn warn_of_size(cache_bytes: u64) {
     if let Some(available_bytes) =
         AvailableMemory::now().cgroup_bytes.filter(|available_bytes| *available_bytes < cache_bytes)
@@ -61,9 +61,9 @@ impl Source {
             bail!("{} is neither a regular file nor a device: only those can be mapped", path.display());
         }
         if kind.is_file() && metadata.len() == 0 {
-            // Opened to check the permission to read, as for any other file.
+            // This open checks the permission to read, as for any other file.
             let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            // Such as a file of /proc.
+            // A file of /proc, for example.
             if file.take(1).read(&mut [0])? > 0 {
                 bail!(
                     "{} has contents but no length, and cannot be mapped: copy it to a regular file first",
@@ -72,7 +72,7 @@ impl Source {
             }
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
-        // The managed engine has the kernel read the file.
+        // The managed engine lets the kernel read the file.
         let dax = match kind.is_file() && cache.engine() != Engine::Managed {
             true => DaxBacking::open(path, Access::ReadOnly).ok(),
             false => None,
@@ -89,7 +89,7 @@ impl Source {
         Ok(Self { mapping: Some(mapping), len_bytes })
     }
 
-    /// The length of the file when it was opened.
+    /// The length of the file at its opening.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }

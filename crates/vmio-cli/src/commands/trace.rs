@@ -28,9 +28,9 @@ smallest capacity (6 MiB, which hold 256 pages) that is nearly every access to a
 trace, and so are pages that Mapping::fetch has read. Pages of the second and later mappings are numbered behind those of the first. A
 line is: page,load or page,store. Ctrl-C ends the recording, not the program.";
 
-/// How often new misses are read.
+/// How often the recorder reads new misses.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// While a program misses without a pause, this number of reads go to the file before the program is checked again.
+/// While a program misses without a pause, this number of reads go to the file between two checks of the program.
 const READS_MAX: usize = 16;
 
 /// Record the pages that a program misses, for `vmio sim`.
@@ -72,7 +72,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         );
     }
     let recorded = recording.record(&reader, args.cache_number);
-    // The program goes on even if the recording failed.
+    // The program goes on even if the recording has failed.
     let status = match child {
         Some(mut child) if !recording.is_interrupted() => Some(child.wait()?),
         _ => None,
@@ -88,7 +88,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     status.map_or(Ok(()), |status| watched_command::succeeded(&args.command[0], status))
 }
 
-/// A trace that is being recorded.
+/// A trace while it is recorded.
 struct Recording<'path> {
     /// Written once there is a cache to record: until then the file may be another run's.
     path: &'path Path,

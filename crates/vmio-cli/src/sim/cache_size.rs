@@ -6,7 +6,7 @@ use vmio_report::size::{format_size, parse_size};
 
 use super::formats::PAGE_BYTES;
 
-/// As given on the command line.
+/// The size on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CacheSize {
     /// Memory for pages.

@@ -1,5 +1,5 @@
-//! The formats of traces, each read into the pages or objects that were touched, in order. A trace may come from anywhere:
-//! what is not in the format is an error that says where.
+//! The formats of traces. Each reader gives the touched pages or objects, in order. A trace may come from anywhere: if it breaks its
+//! format, the error says where.
 
 use std::io::{self, BufRead, Read};
 

@@ -1,4 +1,4 @@
-//! The policies that a trace is replayed through: vmio's own, and simulated ones.
+//! The policies for replaying a trace: vmio's own, and simulated ones.
 
 use std::collections::HashSet;
 
@@ -12,13 +12,13 @@ use super::formats::PAGE_BYTES;
 use super::replacement::{Arc, Clock, Lru, Optimum, Replacement, S3Fifo};
 use super::trace::Trace;
 
-/// What a cache of two workers takes beside its pages.
+/// The memory that a cache of two workers takes beside its pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
-/// What has page tables and page words of its own, and what these take at most.
+/// The pages of a span have page tables and page words of their own, which take at most `TABLE_BYTES`.
 const SPAN_BYTES: u64 = 2 << 20;
 const TABLE_BYTES: u64 = 2 * PAGE_BYTES;
 
-/// What a trace came to.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Misses {
     /// Accesses that had to read.
@@ -32,9 +32,9 @@ pub struct Misses {
 pub enum Policy {
     /// vmio's default: S3-FIFO by pages that come back
     Auto,
-    /// The same over FrameHint::Mixed, where pages are deactivated span by span, and a touch of an inactive page is seen
+    /// The same over FrameHint::Mixed, which deactivates pages span by span and sees touches of inactive pages
     AutoMixed,
-    /// vmio's FIFO with further rounds for what comes back
+    /// vmio's FIFO with further rounds for pages that come back
     KeepRefaulted,
     /// The same over FrameHint::Mixed
     Mixed,
@@ -42,7 +42,7 @@ pub enum Policy {
     Fifo,
     /// The same over FrameHint::Mixed: second chance
     SecondChance,
-    /// vmio's S3-FIFO over FrameHint::Mixed, where pages are deactivated one by one
+    /// vmio's S3-FIFO over FrameHint::Mixed, which deactivates pages one by one
     VmioS3FifoMixed,
     /// Least recently used
     Lru,
@@ -57,7 +57,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What it is called in results.
+    /// The policy's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "vmio s3-fifo (the default)",
@@ -75,7 +75,7 @@ impl Policy {
         }
     }
 
-    /// Replays a trace with a cache that has so many bytes for pages.
+    /// Replays a trace with a cache that has `bytes` for pages.
     pub fn replay(self, trace: &Trace, bytes: u64) -> anyhow::Result<Misses> {
         let (capacity, pages) = ((bytes / PAGE_BYTES) as usize, trace.pages.len());
         match self {
@@ -100,7 +100,7 @@ fn simulate(trace: &Trace, mut cache: impl Replacement) -> Misses {
     Misses { misses, minor_faults: 0 }
 }
 
-/// Through vmio itself.
+/// Replays a trace through vmio itself.
 fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) -> anyhow::Result<Misses> {
     let len = trace.offsets().max().unwrap_or(0).saturating_add(PAGE_BYTES);
     let spans = trace.offsets().map(|offset| offset / SPAN_BYTES).collect::<HashSet<_>>().len() as u64;
@@ -110,10 +110,10 @@ fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) 
     let options = MappingOptions::new().access(Access::ReadOnly).frames(frames);
     let mapping = Mapping::open(&cache, NullBacking::new(len), options)
         .with_context(|| format!("cannot map {}: are these page numbers?", format_size(len)))?;
-    // The others are not told either that a page is about to be wanted.
+    // The other policies get no advice about coming accesses either.
     mapping.advise(0..len, Advice::Random)?;
     for offset in trace.offsets() {
-        // As a load would, but for the trap.
+        // Like a load, but without the trap.
         mapping.ensure(offset..offset + 1)?;
     }
     let stats = cache.stats();

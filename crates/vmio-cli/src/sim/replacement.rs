@@ -1,6 +1,6 @@
-//! The replacement policies that vmio's own are compared with.
+//! The replacement policies to compare vmio's own with.
 //!
-//! Pages are numbered densely, in the order of their first access.
+//! Pages have dense numbers, in the order of their first access.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,11 +8,11 @@ use hashlink::LinkedHashMap;
 
 /// A simulated cache.
 pub trait Replacement {
-    /// Touches the page that the trace touches at `time`; whether it was there.
+    /// Touches the page that the trace touches at `time`. Returns whether it was there.
     fn access(&mut self, page: u32, time: usize) -> bool;
 }
 
-/// The page that was touched longest ago goes.
+/// Least recently used: the page goes that was not touched for the longest time.
 pub struct Lru {
     capacity: usize,
     pages: LinkedHashMap<u32, ()>,
@@ -38,11 +38,11 @@ impl Replacement for Lru {
     }
 }
 
-/// FIFO that passes over a page once if it was touched since it was looked at last.
+/// FIFO with a second chance: passes over a page once if a touch came since it passed it last.
 pub struct Clock {
     capacity: usize,
     queue: VecDeque<u32>,
-    /// For each page whether it is there, and touched.
+    /// Whether each page is there, and whether it is touched.
     pages: Vec<(bool, bool)>,
 }
 
@@ -72,14 +72,14 @@ impl Replacement for Clock {
     }
 }
 
-/// S3-FIFO (Yang et al., SOSP 2023): a small queue for new pages, a main one for pages that were touched again, and a list of
-/// what left the small one.
+/// S3-FIFO (Yang et al., SOSP 2023): a small queue for new pages, a main one for pages that were touched again, and a list of the pages
+/// that left the small one.
 pub struct S3Fifo {
     capacity: usize,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
     ghosts: LinkedHashMap<u32, ()>,
-    /// For each page how often it was touched since it came, 3 at most; none if it is not there.
+    /// The number of touches of each page since it came, 3 at most; none if it is not there.
     touches: Vec<Option<u8>>,
 }
 
@@ -147,11 +147,10 @@ impl Replacement for S3Fifo {
     }
 }
 
-/// ARC (Megiddo and Modha, FAST 2003): what was touched once, what was touched again, and a border between them that
-/// follows the misses.
+/// ARC (Megiddo and Modha, FAST 2003): pages touched once, pages touched again, and a border between them that follows the misses.
 pub struct Arc {
     capacity: usize,
-    /// How many pages those touched once may have.
+    /// The number of pages that those touched once may have.
     once_wanted: usize,
     once: LinkedHashMap<u32, ()>,
     again: LinkedHashMap<u32, ()>,
@@ -229,14 +228,14 @@ impl Replacement for Arc {
     }
 }
 
-/// Belady's optimum: the page goes that is wanted again last. It knows the whole trace.
+/// Belady's optimum: the page goes whose next touch is the last. Knows the whole trace.
 pub struct Optimum {
     capacity: usize,
-    /// When the page of each access is touched next.
+    /// The time of the next touch of each access's page.
     next: Vec<usize>,
-    /// The pages that are there, by that time.
+    /// The pages that are there, by the time of their next touch.
     present: BTreeSet<(usize, u32)>,
-    /// For each page the time under which it is there.
+    /// For each page the time under which `present` has it.
     wanted: Vec<Option<usize>>,
 }
 
@@ -324,7 +323,7 @@ mod tests {
                 misses(Arc::new(capacity), &trace),
             ];
             prop_assert!(best >= distinct);
-            // Who held more pages than allowed would miss less than the optimum sooner or later.
+            // A cache with more pages than its capacity would miss less than the optimum sooner or later.
             prop_assert!(others.iter().all(|misses| *misses >= best), "{best} {others:?}");
             if capacity >= distinct {
                 prop_assert_eq!(others[0], distinct);

@@ -81,7 +81,7 @@ impl Trace {
                 (0..accesses).for_each(|_| trace.push(stream.next_offset(&mut random) / PAGE_BYTES));
             }
             Synthetic::ScanAndHot => {
-                // A tenth of the pages gets half of the accesses; a scan of the rest goes on beside it.
+                // A tenth of the pages gets half of the accesses, while a scan of the rest goes on.
                 let hot = (pages / 10).max(1);
                 let mut next = hot;
                 for _ in 0..accesses {

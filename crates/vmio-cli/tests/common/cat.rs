@@ -1,4 +1,4 @@
-//! A process to look at: a `vmio cat`, which stands still whenever nobody reads what it writes.
+//! A process for other commands to watch: a `vmio cat`, which stands still whenever nobody reads its output.
 
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use super::{TestResult, patterned, vmio};
 
-/// The length of its file.
+/// The length of the file.
 pub const FILE_BYTES: usize = 24 << 20;
 
 /// A `vmio cat` of a file three times its cache, and the file.
@@ -21,7 +21,7 @@ pub struct Cat {
 }
 
 impl Cat {
-    /// Starts it; its cache is at work.
+    /// Starts it, and waits until its cache is at work.
     pub fn start() -> Result<Self, Box<dyn Error>> {
         let file = tempfile::NamedTempFile::new()?;
         fs::write(&file, patterned(FILE_BYTES))?;
@@ -34,12 +34,12 @@ impl Cat {
         }
     }
 
-    /// Its number.
+    /// The number of the process.
     pub fn id(&self) -> String {
         self.child.id().to_string()
     }
 
-    /// Reads some of what it writes.
+    /// Reads some of its output.
     pub fn read(&mut self, bytes: usize) -> TestResult {
         Ok(self.output.read_exact(&mut vec![0; bytes])?)
     }

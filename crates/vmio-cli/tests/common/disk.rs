@@ -1,4 +1,4 @@
-//! A file system of its own, whose power can be cut.
+//! A file system whose power can be cut.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
@@ -8,25 +8,25 @@ use std::process::Command;
 
 use super::succeeded;
 
-/// The kernel's request to stop a file system at once, and without what is in memory.
+/// The kernel's request to stop a file system at once, and to lose the data that is in memory.
 const CUT_POWER: &str =
     "import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
 
-/// The kinds of file systems that can lose their power.
+/// The file systems whose power can be cut.
 #[derive(Clone, Copy, Debug)]
 pub enum FileSystem {
     Ext4,
     Xfs,
 }
 
-/// A file system in a file, mounted until it is dropped.
+/// A file system in a file, mounted until it drops.
 pub struct Disk {
     image: PathBuf,
     mounted: PathBuf,
 }
 
 impl Disk {
-    /// One in a file of a folder; none where this user may not mount one.
+    /// Makes one in a file of a folder; none if this user may not mount one.
     pub fn new(folder: &Path, kind: FileSystem) -> Result<Option<Self>, Box<dyn Error>> {
         let disk = Disk { image: folder.join("image"), mounted: folder.join("disk") };
         // The least that XFS takes, and a little.
@@ -46,7 +46,7 @@ impl Disk {
         }
     }
 
-    /// Where it is.
+    /// The folder where it is mounted.
     pub fn path(&self) -> &Path {
         &self.mounted
     }
@@ -58,12 +58,12 @@ impl Disk {
         Ok(source.trim().into())
     }
 
-    /// From here on nothing reaches it, as if the power had gone.
+    /// Cuts the power: from here on no write reaches it.
     pub fn cut_power(&self) -> Result<(), Box<dyn Error>> {
         succeeded(Command::new("python3").args(["-c", CUT_POWER]).arg(&self.mounted)).map(drop)
     }
 
-    /// What is there after the power is back. Nobody has it open any more.
+    /// Mounts it again, as after the return of the power. No process may have it open.
     pub fn start_again(&self) -> Result<(), Box<dyn Error>> {
         succeeded(Command::new("umount").arg(&self.mounted))?;
         self.mount()
@@ -76,7 +76,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whoever still has it open is about to end.
+        // Any process that still has it open is about to end.
         let _ = Command::new("umount").arg("--lazy").arg(&self.mounted).output();
     }
 }

@@ -1,4 +1,4 @@
-//! A program that says what it has done, and is stopped in the middle of it.
+//! A program that reports its progress, and is stopped in the middle.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Seek, read_to_string};
@@ -29,6 +29,6 @@ pub fn interrupted(
     let _ = writer.kill();
     writer.wait()?;
     outcome?;
-    // A line that was cut short was not said.
+    // The writer has not reported a line that was cut short.
     Ok(lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).last().unwrap_or(last))
 }

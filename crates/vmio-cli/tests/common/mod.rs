@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! The common functions of the command's tests.
 
 pub mod cat;
 pub mod disk;
@@ -9,7 +9,7 @@ pub mod programs;
 use std::error::Error;
 use std::process::Command;
 
-/// What a test returns.
+/// The result of a test.
 pub type TestResult = Result<(), Box<dyn Error>>;
 
 /// The command under test.
@@ -23,7 +23,7 @@ pub fn patterned(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 31 % 251) as u8).collect()
 }
 
-/// The command must succeed; what it printed.
+/// Runs a command, which must succeed. Returns its output.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output()?;
@@ -31,7 +31,7 @@ pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The command must fail and say `message` on standard error.
+/// Runs a command, which must fail and say `message` on standard error.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub fn refused(command: &mut Command, message: &str) -> TestResult {
     let output = command.output()?;

@@ -1,4 +1,4 @@
-//! Programs with the data path of a mode, and what they report.
+//! Programs with the data path of a mode, and their reports.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
@@ -10,17 +10,18 @@ use std::process::{Command, Output};
 use super::programs::{plain, text};
 use super::vmio;
 
-/// The command that runs a program with the data path of a mode for the files of a folder. "posix --cache 8M" is one, too.
+/// The command that runs a program with the data path of a mode for the files of a folder. A mode may have options, as in "posix --cache
+/// 8M".
 pub fn under(mode: &str, folder: &Path, program: &[&str]) -> Command {
     by(vmio(), mode, folder, program)
 }
 
-/// The same, by a `vmio` of another place.
+/// The same, with another `vmio`.
 pub fn by(mut command: Command, mode: &str, folder: &Path, program: &[&str]) -> Command {
     let (mode, options) = mode.split_once(' ').unwrap_or((mode, ""));
-    // Much less than by default: stores, too, are to be tested.
+    // Much less than by default, so that the tests reach stores, too.
     command.env("VMIO_RUN_STORES_AFTER", "100000");
-    // So little that logs are begun anew.
+    // Short enough for several checkpoints of each log.
     let log = if mode == "strict" { &["--log-size", "1M"][..] } else { &[] };
     command
         .args(["run", "--mode", mode])
@@ -32,19 +33,19 @@ pub fn by(mut command: Command, mode: &str, folder: &Path, program: &[&str]) -> 
     command
 }
 
-/// The sum of what all processes have served of a kind.
+/// The sum of a count over all processes' reports.
 pub fn served(output: &Output, what: &str) -> u64 {
     let errors = String::from_utf8_lossy(&output.stderr);
     let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     reports.filter_map(|report| report[what].as_u64()).sum()
 }
 
-/// The sum of that over several runs.
+/// The sum of a count over several runs.
 pub fn served_by_all(outputs: &[Output], what: &str) -> u64 {
     outputs.iter().map(|output| served(output, what)).sum()
 }
 
-/// Runs a program plainly in one folder and with a mode in another: it must print the same. What the second run printed, and its report.
+/// Runs a program plainly in one folder and with a mode in another: it must print the same. Returns the second run's output and report.
 pub fn prints_as_plain(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
     let [without, with] = folders(dir);
     for folder in [&without, &with] {
@@ -67,7 +68,7 @@ fn folders(dir: &Path) -> [PathBuf; 2] {
     ["without", "with"].map(|name| dir.join(name))
 }
 
-/// Two commands must succeed and print the same. The output of the second.
+/// Runs two commands, which must succeed and print the same. Returns the output of the second.
 pub fn same_output(expected: &mut Command, command: &mut Command) -> Result<Output, Box<dyn Error>> {
     let (expected, output) = (expected.output()?, command.output()?);
     let told = [&expected, &output].map(|output| String::from_utf8_lossy(&output.stdout));
@@ -89,11 +90,11 @@ fn first_difference(without: &str, with: &str) -> String {
     format!("line {}\nwithout vmio: {}\nwith it: {}\nafter\n{}", same + 1, line(without), line(with), before.join("\n"))
 }
 
-/// What compares a program's runs in a folder.
+/// A comparison of a program's runs in a folder.
 pub type Compare = fn(&str, &Path, &[&str]) -> Result<Output, Box<dyn Error>>;
 
-/// Runs a random program that takes a folder, a seed and a number of steps with some seeds, and compares each with a plain run. What the
-/// runs in the mode printed, and their reports.
+/// Runs a random program that takes a folder, a seed and a number of steps with some seeds, and compares each with a plain run. Returns the
+/// outputs and reports of the runs in the mode.
 pub fn random_runs(
     mode: &str,
     program: &Path,
@@ -104,7 +105,7 @@ pub fn random_runs(
     let run = |seed: u64| -> Result<Output, Box<dyn Error>> {
         let work = tempfile::tempdir()?;
         let output = compare(mode, work.path(), &[text(program), ".", &seed.to_string(), &steps.to_string()]);
-        // To be played again.
+        // The seed repeats the run.
         Ok(output.unwrap_or_else(|error| panic!("mode {mode}, seed {seed}, {steps} steps: {error}")))
     };
     seeds.map(run).collect()
@@ -122,7 +123,7 @@ git init -q -b main repository; cp -r tree repository; cd repository; git add .;
 git fsck; git gc -q; git log --format=%H; cd ..; git clone -q repository clone; diff -r repository/tree clone/tree; rm -rf repository clone
 "#;
 
-/// What a database does, for sqlite3.
+/// The work of a database, for sqlite3.
 pub const SQL: &str = r#"
 PRAGMA cache_size = 20; PRAGMA synchronous = OFF;
 CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, at INTEGER);

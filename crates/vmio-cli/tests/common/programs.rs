@@ -1,4 +1,4 @@
-//! The programs that are run with vmio and without.
+//! The programs to run with vmio and without.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use super::{TestResult, succeeded, vmio};
 
-/// Says why a test is left out; CI has all that the tests need.
+/// Says why a test is left out; CI has everything that the tests need.
 pub fn leave_out(why: &str) -> TestResult {
     test_depth::skipped_outside_ci(why);
     Ok(())
@@ -22,19 +22,19 @@ pub fn has(program: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
-/// Without vmio.
+/// The command that runs a program without vmio.
 pub fn plain(program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]);
     command
 }
 
-/// The source of a C program, in the folder beside this file.
+/// The path of a C program's source, in the folder beside this file.
 pub fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c")
 }
 
-/// Such a program, with options of the compiler's, or further sources.
+/// Compiles such a program, with options for the compiler, or further sources.
 pub fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     let program = folder.join(name);
     let mut compiler = Command::new("cc");
@@ -47,12 +47,12 @@ pub fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, 
     Ok(program)
 }
 
-/// For a command line.
+/// A path for a command line.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
 
-/// Much less than what the programs map.
+/// Much less than the programs map.
 const CACHE: &str = "8M";
 
 /// The command that runs a program with the files of a folder mapped through vmio.
@@ -63,14 +63,14 @@ pub fn mapped(engine: &str, folder: &Path, program: &[&str]) -> Command {
     command
 }
 
-/// What vmio says at the end, of the process that mapped the most.
+/// The final report of the process that mapped the most.
 pub fn report(output: &Output) -> Result<serde_json::Value, Box<dyn Error>> {
     let errors = String::from_utf8_lossy(&output.stderr);
     let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     Ok(reports.max_by_key(|report| report["mappings"].as_u64()).ok_or_else(|| format!("no report: {errors}"))?)
 }
 
-/// The command, with its library, in a folder that every user may look into: the checkout may lie where others may not.
+/// Copies the command, with its library, to a folder that every user may read: the checkout may lie where others may not.
 pub fn for_everybody(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let command = Path::new(env!("CARGO_BIN_EXE_vmio"));
     let library = command.with_file_name("deps").join("libvmio_posix.so");
@@ -84,7 +84,7 @@ pub fn for_everybody(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
 /// A user without any right.
 pub const NOBODY: u32 = 65534;
 
-/// Has a command run as that user, and gives it a folder, if this one may say so.
+/// Makes a command run as that user, and gives that user a folder, if this one may do so.
 pub fn as_nobody<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     if chown(folder, Some(NOBODY), Some(NOBODY)).is_ok() {
         command.uid(NOBODY).gid(NOBODY);

@@ -1,5 +1,5 @@
-/* Starts or becomes a program in a way in which a look at it is easily missed. Usage: bare CALL PROGRAM. It ends with the program's status, or with the
-   error's number if it gets one, and prints the process that it has spawned. */
+/* Starts or becomes a program in a way that an interception easily misses. Usage: bare CALL PROGRAM. The exit status is the program's,
+   or the number of the error. Prints the number of a spawned process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,11 +32,11 @@ int main(int count, char **arguments) {
         printf("%d\n", (int)child);
         return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 99;
     } else if (strcmp(call, "path") == 0) {
-        /* Open for its path alone. */
+        /* With a descriptor that is open with O_PATH. */
         extern char **environ;
         fexecve(open(program, O_PATH | O_CLOEXEC), words, environ);
     } else if (strcmp(call, "folder") == 0) {
-        /* There is a folder with the program's name before it. */
+        /* An earlier folder of PATH has a folder with the program's name. */
         snprintf(folders, sizeof folders, "%s/before/%s", folder, name);
         mkdir("before", 0755);
         mkdir(folders, 0755);

@@ -1,5 +1,5 @@
-/* Starts or becomes a program by one of the calls for that. Usage: becomes CALL PROGRAM. It ends with the program's status, or with the error's
-   number if it gets one. */
+/* Starts or becomes a program by one of the calls for that. Usage: becomes CALL PROGRAM. The exit status is the program's, or the number
+   of the error. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A file becomes worth a lease while a call is under way that is the kernel's.
+// A file becomes worth a lease during a call that the kernel does.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -64,7 +64,7 @@ static long now(void)
 static char whole[LONG];
 static atomic_int round_now, writes_begun;
 
-// So many writes that the file is worth a lease with the last.
+// The number of writes after which the file is worth a lease.
 static void *overwrite(void *rounds)
 {
 	for (int round = 1; round <= *(int *)rounds; round++) {
@@ -83,7 +83,7 @@ static void *overwrite(void *rounds)
 	return rounds;
 }
 
-// A file becomes shorter while it is written to, and just when it would be worth a lease.
+// Cuts a file while another thread writes to it, just when the file would be worth a lease.
 static void cut(const char *name, int rounds)
 {
 	int read_behind = 0, lost = 0;
@@ -104,7 +104,7 @@ static void cut(const char *name, int rounds)
 			;
 		struct stat about;
 		char bytes[16] = "behind the end";
-		// Or else the last write came later.
+		// If not, the last write came later.
 		if (fstat(file, &about) == 0 && about.st_size == SHORT) {
 			usleep(300);
 			read_behind += pread(file, bytes, sizeof bytes, SHORT + 100) != 0;
@@ -121,7 +121,7 @@ enum { PARTS = 64, PART = 1 << 12 };
 
 static atomic_int writers_ready, writers_done;
 
-// The parts of the file that are even, or odd: each by one write, and all of them durable.
+// Writes the even or the odd parts of the file, each by one durable write.
 static void *write_parts(void *first)
 {
 	static char bytes[2][PART];
@@ -141,7 +141,7 @@ static void *write_parts(void *first)
 	return first;
 }
 
-// Two threads are the first that write to a file, while a third has calls about it that only the kernel can do.
+// Two threads are the first to write to a file, while a third makes calls on the file that only the kernel can do.
 static void first_writes(const char *name, int rounds)
 {
 	static int even = 0, odd = 1;

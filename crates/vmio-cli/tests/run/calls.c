@@ -1,4 +1,4 @@
-/* The calls about mapped memory, one after the other: what each does is printed, for a comparison with a plain run.
+/* Makes the calls on mapped memory, one after the other, and prints the effect of each, for a comparison with a plain run.
  *
  * usage: calls FOLDER */
 #define _GNU_SOURCE
@@ -40,7 +40,7 @@ static void on_fault(int number) {
     siglongjmp(back, 1);
 }
 
-/* The signal that a load or store of a byte ends in, or 0. */
+/* The signal in which a load or store of a byte ends; 0 for none. */
 static int fault_of(volatile char *at, int stores) {
     caught = 0;
     if (!sigsetjmp(back, 1)) {
@@ -105,7 +105,7 @@ static void reads_and_writes_beside(void) {
     check(other >= 0 && write(other, "at the end", 11) == 11, "append");
     check(pread(fd, buffer, 18, LENGTH + PAGE) == 18, "pread");
     say("%s, %s", buffer, buffer + 7);
-    /* A pointer into the mapping, handed to the kernel: for another file, and for itself. */
+    /* A pointer into the mapping, passed to the kernel: for another file, and for the file itself. */
     int third = file("third", 0);
     check(write(third, at + 6000, 8) == 8 && pread(third, at + 8 * PAGE, 8, 0) == 8, "mapped memory in system calls");
     say("there and back: %s", at + 8 * PAGE);

@@ -1,4 +1,4 @@
-// The C library closes descriptors by itself, and their numbers become other files'.
+// The C library closes descriptors by itself, and other files get their numbers.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static void make(const char *name)
 	close(fd);
 }
 
-// Reads a file again and again by a descriptor, so that it is worth a lease, and stays at its end.
+// Reads a file again and again by a descriptor, so that the file is worth a lease. Stays at its end.
 static void use(int fd)
 {
 	for (int at = 0; at < 16; at++) {
@@ -35,7 +35,7 @@ static void use(int fd)
 	}
 }
 
-// What a read finds by a descriptor that was just opened; and it is written to.
+// Reads and writes by a descriptor that was just opened, and prints the results.
 static void look(const char *how, FILE *stream)
 {
 	int fd = fileno(stream);
@@ -46,7 +46,7 @@ static void look(const char *how, FILE *stream)
 	fclose(stream);
 }
 
-// The number of a folder that is closed inside.
+// The number of a folder's descriptor that the C library has closed by itself.
 static int closed_folder(void)
 {
 	int fd = open(".", O_RDONLY | O_DIRECTORY);
@@ -76,7 +76,7 @@ int main(void)
 	use(fileno(stream));
 	look("freopen", freopen("b", "r+", stream));
 
-	// What no library can see must not become another file's either.
+	// A close that no library can see must not mix up two files either.
 	int fd = open("a", O_RDWR);
 	use(fd);
 	syscall(SYS_close, fd);

@@ -1,4 +1,4 @@
-/* What is rarer in calls about mapped memory: what each does is printed, for a comparison with a plain run.
+/* Makes the rarer calls on mapped memory, and prints the effect of each, for a comparison with a plain run.
  *
  * usage: corners FOLDER */
 #define _GNU_SOURCE
@@ -96,7 +96,7 @@ static void show_when_killed(pid_t child, const char *name, const char *what) {
     close(fd);
 }
 
-/* A child that is killed, with what it wrote after its last munmap. */
+/* A child is killed after a write that follows its last munmap. */
 static void killed_after_munmap(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -157,7 +157,7 @@ static void locks(void) {
     close(fd);
 }
 
-/* A file that cannot be opened once more, as there are too many open already. */
+/* vmio cannot open the file once more, since too many files are open. */
 static void too_many_open(void) {
     int first = file("first", LENGTH), fd = file("second", LENGTH), last = dup(fd);
     char *other = shared(first);
@@ -175,7 +175,7 @@ static void too_many_open(void) {
     close(first), close(fd), close(last);
 }
 
-/* At an address of the program's choice first. */
+/* First at an address of the program's choice. */
 static void fixed_and_not(void) {
     int fd = file("fixed", LENGTH);
     void *place = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -211,7 +211,7 @@ static void appends_of_two_threads(void) {
         counts[byte]++;
     }
     printf("appended: %d %d, other bytes: %d\n", counts['a'], counts['b'], counts[0]);
-    check(ftruncate(fd, 0) == 0, "ftruncate"); /* Their order is anybody's. */
+    check(ftruncate(fd, 0) == 0, "ftruncate"); /* The order of the bytes is undefined. */
     check(munmap(at, LENGTH) == 0, "munmap");
     close(fd);
 }
@@ -244,7 +244,7 @@ static void newer_calls(void) {
     close(pipe_ends[0]), close(pipe_ends[1]), close(fd);
 }
 
-/* A child that ends without running what atexit was told. */
+/* A child that ends without running its atexit functions. */
 static void ends_quickly(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -295,7 +295,7 @@ static void end(int signal) {
     _exit(7);
 }
 
-/* A child that ends in a signal handler while it is at work on the file. */
+/* A child that ends in a signal handler in the middle of work on the file. */
 static void ends_in_a_handler(void) {
     for (int n = 0; n < 4; n++) {
         fflush(stdout);

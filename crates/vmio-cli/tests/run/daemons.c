@@ -1,4 +1,4 @@
-/* Uses a file, and becomes a daemon. Who reads its standard error output to the end need not wait for that. */
+/* Uses a file, and becomes a daemon. A reader of its standard error output does not have to wait for the daemon's end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

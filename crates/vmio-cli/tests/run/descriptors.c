@@ -1,5 +1,5 @@
-/* What is done to the descriptors of a file that is read and written often. Usage: descriptors CASE. It prints what it finds in the working
-   directory: without vmio the same. */
+/* Works on the descriptors of a file with many reads and writes. Usage: descriptors CASE. Prints the contents of the working directory,
+   which are the same without vmio. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ enum { PAGE = 4096, PAGES = 64 };
 
 static unsigned page[PAGE / sizeof(unsigned)];
 
-/* Past the C library's names. */
+/* Closes a descriptor without the C library's names. */
 static void close_unnoticed(int fd) {
 #if defined(__x86_64__)
     long result;
@@ -34,7 +34,7 @@ static void close_unnoticed(int fd) {
 #endif
 }
 
-/* A file in which each page has its number. */
+/* Makes a file in which each page has its number. */
 static int made(const char *name) {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
     for (int at = 0; at < PAGES; at++) {
@@ -45,7 +45,7 @@ static int made(const char *name) {
     return fd;
 }
 
-/* So often that the file is worth more than calls, and so are stores to it. */
+/* Reads and writes enough for a lease of the file, and for stores to it. */
 static void get_leased(int fd) {
     for (int round = 0; round < 4; round++) {
         for (int at = 0; at < 10; at++)
@@ -63,7 +63,7 @@ static unsigned first_word(int fd, int at) {
     return page[0];
 }
 
-/* Two descriptors of one open file have one position, and see the same bytes. */
+/* Checks that two descriptors of one open file have one position, and see the same bytes. */
 static void are_one(const char *how, int fd, int duplicate) {
     lseek(fd, 5 * PAGE, SEEK_SET);
     page[0] = 99;
@@ -112,7 +112,8 @@ static void numbered_high(void) {
     are_one("high", fd, 70001);
 }
 
-/* What a child before exec does to its descriptors is nothing to its parent's, who writes so often to a file of the folder. */
+/* A child before exec works on its descriptors. Its parent's stay as they are, though the parent writes enough to a file of the folder
+   for a lease. */
 static void child_before_exec(void) {
     int outside = open("../outside", O_RDWR | O_CREAT, 0644), fd = made("data"), third = made("third");
     if (write(outside, "a", 1) != 1) perror("write");
@@ -184,7 +185,7 @@ static void send_descriptor(void) {
     if (sendmsg(sockets[1], &message, 0) != 1) perror("sendmsg");
 }
 
-/* A file is closed past the C library's names, and something else has its number at once. */
+/* Closes a file without the C library's names, and gives its number to another object at once. */
 static void number_of_another(void) {
     struct { const char *name; int (*make)(void); } all[] = {
         {"pipe", by_pipe}, {"pipe2", by_pipe2}, {"socket", by_socket}, {"socketpair", by_socketpair},
@@ -196,7 +197,7 @@ static void number_of_another(void) {
     passed = open("/dev/null", O_RDWR);
     for (unsigned which = 0; which < sizeof all / sizeof *all; which++) {
         fflush(stdout);
-        /* Once a process was found to close so, it is trusted no more. */
+        /* In a child each time: after one such close vmio no longer trusts the process's descriptors. */
         if (fork() == 0) {
             send_descriptor();
             int fd = made("data");
@@ -215,7 +216,7 @@ static void number_of_another(void) {
         }
         wait(NULL);
         char byte;
-        /* What was sent and not received. */
+        /* Drops a byte that was sent and not received. */
         recv(sockets[0], &byte, 1, MSG_DONTWAIT);
     }
 }
@@ -230,7 +231,7 @@ static void owned(void) {
                                 : fcntl(fd, F_SETSIG, SIGUSR1);
         get_leased(fd);
         printf("%d: %d; is the owner: %d; signal %d\n", how, status, fcntl(fd, F_GETOWN) == getpid(), fcntl(fd, F_GETSIG));
-        /* Whoever has a lease of it is asked for it now. */
+        /* If this process has a lease of the file, the open asks for it now. */
         fflush(stdout);
         if (fork() == 0) _exit(open("data", O_RDWR) < 0);
         wait(NULL);

@@ -1,5 +1,5 @@
-/* Forks while another thread begins to use a file: forks FILE read|map ROUNDS. Nobody hangs, and what the thread reads is what is in
-   the file, whatever the children had of it. */
+/* Forks while another thread begins to use a file: forks FILE read|map ROUNDS. Nobody hangs, and the thread reads the file's present
+   bytes, whatever the children have done with it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ static void use(int fd) {
         (void)map[0];
         check(munmap((void *)map, PAGE) == 0, "munmap");
     }
-    /* In some rounds it is over before the fork, in others it goes on. */
+    /* In some rounds the reads end before the fork, and in others they go on. */
     for (int left = READS + rand_r(&seed) % MORE_READS; left > 0; left--) read_one(fd);
 }
 
@@ -56,7 +56,7 @@ static void *user(void *rounds) {
 
 static void child(void) {
     alarm(LIMIT_SECONDS);
-    /* A file of its own: who maps one has it to itself. */
+    /* A file of its own: a process that maps a file has the file to itself. */
     char own[4096];
     snprintf(own, sizeof own, "%s.child", path);
     int fd = open(own, O_RDWR | O_CREAT, 0600);
@@ -65,7 +65,7 @@ static void child(void) {
     _exit(0);
 }
 
-/* As a program does of which vmio knows nothing. */
+/* Writes like a program that vmio knows nothing of. */
 static void write_past_the_library(unsigned char byte) {
     int fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY, 0);
     check(fd >= 0 && syscall(SYS_pwrite64, fd, &byte, 1, 100L) == 1 && syscall(SYS_close, fd) == 0, "write");
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     int rounds = atoi(argv[3]);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     check(fd >= 0 && ftruncate(fd, 2 * PAGE) == 0 && close(fd) == 0, "create");
-    /* So that the address space takes its time to be copied. */
+    /* Makes the copy of the address space take its time. */
     memset(mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, BALLAST);
     pthread_t thread;
     pthread_barrier_init(&barrier, NULL, 2);

@@ -24,7 +24,7 @@ static void write_pages(int signal)
 			_exit(3);
 }
 
-// All pages are in memory, and as they are in the file.
+// Writes all pages back, and brings them into memory.
 static void make_clean(void)
 {
 	fsync(fd);
@@ -59,7 +59,7 @@ int main(void)
 	raise(SIGUSR1);
 	handled("raise", SIGUSR1);
 
-	// The program finds what it has asked for.
+	// The program reads back the masks that it set.
 	sigaction(SIGUSR1, NULL, &before);
 	printf("asked for: %d\n", sigismember(&before.sa_mask, SIGBUS));
 	sigemptyset(&action.sa_mask);
@@ -70,7 +70,7 @@ int main(void)
 	sigaction(SIGUSR1, NULL, &before);
 	printf("not asked for any more: %d\n", sigismember(&before.sa_mask, SIGBUS));
 
-	// The same by the masks of calls that wait.
+	// The same with the masks of calls that wait.
 	sigset_t blocked, waiting;
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGUSR2);

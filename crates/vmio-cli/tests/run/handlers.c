@@ -1,5 +1,5 @@
-/* Handlers of SIGBUS, installed in each way there is, after a file is mapped. Usage: handlers WAY. It prints what is told of the one before, what is
-   blocked in the handler, and what is done at the next SIGBUS: without vmio the same. */
+/* Installs handlers of SIGBUS in each possible way, after it has mapped a file. Usage: handlers WAY. Prints the former handler, the mask
+   in the handler, and the effect of the next SIGBUS: the same as without vmio. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -106,7 +106,7 @@ int main(int count, char **arguments) {
     map[0] = 1;
     if (truncate("data", PAGE) != 0) return 4;
     if (strcmp(way, "sigignore") == 0) {
-        /* The kernel does not let a fault be ignored. */
+        /* The kernel does not let a program ignore a fault. */
         printf("%d\n", sigignore(SIGBUS));
         raise(SIGBUS);
     } else {
@@ -130,7 +130,7 @@ int main(int count, char **arguments) {
         printf("now: %s\n", name_of(now.sa_handler));
         for (int call = 0; call < 300000; call++) sigaction(SIGBUS, &now, NULL);
     }
-    /* What it takes is the program's own, and not as much for each call. */
+    /* The calls take the program's own memory, and not more with each call. */
     FILE *about = fopen("/proc/self/statm", "r");
     long pages, resident;
     if (fscanf(about, "%ld %ld", &pages, &resident) != 2) return 7;

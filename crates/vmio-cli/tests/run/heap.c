@@ -59,7 +59,7 @@ int main(void) {
     unsigned char *zeros = calloc(1000, 1000);
     for (int i = 0; i < 1000000; i++) check(zeros[i] == 0, "calloc");
 
-    // The child sees what was there, and neither sees what the other stores after.
+    // The child sees the contents from before the fork, and neither sees the other's later stores.
     FILE *file = tmpfile();
     memset(zeros, 1, 1000000);
     int ready[2];

@@ -1,4 +1,4 @@
-/* Has a process overwrite a file at random until a signal handler ends it, and then looks for each write that had returned:
+/* Runs a process that overwrites a file at random until a signal handler ends it, and then looks for each write that had returned:
    interrupted_writes FILE COMMAND..., where COMMAND runs this program with the arguments behind it: FILE COUNTER ROUND. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static uint64_t next(uint64_t *state) {
     return *state ^= *state << 17;
 }
 
-/* Where write number `n` goes, and with which byte; nearly each is a page that is not in a small cache. */
+/* The place of the next write; nearly every page is missing in a small cache. */
 static off_t place(uint64_t *state) { return (off_t)(next(state) % PAGES) * PAGE + 100; }
 
 static void overwrite(const char *path, volatile uint64_t *done, int round) {
@@ -57,7 +57,7 @@ static uint64_t lost(const char *path, uint64_t done) {
     memset(expected, 0, sizeof expected);
     uint64_t state = SEED;
     for (uint64_t n = 1; n <= done; n++) expected[place(&state) / PAGE] = (unsigned char)(n % 251 + 1);
-    /* The one that was interrupted may have been made or not. */
+    /* The interrupted write may be there or not. */
     off_t last = place(&state) / PAGE;
     int fd = open(path, O_RDONLY);
     check(fd >= 0, "open");

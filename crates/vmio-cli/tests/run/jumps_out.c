@@ -1,4 +1,4 @@
-/* A handler of a fault leaves a call by a jump. Usage: jumps_out siglongjmp | longjmp | within. What is written later is the file's all the same, and a
+/* A handler of a fault leaves a call by a jump. Usage: jumps_out siglongjmp | longjmp | within. Later writes still reach the file, and a
    jump within the handler leaves the call as it is. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,7 +54,7 @@ int main(int count, char **arguments) {
     hidden = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int round = 0; round < 20; round++) {
         mprotect(hidden, PAGE, PROT_NONE);
-        /* A buffer that cannot be touched. */
+        /* A buffer without access. */
         if (sigsetjmp(before, 1) == 0 && _setjmp(plain) == 0 && pread(fd, hidden, PAGE, 0) < 0) check(errno == EFAULT, "pread");
         memset(page, 'a' + round, PAGE);
         check(pwrite(fd, page, PAGE, round * PAGE) == PAGE, "pwrite");

@@ -1,4 +1,4 @@
-/* Writes to an LMDB database and reads it back; prints what it finds.
+/* Writes to an LMDB database and reads it back; prints the records.
  *
  * usage: lmdb FOLDER writemap|write */
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What lockf tells of locks of another process's, for loads and for stores. */
+/* Prints the results of lockf beside locks of another process, for loads and for stores. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Forks while another thread's write has a log made: log_forks FILE. No child has a file of the log open. */
+/* Forks while another thread's write creates a log: log_forks FILE. No child has a file of the log open. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ static void check(int holds, const char *what) {
 }
 
 static void *writer(void *unused) {
-    /* Twice, so that the file is nobody's alone: its writes are logged one by one. */
+    /* Two opens, so that the file cannot be leased: its writes are logged one by one. */
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     int again = open(path, O_RDWR);
     check(fd >= 0 && again >= 0, "open");

@@ -1,5 +1,5 @@
-/* A handler does what handlers may, and then ends the process: no memory of malloc's is allocated or freed for it, which it may have interrupted. Usage:
-   no_malloc maps | calls. */
+/* A handler makes calls that handlers may make, and then ends the process. These calls may have interrupted malloc, so nothing may call
+   malloc or free for them. Usage: no_malloc maps | calls. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 enum { PAGE = 4096 };
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void __libc_free(void *);
-/* Of the thread whose allocation it may be: others have memory of their own. */
+/* Whether this thread's allocation may be interrupted; other threads have memory of their own. */
 static __thread volatile int is_interrupted;
 
 static void look(void) {

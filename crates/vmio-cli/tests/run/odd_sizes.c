@@ -1,4 +1,4 @@
-/* What is asked for that cannot be, and alignments that are none: what comes back, and errno. */
+/* Asks for impossible sizes and alignments, and prints the results and errno. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -18,7 +18,7 @@ static void tell(const char *what, void *got, size_t alignment)
 
 int main(void)
 {
-	/* The compiler must not see that they are too large. */
+	/* Hides from the compiler that these are too large. */
 	volatile size_t most = SIZE_MAX, half = SIZE_MAX / 2 + 2;
 
 	tell("malloc", malloc(most), 1);

@@ -1,9 +1,10 @@
-/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside|update|dropped|unmapped|sampled. "loads" maps it for loads,
-   "stores" for both, and only loads all the same; but "update" adds to a byte of each page, three times, and "dropped" and "unmapped" once.
-   Prints a sum of what it loaded.
-   "dropped": scans a MiB at a time, and tells Linux then that it is not needed; "unmapped": gives its addresses back. "sampled": looks at 64 KiB
-   of every 2 MiB, and gives them back.
-   "after": scans, and then a child does; "beside": two children scan at the same time. Each prints its sum. */
+/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores
+   scan|gather|back|strided|after|beside|update|dropped|unmapped|sampled.
+   "loads" maps the file for loads and "stores" for both. With either it only loads, except that "update" adds to a byte of each page,
+   three times, and "dropped" and "unmapped" do so once. Prints a sum of the loaded bytes.
+   "dropped" scans a MiB at a time, and then advises Linux to drop it; "unmapped" unmaps it. "sampled" looks at 64 KiB of every 2 MiB,
+   and unmaps them.
+   "after" scans, and then a child does; "beside": two children scan at the same time. Each prints its sum. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static unsigned long scan(const unsigned char *map, size_t bytes) {
     return sum;
 }
 
-/* Has children scan it a few times. */
+/* Starts children that scan the file a few times. */
 static int fork_children(const unsigned char *map, size_t bytes, int children) {
     for (int child = 0; child < children; child++) {
         pid_t process = fork();

@@ -1,4 +1,4 @@
-// The C library writes to a descriptor by itself, and the program becomes another one: both go on where the position is.
+// The C library writes to a descriptor by itself, and the program becomes another one: both continue at the position.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,5 +1,5 @@
-// Random calls about some files, by several descriptors, duplicates, children and another process. What each of them returns, and
-// the bytes that it reads, is printed: with the same seed it must be the same with vmio as without.
+// Makes random calls on some files, by several descriptors, duplicates, children and another process. Prints each call's result and the
+// bytes that it reads: with the same seed the output must be the same with vmio as without.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static void fill(size_t bytes)
 		buffer[at] = (char)(start + at * 7 + at / 256);
 }
 
-// One read or write: many of them follow each other, so that it pays to have the file leased.
+// One read or write: many of them in a row make the file worth a lease.
 static void transfer(int which, int kind, int is_said)
 {
 	int fd = fds[which];
@@ -78,7 +78,7 @@ static void transfer(int which, int kind, int is_said)
 static void open_one(int which)
 {
 	static const int flags[] = { O_RDWR, O_RDWR, O_RDWR, O_RDWR, O_RDONLY, O_RDONLY, O_WRONLY, O_RDWR | O_APPEND, O_RDWR | O_TRUNC };
-	// A file that two descriptions may write to is nobody's alone.
+	// A file that two descriptions may write to cannot be leased.
 	const char *name = names[random_below(6) ? which : (int)random_below(DESCRIPTORS)];
 	if (fds[which] >= 0)
 		say("close", which, close(fds[which]));
@@ -87,7 +87,7 @@ static void open_one(int which)
 	say("open", which, fds[which] < 0 ? -1 : flag);
 }
 
-// What another process does with a file: it is over when this returns.
+// Lets another process change a file; the change is complete when this returns.
 static void by_another_process(void)
 {
 	char length[32], *name = names[random_below(DESCRIPTORS)];
@@ -178,7 +178,7 @@ int main(int count, char **words)
 		case 10 ... 12: say("lseek", which, lseek(fds[which], random_below(FILE_BYTES), SEEK_SET)); break;
 		case 13: say("lseek", which, lseek(fds[which], (off_t)random_below(9000) - 4500, SEEK_CUR)); break;
 		case 14: say("lseek", which, lseek(fds[which], (off_t)random_below(9000) - 4500, SEEK_END)); break;
-		// Where holes are depends on what is in memory: only that the position is the program's afterwards is certain.
+		// The places of holes depend on the pages in memory. The test checks only that the program has the position afterwards.
 		case 15: {
 			off_t to = lseek(fds[which], random_below(FILE_BYTES), SEEK_DATA);
 			say("lseek", which, lseek(fds[which], 0, SEEK_CUR) == to || to < 0);
@@ -199,7 +199,7 @@ int main(int count, char **words)
 			int kind = random_below(8);
 			for (int at = 0; at < 100; at++)
 				transfer(which, kind, at % 10 == 0);
-			// The lease manager has a processor now, if it wants one.
+			// Gives the lease manager time to run.
 			if (random_below(4) == 0)
 				usleep(300);
 		}

@@ -1,5 +1,5 @@
-// Random calls about names, attributes and descriptors in a folder. What each of them returns is printed, and what there is in the
-// end: with the same seed it must be the same with vmio as without. (Long runs of reads and writes are random_calls.c's.)
+// Makes random calls on names, attributes and descriptors in a folder. Prints the result of each, and the contents of the folder in the
+// end: with the same seed the output must be the same with vmio as without. (random_calls.c has long runs of reads and writes.)
 #define _GNU_SOURCE
 #include "random_names.h"
 #include <dirent.h>
@@ -56,7 +56,7 @@ static void fill(size_t bytes)
 		buffer[at] = (char)(start + at * 7 + at / 256);
 }
 
-// An offset that a file may have, or one that none may.
+// An offset that a file may have, or one that no file may have.
 static off_t random_offset(void)
 {
 	static const off_t wrong[] = { -1, -4096, (off_t)1 << 60, INT64_MAX };
@@ -66,7 +66,7 @@ static off_t random_offset(void)
 int random_slot(void)
 {
 	int which = random_below(SLOTS);
-	// Mostly one that is open.
+	// Mostly an open one.
 	return slots[which] >= 0 || random_below(4) == 0 ? which : (int)random_below(SLOTS);
 }
 
@@ -89,7 +89,7 @@ static void open_one(void)
 	char path[PATH_BYTES];
 	random_path(path);
 	struct stat found;
-	// Who opens one end of a pipe waits for the other.
+	// An open of one end of a pipe waits for the other end.
 	int kind = random_below(4);
 	int is_pipe = fstatat(kind == 2 ? folder : AT_FDCWD, path, &found, 0) == 0 && S_ISFIFO(found.st_mode);
 	flags |= is_pipe ? O_NONBLOCK : 0;
@@ -141,7 +141,7 @@ static void close_or_duplicate(void)
 	}
 }
 
-// Many small calls, so that it pays to have the file leased.
+// Many small calls make the file worth a lease.
 static void use(void)
 {
 	int fd = slots[random_slot()];
@@ -199,7 +199,7 @@ static void move(void)
 		told(lseek(fd, offset, whence), "lseek %d %lld %d", which, (long long)offset, whence);
 		return;
 	}
-	// Where holes are the file system may say as it likes: what it says must be so.
+	// The file system may choose where it reports holes, but its answers must be consistent.
 	struct stat found;
 	off_t to = lseek(fd, offset, whence);
 	int error = errno, is_past = fstat(fd, &found) == 0 && offset >= found.st_size;
@@ -220,7 +220,7 @@ static void change_length(void)
 	off_t offset = random_offset(), len = random_below(60000);
 	char path[PATH_BYTES];
 	random_path(path);
-	// Ranges are taken out and put in by blocks.
+	// Only whole blocks can be removed or inserted.
 	if (random_below(2))
 		offset &= ~(off_t)4095, len &= ~(off_t)4095;
 	switch (random_below(5)) {
@@ -289,7 +289,7 @@ static void flags_and_locks(void)
 	struct flock lock = { .l_type = (short)random_below(3), .l_whence = SEEK_SET, .l_start = random_below(100), .l_len = random_below(100) };
 	switch (random_below(9)) {
 	case 0: {
-		// After exec there may be an O_DSYNC that was not asked for, as documented.
+		// After exec there may be an O_DSYNC that the program did not ask for, as documented.
 		int flags = fcntl(fd, F_GETFL);
 		told(flags < 0 || !is_anew ? flags : flags & ~O_DSYNC, "F_GETFL %d", which);
 		break;
@@ -301,7 +301,7 @@ static void flags_and_locks(void)
 	case 5: told(flock(fd, (random_below(2) ? LOCK_SH : LOCK_UN) | LOCK_NB), "flock %d", which); break;
 	case 6: told(fcntl(fd, F_SETLK, &lock), "F_SETLK %d %d %d", which, lock.l_type, (int)lock.l_start); break;
 	default:
-		// What another process finds.
+		// A child's view of the lock.
 		fflush(stdout);
 		if (fork() == 0) {
 			lock.l_type = F_WRLCK, lock.l_start = 0, lock.l_len = 0;
@@ -331,7 +331,7 @@ static void fork_one(void (*next)(void))
 	told(status, "child");
 }
 
-// Becomes the same program anew, which has what is open.
+// Becomes the same program anew, which inherits the open descriptors.
 static void become_anew(void)
 {
 	char words[SLOTS + 3][32], *arguments[SLOTS + 6] = { "random_names", "resume" };

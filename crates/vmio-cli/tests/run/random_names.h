@@ -1,4 +1,4 @@
-// What random_names.c and random_paths.c share.
+// The declarations that random_names.c and random_paths.c share.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -11,15 +11,15 @@
 
 enum { SLOTS = 6, FILE_BYTES = 200000, CALL_BYTES = 20000, MAPPED_BYTES = 16384, PATH_BYTES = 6000 };
 
-// What the compiler has calls become where it is to check buffers.
+// The functions that the compiler calls in place of reads, to check buffers.
 ssize_t __read_chk(int fd, void *buffer, size_t bytes, size_t room);
 ssize_t __pread64_chk(int fd, void *buffer, size_t bytes, off_t offset, size_t room);
 
-// Descriptors that are open, or -1.
+// Open descriptors; -1 for none.
 extern int slots[SLOTS];
 uint32_t random_below(uint32_t end);
 int random_slot(void);
-// Prints what a call has returned, and with which error.
+// Prints the result of a call, and its error.
 void told(ssize_t result, const char *format, ...);
 
 // random_paths.c

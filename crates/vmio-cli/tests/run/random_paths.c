@@ -1,4 +1,4 @@
-// Of random_names.c: paths, and what is called with them.
+// Paths for random_names.c, and the calls that take them.
 #define _GNU_SOURCE
 #include "random_names.h"
 #include <dirent.h>
@@ -8,7 +8,7 @@
 #include <sys/xattr.h>
 #include <utime.h>
 
-// Mostly of a few files in a few folders; sometimes through a link, of nothing, or longer than any may be.
+// Mostly a path of one of a few files in a few folders; sometimes through a link, of a missing file, or too long.
 void random_path(char *path)
 {
 	static const char *const before[] = { "", "", "", "", "d/", "d/", "e/", "d/e/", "./", "s/", "d//", "missing/", "a/" };
@@ -107,7 +107,7 @@ void change_an_attribute(void)
 	case 21: umask(random_below(2) ? 022 : 077); done = 0; break;
 	}
 	told(done, "attribute %d %d %.40s", kind, which, path);
-	// Of what was set to be long ago.
+	// Prints the time of a file whose time was set to long ago.
 	if (kind >= 9 && kind <= 15 && done == 0 && fstatat(AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW) == 0 && found.st_mtime < 200000 && !S_ISREG(found.st_mode))
 		told((ssize_t)found.st_mtime, "time");
 }
@@ -167,7 +167,7 @@ static int describe_entry(const char *path, const struct stat *found, int kind, 
 {
 	static const struct stat nothing;
 	(void)place;
-	// This user may not look into its folder.
+	// This user may not read its folder.
 	if (kind == FTW_NS)
 		found = &nothing;
 	char line[PATH_BYTES + 600], names[300], block[65536], target[5000];
@@ -191,7 +191,7 @@ static int compare(const void *one, const void *other)
 	return strcmp(*(char *const *)one, *(char *const *)other);
 }
 
-// All that there is in the folder, and what is in it.
+// All entries of the folder, with their contents.
 void describe_tree(void)
 {
 	nftw(".", describe_entry, 20, FTW_PHYS);

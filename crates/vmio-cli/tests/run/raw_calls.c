@@ -1,6 +1,6 @@
-/* Closes, duplicates and opens files past the C library's names, as libuv (close by syscall), Go and other runtimes (instructions of their
-   own) do. Usage: raw_calls FOLDER HOW CLOSE_WITH OPEN_WITH PAUSE_US, where two are library, syscall or instruction. It prints what it
-   finds: without vmio the same. HOW says what is done about the first file's number. */
+/* Closes, duplicates and opens files without the C library's names, as libuv (close by syscall), Go and other runtimes (instructions of
+   their own) do. Usage: raw_calls FOLDER HOW CLOSE_WITH OPEN_WITH PAUSE_US, where CLOSE_WITH and OPEN_WITH are library, syscall or
+   instruction. Prints its findings, which are the same without vmio. HOW says what happens to the first file's number. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static int open_with(const char *with, const char *path) {
     return call(with, SYS_openat, AT_FDCWD, (long)path, O_RDWR, 0);
 }
 
-/* As the kernel has it, without a name of the C library's. */
+/* Counts wrong pages in the kernel's view of a file, without the C library's names. */
 static int wrong_pages(const char *path, char wanted) {
     int fd = by_instruction(SYS_openat, AT_FDCWD, (long)path, O_RDONLY, 0), wrong = 0;
     for (long page = 0; page < PAGES; page++) {
@@ -63,7 +63,7 @@ static void fill(const char *path, char with) {
     close(fd);
 }
 
-/* So often that the file is worth more than calls. */
+/* Reads enough for a lease of the file. */
 static void get_leased(int fd) {
     for (int n = 0; n < 64; n++)
         if (pread(fd, buffer, PAGE, (long)n * PAGE) != PAGE) perror("pread");
@@ -129,7 +129,7 @@ int main(int count, char **arguments) {
         printf("the child ends with %d, and leaves the position at %ld\n", status, (long)lseek(fd, 0, SEEK_CUR));
         close_with(close_by, fd);
     } else if (strcmp(how, "lock") == 0) {
-        /* A lock of the descriptor's goes with it, within a while. */
+        /* The descriptor's lock ends with it, within a while. */
         flock(fd, LOCK_EX);
         close_with(close_by, fd);
         int again = open(first, O_RDONLY), tries = 0;

@@ -1,5 +1,5 @@
-// Threads that read and overwrite blocks of a file, each by calls of its own, while another process opens, cuts and lengthens it: a
-// block has one number all over, or is behind the end.
+// Threads read and overwrite blocks of a file, each by calls of its own, while another process opens, cuts and lengthens the file: all
+// words of a block have the same number, or the block is behind the end.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,12 +34,12 @@ static void *work(void *argument)
 	unsigned at = (unsigned)(uintptr_t)argument;
 	uint64_t block[BLOCK_BYTES / 8];
 	sigset_t all;
-	// SIGBUS too: a thread that blocks it must not be killed by what others do to the file.
+	// SIGBUS, too: a thread that blocks it must not be killed when others cut the file.
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	while (!is_over) {
 		at = at * 1103515245 + 12345;
-		// Each thread has blocks of its own: a call is not atomic beside others.
+		// Each thread has blocks of its own, since a call is not atomic beside others.
 		off_t offset = ((at >> 8) % (BLOCKS / THREADS) * THREADS + (uintptr_t)argument) * BLOCK_BYTES;
 		if (at >> 30 == 0) {
 			for (int word = 0; word < BLOCK_BYTES / 8; word++)
@@ -62,13 +62,13 @@ static void on_own_fault(int signal, siginfo_t *info, void *context)
 {
 	(void)signal, (void)context;
 	own_faults++;
-	// With memory there the load that faulted goes on.
+	// With memory there, the load that faulted goes on.
 	void *page = (void *)((uintptr_t)info->si_addr / 4096 * 4096);
 	if (mmap(page, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		_exit(9);
 }
 
-// The program's own handler of SIGBUS is called for its own faults.
+// The program's own handler of SIGBUS gets the program's own faults.
 static void fault_of_its_own(void)
 {
 	struct sigaction action = { .sa_sigaction = on_own_fault, .sa_flags = SA_SIGINFO }, now;
@@ -105,11 +105,11 @@ int main(int count, char **words)
 		pthread_create(&threads[at], NULL, work, (void *)at);
 	for (int round = 0; round < ROUNDS; round++) {
 		usleep(40000);
-		// By a process that has nothing of vmio, and is told of by the kernel alone.
+		// With "yes", by a process without vmio, of which only the kernel tells us.
 		char *cut[] = { "env", "-u", "LD_PRELOAD", "truncate", "-s", round % 2 ? "1M" : "4M", (char *)name, NULL };
 		run(plain[0] == 'y' ? cut : cut + 3);
 		if (round == 2) {
-			// The description is the kernel's for good now; another begins anew.
+			// The kernel now serves the description for good; another one begins anew.
 			int again = open(name, O_RDWR | O_CLOEXEC);
 			dup3(again, fd, O_CLOEXEC);
 			close(again);

@@ -1,5 +1,5 @@
-/* A forked child closes what it finds open, and has all those numbers for one file of its own. Usage: reused_numbers map | locked | calls. What its parent
-   had open by such a number is not that file. */
+/* A forked child closes all open descriptors, and duplicates a file of its own to all their numbers. Usage: reused_numbers map | locked
+   | calls. vmio must not take that file for the parent's file with such a number. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* vmio keeps some of its own from here on. */
+/* From this number on, vmio keeps descriptors of its own. */
 enum { PAGE = 4096, END = 500 };
 static sigjmp_buf before;
-/* Which numbers the child has: with vmio some are not to be had, where it looks after what the parent has mapped. */
+/* The numbers that the child has. With vmio it cannot have some, if vmio serves the parent's mappings in the child. */
 static char has[END];
 
 static void on_sigbus(int signal) {
@@ -72,7 +72,7 @@ int main(int count, char **arguments) {
         }
     } else {
         if (strcmp(arguments[1], "locked") == 0) {
-            /* Where vmio locks files: it cannot have this one, and leaves the program its lock. */
+            /* At vmio's lock range: vmio cannot have this lock, and leaves the program its own. */
             struct flock far = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1L << 62, .l_len = 0};
             struct flock near = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
             int again = open("data", O_RDWR);

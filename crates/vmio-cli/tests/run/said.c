@@ -1,5 +1,5 @@
-/* Has a database in place of its standard error output, and uses files before or after that. Usage: said before | after | starts PROGRAM | closed. It prints
-   how much is in the database, to which it writes nothing. */
+/* Has a database in place of its standard error output, and uses files before or after that. Usage: said before | after | starts PROGRAM
+   | closed. Prints the length of the database, to which it writes nothing. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>
@@ -17,7 +17,7 @@ static void check(int holds) {
     if (!holds) exit(2);
 }
 
-/* By mappings and by calls. */
+/* Uses a file by a mapping and by calls. */
 static void use_file(const char *name) {
     static char page[PAGE];
     int fd = open(name, O_RDWR | O_CREAT, 0644);

@@ -1,7 +1,7 @@
-/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | signal | regrow | regrow-told]. With "handle" it has a handler of
-   SIGBUS; with "signal" it says when it handles SIGUSR1; with "cut" it has another process make the file shorter, and loads from behind its end; with
-   "regrow" it has both, and loads and stores there again once another process has made the file longer; with "regrow-told" it has called msync in
-   between. */
+/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | signal | regrow | regrow-told]. With "handle" it
+   has a handler of SIGBUS. With "signal" it reports when it handles SIGUSR1. With "cut" another process makes the file shorter, and it
+   loads from behind the end. With "regrow" it does both, and loads and stores there again once another process has made the file longer.
+   With "regrow-told" it calls msync in between. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ static void on_sigbus(int signal, siginfo_t *about, void *context) {
     siglongjmp(before, about->si_code);
 }
 
-/* Has another process do it. */
+/* Sets the file's length by another process. */
 static int make_it_long(const char *file, long bytes) {
     char command[5000];
     snprintf(command, sizeof command, "truncate -s %ld '%s'", bytes, file);
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
     volatile char *map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return 4;
     if (strcmp(how, "handle") == 0 || strncmp(how, "regrow", 6) == 0) {
-        // The stack of the handler is as small as usual, and nothing may be written below it.
+        // The handler's stack is as small as usual, and nothing may be written below it.
         enum { STACK = 8 << 10 };
         char *guarded = mmap(NULL, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         stack_t stack = {.ss_sp = guarded + PAGE, .ss_size = STACK};

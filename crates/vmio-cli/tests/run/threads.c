@@ -1,7 +1,8 @@
-/* Maps a file several times as large as the cache, and has threads store to it and load from it; prints what it finds.
+/* Maps a file several times as large as the cache, and lets threads store to it and load from it; prints the result.
  *
  * usage: threads FILE MIBYTES
- * Every word that is stored says where it is and how often it was stored to: nothing can be lost or out of place unseen. */
+ *
+ * Every word contains its place and the number of stores to it, so no store can be lost or misplaced unnoticed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -27,7 +28,7 @@ static uint64_t *word(size_t page, unsigned place) { return (uint64_t *)(map + p
 
 static uint64_t expected(size_t page, unsigned place, unsigned round) { return page * 1000003 + place * 101 + round + 1; }
 
-/* Thread n has the pages n, n + THREADS and so on: every page's neighbours are other threads'. */
+/* Thread n has the pages n, n + THREADS and so on: every page's neighbours belong to other threads. */
 static void *work(void *argument) {
     size_t first = (size_t)argument;
     for (unsigned round = 0; round < ROUNDS; round++)

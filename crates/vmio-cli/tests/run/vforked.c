@@ -1,5 +1,5 @@
-/* A child that has the memory of its parent opens a file, and writes to it and to one that its parent has opened; later the parent does:
-   vforked INHERITED OWN LATER. */
+/* A vfork child opens a file, and writes to it and to one that its parent has opened; later the parent does: vforked INHERITED OWN
+   LATER. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

@@ -101,15 +101,15 @@ impl LinuxMapping {
 
     /// Loads and stores of the mapping.
     pub fn pointer(&self) -> PointerAccess<'_> {
-        // SAFETY: the mapping lives as long as the borrow of `self`; every thread reaches it
-        // through this type, whose accesses are atomic words.
+        // SAFETY: the mapping lives as long as the borrow of `self`; every thread reaches it through this type, whose accesses are atomic
+        // words.
         unsafe { PointerAccess::new(self.base.as_ptr(), self.len_bytes) }
     }
 }
 
 impl Drop for LinuxMapping {
     fn drop(&mut self) {
-        // SAFETY: the range is ours, and whoever borrowed it is gone.
+        // SAFETY: the range is ours, and all its borrowers are gone.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes as usize) };
     }
 }

@@ -1,4 +1,4 @@
-//! The ways to reach a file's pages that are measured against each other.
+//! The ways to reach a file's pages that the benchmark compares.
 
 pub mod mmap;
 pub mod pointer;
@@ -73,7 +73,7 @@ impl fmt::Display for EngineKind {
 
 /// An open file, shared by the threads of a run.
 pub trait Engine: Sync {
-    /// What one thread loads and stores through.
+    /// One thread's way to load and store.
     type Access<'a>: Access
     where
         Self: 'a;
@@ -81,21 +81,21 @@ pub trait Engine: Sync {
     /// Gives a thread its access.
     fn access(&self) -> anyhow::Result<Self::Access<'_>>;
 
-    /// The counters of the cache, where there are any.
+    /// The counters of the cache, if there are any.
     fn stats(&self) -> Option<::vmio::Stats> {
         None
     }
 
-    /// How much is cached now: warming up lasts while this grows.
+    /// The bytes that are cached now: warming up lasts while they grow.
     fn cached_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Closes the file; everything stored is durable, or this fails.
+    /// Closes the file. Everything stored is then durable, or this fails.
     fn finish(self) -> anyhow::Result<()>;
 }
 
-/// Loads and stores of the words of a file. Offsets are multiples of the word size and inside.
+/// Loads and stores of the words of a file. Offsets are multiples of the word size, inside the file.
 pub trait Access {
     /// The word at byte offset `offset`.
     fn load(&mut self, offset: u64) -> anyhow::Result<u64>;

@@ -18,19 +18,19 @@ impl<'a> PointerAccess<'a> {
     ///
     /// # Safety
     ///
-    /// `base` is aligned to a word; for all of `'a` the bytes stay mapped, for writing if `store`
-    /// is called, and other threads touch them only by atomic accesses to whole words.
+    /// `base` is aligned to a word. For all of `'a` the bytes stay mapped, for writing if the caller uses `store`. Other threads touch them
+    /// only by atomic accesses to whole words.
     pub unsafe fn new(base: *mut u8, len_bytes: u64) -> Self {
         assert!(base.cast::<u64>().is_aligned());
         Self { words: base.cast(), len_bytes, mapping: PhantomData }
     }
 
-    /// A relaxed atomic load or store is an ordinary instruction on the machines we run on.
+    /// The word at an offset. A relaxed atomic load or store is an ordinary instruction on the machines we run on.
     #[inline]
     fn word(&self, offset: u64) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(WORD_BYTES) && offset + WORD_BYTES <= self.len_bytes);
-        // SAFETY: offsets handed out by the streams are whole words below the length, so the
-        // pointer stays inside the mapping and aligned; the rest `new`'s caller upholds.
+        // SAFETY: the streams give out offsets of whole words below the length, so the pointer stays inside the mapping and aligned; the
+        // caller of `new` upholds the rest.
         unsafe { AtomicU64::from_ptr(self.words.add((offset / WORD_BYTES) as usize)) }
     }
 

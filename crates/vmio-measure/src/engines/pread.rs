@@ -1,4 +1,4 @@
-//! `pread` and `pwrite` of whole pages past the page cache: what a cache must beat.
+//! `pread` and `pwrite` of whole pages past the page cache: a cache must beat them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -40,7 +40,7 @@ pub struct PreadAccess<'a> {
 }
 
 impl PreadAccess<'_> {
-    /// Reads the page around `offset`; gives its own offset and the word's place in it.
+    /// Reads the page around `offset`. Returns the page's offset and the word's place in the page.
     fn read_page(&mut self, offset: u64) -> anyhow::Result<(u64, usize)> {
         let page_offset = offset / PAGE_BYTES * PAGE_BYTES;
         self.file

@@ -15,17 +15,17 @@ use crate::pattern::Pattern;
 /// The read-ahead window of sequential runs.
 const WINDOW_BYTES: u32 = 128 << 10;
 
-/// The kinds of cache that are measured, each under a name of its own.
+/// The kinds of cache to measure, each under a name of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
-    /// As `Cache::builder` makes it.
+    /// The cache of `Cache::builder` without further options.
     #[default]
     Plain,
     /// With frames whose stores the kernel tracks.
     Memfd,
     /// With the reader-thread engine.
     ReaderThread,
-    /// With Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
+    /// With Linux `mmap`: vmio keeps its page cache within the budget, and a memory cgroup limits it.
     Managed,
     /// With the kernel module.
     Kernel,
@@ -40,7 +40,7 @@ impl Variant {
     pub const ALL: [Self; 7] =
         [Self::Plain, Self::Memfd, Self::ReaderThread, Self::Managed, Self::Kernel, Self::Unit16, Self::Unit64];
 
-    /// What it is called in options and results.
+    /// Its name in options and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "vmio",
@@ -53,7 +53,7 @@ impl Variant {
         }
     }
 
-    /// A cache of its kind, to be built.
+    /// A builder for a cache of this kind.
     pub fn builder(self) -> CacheBuilder {
         match self {
             Self::Plain | Self::Unit16 | Self::Unit64 => Cache::builder().engine(Faults::Sigbus),
@@ -86,7 +86,7 @@ impl VmioEngine {
         Self::open_through(variant.builder().capacity(cache_bytes), MappingOptions::new(), path, write)
     }
 
-    /// The same with changes that reach the file by commits alone.
+    /// The same with an atomic mapping: changes reach the file by commits alone.
     pub fn open_atomic(path: &Path, cache_bytes: u64, journal: &Journal) -> anyhow::Result<Self> {
         let options = MappingOptions::new().atomic(journal);
         Self::open_through(Variant::Plain.builder().capacity(cache_bytes), options, path, true)
@@ -113,7 +113,7 @@ impl VmioEngine {
         Ok(Self { cache, mapping })
     }
 
-    /// Tells the cache what to expect.
+    /// Advises the cache about the coming accesses.
     pub fn advise_pattern(&self, pattern: Pattern) -> anyhow::Result<()> {
         let advice =
             if pattern.is_random() { Advice::Random } else { Advice::Sequential { window_bytes: WINDOW_BYTES } };
@@ -146,7 +146,7 @@ impl Engine for VmioEngine {
     }
 
     fn stats(&self) -> Option<Stats> {
-        // Of its misses only the kernel knows.
+        // The kernel alone knows the managed engine's misses.
         (self.cache.engine() != Faults::Managed).then(|| self.cache_stats())
     }
 

@@ -17,7 +17,7 @@ use super::workload::{Durability, Inserts, Operation, Operations};
 use crate::worker::new_histogram;
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// For operations that take at least this long, the thread's wait for a processor is measured: that costs a microsecond, and no shorter wait
+/// From this length of an operation on, the thread's wait for a processor is measured: that costs a microsecond, and no shorter wait
 /// matters.
 const SLOW_NS: u64 = 20_000;
 /// The wait is also measured once in this many operations, so that short waits do not add up.
@@ -63,7 +63,7 @@ pub struct Client<'a> {
 
 /// Results of clients.
 pub struct Tally {
-    /// Of all operations, in nanoseconds.
+    /// The latencies of all operations, in nanoseconds.
     pub latencies: Histogram<u64>,
     /// The same without the threads' waits for a processor; `None` if the kernel does not count them.
     pub engine_latencies: Option<Histogram<u64>>,

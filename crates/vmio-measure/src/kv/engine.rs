@@ -54,7 +54,7 @@ pub trait Keyspace {
     /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Shows `read` at most `records` keys and values in order, from `from` on; returns how many there were.
+    /// Shows `read` at most `records` keys and values in order, from `from` on. Returns their number.
     fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
 }
 
@@ -176,9 +176,9 @@ pub struct Setup {
     pub sync_writes: bool,
     /// Whether most records are put in the order of their keys.
     pub puts_in_order: bool,
-    /// Memory for vmio-kv's leaf filters, in bytes; other engines decide for themselves.
+    /// Memory for vmio-kv's leaf filters, in bytes; other engines choose their own.
     pub filter_bytes: u64,
-    /// Where vmio-kv records the pages that it touches; other engines do not.
+    /// The file in which vmio-kv records the pages that it touches; other engines record none.
     pub page_trace: Option<PathBuf>,
 }
 

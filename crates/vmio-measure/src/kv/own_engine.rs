@@ -43,7 +43,7 @@ pub struct MeasuredByVmioBench {
 /// A store in a file of the folder.
 pub struct VmioEngine {
     keyspaces: Vec<VmioKeyspace>,
-    /// The memtables of all keyspaces together, twice.
+    /// The memory for two memtables of each keyspace.
     memtables_bytes: u64,
     page_trace: Option<Arc<PageTrace>>,
     db: Db,

@@ -76,7 +76,7 @@ fn engines(outcomes: &[Outcome]) -> Vec<String> {
     engines
 }
 
-/// What a chart shows of each run.
+/// The measure that a chart shows of each run.
 struct Measure {
     title: &'static str,
     what: &'static str,

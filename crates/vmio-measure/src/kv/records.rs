@@ -45,7 +45,7 @@ pub struct ValuePool {
 }
 
 impl ValuePool {
-    /// For values of this shape.
+    /// The bytes for values of this shape.
     pub fn new(shape: RecordShape) -> Self {
         let mut bytes = vec![0; POOL_BYTES + shape.value_bytes as usize];
         SmallRng::seed_from_u64(0x706f_6f6c).fill_bytes(&mut bytes);
@@ -63,7 +63,7 @@ pub struct RecordBuffer<'pool> {
 }
 
 impl<'pool> RecordBuffer<'pool> {
-    /// For records of this shape.
+    /// The buffers for records of this shape.
     pub fn new(pool: &'pool ValuePool, shape: RecordShape) -> Self {
         let prefix_bytes = shape.prefix_bytes as usize;
         let mut key = vec![b'.'; prefix_bytes + shape.key_bytes as usize];
@@ -71,8 +71,8 @@ impl<'pool> RecordBuffer<'pool> {
         Self { pool, prefix_bytes, in_order: shape.in_order, key, value: vec![0; shape.value_bytes as usize] }
     }
 
-    /// The key of a record by its number. The number is hashed, so that records put one after the other are not neighbours, unless the
-    /// shape is in order.
+    /// The key of a record by its number. It contains a hash of the number, so that records put one after the other are not neighbours,
+    /// unless the shape is in order.
     pub fn key(&mut self, number: u64) -> &[u8] {
         self.write_key(if self.in_order { number } else { mix64(number) })
     }
@@ -93,7 +93,7 @@ impl<'pool> RecordBuffer<'pool> {
         key.get(self.prefix_bytes + HASH_AT).is_some_and(|digit| *digit >= b'8')
     }
 
-    /// The last key that was made.
+    /// The key that was made last.
     pub fn last_key(&self) -> &[u8] {
         &self.key
     }

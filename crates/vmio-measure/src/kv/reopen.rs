@@ -36,7 +36,7 @@ impl Spec for CrashSpec {
 /// The state of a load when its process was killed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Crash {
-    /// Records that were put.
+    /// Records put so far.
     pub records: u64,
     /// Records that a sync, or their own writes, had made durable.
     pub durable_records: u64,
@@ -52,7 +52,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Loads records, and kills this process: once memtables are full and at least half of all records are there; if the engine does not report
 /// the fill, at three quarters of the records; in any case when all are there.
 pub fn load_and_crash(spec: &CrashSpec, stores: &dyn Stores) -> anyhow::Result<()> {
-    // The thread below syncs, and remembers the records that this made durable.
+    // The thread below syncs, and remembers the records that are durable by then.
     let load = KvSpec { durability: Durability::None, ..spec.load.clone() };
     let durability = spec.load.durability;
     let engine = stores.open(load.engine, &load.setup).with_context(|| format!("cannot open {}", load.engine))?;
@@ -115,7 +115,7 @@ impl Crash {
 pub struct ReopenSpec {
     /// How the store was loaded.
     pub load: KvSpec,
-    /// Records that were put.
+    /// Records that the load put.
     pub records: u64,
     /// Records that must be there.
     pub durable_records: u64,
@@ -134,7 +134,7 @@ pub struct ReopenResult {
     pub engine: EngineKind,
     pub scenario: Option<Scenario>,
     pub durability: Durability,
-    /// Records that were put before.
+    /// Records that the load put.
     pub records: u64,
     pub key_bytes: u32,
     pub value_bytes: u32,
@@ -151,7 +151,7 @@ pub struct ReopenResult {
     pub replayed_log_bytes: Option<u64>,
     /// Records whose put had returned and that are not there: none of them was durable.
     pub lost_records: u64,
-    /// For opening and that read.
+    /// The bytes that the device read for opening and for that read.
     pub dev_read_bytes: Option<u64>,
     pub dev_write_bytes: Option<u64>,
     pub space_bytes: u64,

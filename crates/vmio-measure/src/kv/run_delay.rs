@@ -12,7 +12,7 @@ pub struct RunDelay {
 }
 
 impl RunDelay {
-    /// For the calling thread.
+    /// The waits of the calling thread.
     pub fn of_this_thread() -> Self {
         let mut delay = Self { file: File::open("/proc/thread-self/schedstat").ok(), seen_ns: 0 };
         delay.since_last_ns();

@@ -25,7 +25,7 @@ use crate::place::Place;
 pub struct Runner {
     /// The scenario, if it is not YCSB alone.
     pub scenario: Option<Scenario>,
-    /// In this order, after a load in any case.
+    /// The phases in this order, after a load in any case.
     pub phases: Vec<Phase>,
     pub records: u64,
     pub shape: RecordShape,
@@ -36,7 +36,7 @@ pub struct Runner {
     pub memory_bytes: u64,
     /// The part of the memory for vmio-kv's leaf filters.
     pub filter_bytes: u64,
-    /// The default is the distribution of YCSB's phase.
+    /// The distribution; by default that of YCSB's phase.
     pub distribution: Option<Distribution>,
     /// Percentage of reads that look for absent records.
     pub absent_percent: u32,

@@ -27,13 +27,13 @@ impl Runner {
                 ..ours
             },
             Scenario::Deletes => Self { phases: vec![Phase::Delete, Phase::Seek], ..ours },
-            // With one thread it is known which record is the first.
+            // With one thread, the first record is known.
             Scenario::Queue => Self { shape: in_order, threads: 1, phases: vec![Phase::Queue], ..ours },
             Scenario::MassDelete => Self { shape: in_order, threads: 1, phases: vec![Phase::MassDelete], ..ours },
             Scenario::Keyspaces => {
                 Self { keyspaces: KEYSPACES, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
             }
-            // All records must be there to be checked.
+            // All records must be there for the check.
             Scenario::Reopen | Scenario::Recovery => Self { limit: None, ..ours },
         }
     }
@@ -68,7 +68,7 @@ impl Runner {
         let crash = CrashSpec { load: load.clone(), note: note.path().to_owned() };
         match self.run_child(&setup, &format!("kv: {engine}, a load that is killed"), &crash) {
             Err(error) if error.is::<Killed>() => {
-                // An empty file: the process was killed for lack of memory, before its time.
+                // An empty file: the kernel killed the process for lack of memory, before its time.
                 let Some(Crash { records, durable_records, memory_fill }) = Crash::noted(note.path()) else {
                     return Err(error);
                 };

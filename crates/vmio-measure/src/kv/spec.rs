@@ -24,7 +24,7 @@ pub struct KvSpec {
     pub(super) absent_percent: u32,
     /// Records of a scan, at most.
     pub(super) scan_records: u64,
-    /// Records that are there before; in the load phase, the records to put.
+    /// Records in the store before the phase; in the load phase, the records to put.
     pub(super) records: u64,
     pub(super) shape: RecordShape,
     /// Operations of all threads together.
@@ -58,7 +58,7 @@ pub struct KvResult {
     pub durability: Durability,
     #[serde(alias = "regions")]
     pub keyspaces: u32,
-    /// Records that are there afterwards.
+    /// Records in the store after the phase.
     pub records: u64,
     pub key_bytes: u32,
     pub value_bytes: u32,
@@ -66,7 +66,7 @@ pub struct KvResult {
     pub in_order: bool,
     pub memory_bytes: u64,
     pub threads: u32,
-    /// Operations that were done.
+    /// Completed operations.
     pub ops: u64,
     /// Whether the time limit came before the last operation.
     pub stopped: bool,

@@ -1,4 +1,4 @@
-//! The phases of YCSB: their operations, and the records of those.
+//! The phases of YCSB: their operations, and the records that these use.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,7 +120,7 @@ impl Phase {
         !matches!(self, Self::C | Self::G | Self::Seek)
     }
 
-    /// Whether the phase is warmed up; operations that can be done only once are not.
+    /// Whether the phase gets a warm-up. Phases whose operations can run only once do not.
     pub fn warms_up(self) -> bool {
         !matches!(self, Self::L | Self::Delete | Self::MassDelete)
     }
@@ -143,7 +143,7 @@ impl Phase {
         matches!(self, Self::E | Self::G | Self::Seek)
     }
 
-    /// The rest to a hundred are reads followed by an update. `None` for phases that are no mix.
+    /// The mix of a phase; the rest to a hundred are reads followed by an update. `None` for phases that are no mix.
     fn mix(self) -> Option<Mix> {
         let mix = |reads, updates, inserts, scans| Some(Mix { reads, updates, inserts, scans });
         match self {

@@ -1,5 +1,5 @@
-//! The bytes that went to and from the device, for each operation: engines that do more operations
-//! in the same time move more, so that totals would not compare.
+//! The bytes that went to and from the device, for each operation. Engines that do more operations in the same time move more, so totals
+//! would not compare.
 
 use maud::{Markup, html};
 use vmio_report::charts::Chart;
@@ -22,7 +22,7 @@ const NARROWEST_LABELLED_BAR: f64 = 32.0;
 /// Room for that number above the highest bar.
 const HEADROOM: f64 = 1.1;
 
-/// The chart, for each number of threads a bar for each engine: what was read below, what was written above.
+/// The chart: for each number of threads a bar for each engine, with bytes read below and bytes written above.
 pub fn chart(group: &RunGroup, subtitle: &str) -> Chart {
     let (engines, threads) = (group.engines(), group.threads());
     let mut legend: Vec<_> = engines

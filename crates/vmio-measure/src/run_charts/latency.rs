@@ -25,7 +25,7 @@ fn chart(group: &RunGroup, threads: u32, (lowest_us, highest_us): (f64, f64), su
     let legend = runs.iter().map(|(run, _)| LegendEntry::line(style_of(run.engine), run.engine.to_string())).collect();
     let plot = Plot::new(Axis::latencies(lowest_us, highest_us), Axis::percentiles(), legend);
     let marks = html! {
-        // The first engine is drawn last, over the others.
+        // The first engine comes last, so that it lies over the others.
         @for (run, curve) in runs.iter().rev() {
             @let style = style_of(run.engine);
             path class={ "line curve " (style.class()) } data-engine=(run.engine.to_string())

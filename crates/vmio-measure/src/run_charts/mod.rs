@@ -22,7 +22,7 @@ pub struct RunGroup {
 }
 
 impl RunGroup {
-    /// All runs, in groups in the order in which their first ran.
+    /// All runs, in groups in the order of their first runs.
     pub fn all(result: &MatrixResult) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for (run, curve) in result.runs.iter().zip(&result.curves) {
@@ -69,7 +69,7 @@ impl RunGroup {
     }
 }
 
-/// How an engine looks: the same in every chart and report.
+/// The look of an engine, which is the same in every chart and report.
 fn style_of(engine: EngineKind) -> EngineStyle {
     EngineStyle::numbered(EngineKind::all().position(|other| other == engine).unwrap_or_default())
 }

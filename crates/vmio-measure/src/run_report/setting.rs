@@ -1,26 +1,26 @@
-//! What a reader of the runs must know.
+//! The setting of the runs, which their readers must know.
 
 use vmio_report::size::format_size;
 use vmio_report::surroundings::{Surroundings, printable};
 
 use crate::target::Target;
 
-/// What a reader must know to judge the figures.
+/// The facts that a reader must know to judge the figures.
 pub struct Setting {
-    /// Where and when they were made.
+    /// The place and time of the runs.
     pub surroundings: Surroundings,
-    /// What the runs were made on.
+    /// The target of the runs.
     pub target: String,
-    /// How much of it.
+    /// The bytes of the target that the runs used.
     pub size_bytes: u64,
     /// The memory budget.
     pub cache_bytes: u64,
-    /// How long each run was measured.
+    /// The seconds that each run was measured for.
     pub measure_s: f64,
 }
 
 impl Setting {
-    /// Looks at all of it.
+    /// Finds all of it out.
     pub fn now(target: &Target, cache_bytes: u64, measure_s: f64) -> Self {
         Self {
             surroundings: Surroundings::now(),

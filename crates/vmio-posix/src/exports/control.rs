@@ -15,7 +15,7 @@ use crate::synchronous::Target;
 /// FIDEDUPERANGE, by which files share equal blocks; the libc crate has no name for it.
 const FIDEDUPERANGE: u32 = 0xc018_9436;
 
-/// The header of its argument, before the list of files that are compared with the first.
+/// The header of that request's argument, before the list of files to compare with the first.
 #[repr(C)]
 struct Compared {
     offset: u64,
@@ -34,7 +34,7 @@ struct ComparedWith {
     reserved: u32,
 }
 
-/// The kernel lets a file share blocks of another.
+/// Calls the kernel to let a file share blocks of another.
 fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let _bytes = [before_reads(from), before_changes(to)];
     if is_of_mode(to) {
@@ -43,12 +43,12 @@ fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     durably(|| [Target::bytes_of(to)], || past_both(from, to, call))
 }
 
-/// The kernel compares files, and changes no bytes.
+/// Calls the kernel to compare files, which changes no bytes.
 ///
 /// # Safety
 /// `compared` is the argument of the request.
 unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: by the caller the list lies behind what says how long it is.
+    // SAFETY: by the caller the list lies behind the header, which has its length.
     let others =
         unsafe { slice::from_raw_parts(compared.add(1).cast::<ComparedWith>(), usize::from((*compared).count)) };
     let all = others.iter().map(|other| other.fd as c_int).chain([fd]);
@@ -62,12 +62,12 @@ unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> 
     call()
 }
 
-// Its third argument is an integer, a pointer or nothing, by the request.
+// The third argument is an integer, a pointer or nothing, depending on the request.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: by the caller.
     let call = || unsafe { real::ioctl(fd, request, argument) };
-    // The kernel takes no more of it, and programs that have it in an int extend its sign.
+    // The kernel uses only these 32 bits, and a program that has the request in an int extends its sign.
     match request as u32 {
         request if c_ulong::from(request) == libc::FICLONE => cloned(argument as c_int, fd, call),
         request if c_ulong::from(request) == libc::FICLONERANGE && argument != 0 => {

@@ -86,7 +86,7 @@ descriptor_makers! {
     fn shm_open(name: *const c_char, flags: c_int, mode: mode_t);
 }
 
-// With a descriptor it changes what that is, and makes none.
+// With an open descriptor it changes that signalfd, and makes no descriptor.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int {
     // SAFETY: by the caller.

@@ -19,10 +19,10 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicate
 }
 
-/// dup2 and dup3 are about to replace a descriptor, unless the call fails.
+/// Calls dup2 or dup3, which replace a descriptor unless they fail.
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if fd != to && own_descriptors::contains(to) && !entry::is_inside() {
-        // It is vmio's own, which reads or writes by it: the new file would get bytes that are meant for vmio's.
+        // vmio reads or writes by this descriptor: the new file would get bytes that are meant for vmio's.
         return returned_status(Some(Err(Errno::BADF))).unwrap_or(-1);
     }
     let is_of_mode = is_of_mode(to) && fd != to;
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
 fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     while let Some(own) = own_descriptors::first_in(first, last) {
         if own > first {
-            // SAFETY: by the caller, which does not have the descriptors that are left out.
+            // SAFETY: by the caller; the range leaves out vmio's own descriptors.
             let status = unsafe { real::close_range(first, own - 1, flags) };
             if status != 0 {
                 return status;

@@ -51,7 +51,7 @@ unsafe extern "C" fn __close(fd: c_int) -> c_int {
     unsafe { close(fd) }
 }
 
-/// The return value of fsync, if the kernel need not be called.
+/// The return value of fsync or fdatasync, if the mode makes the kernel's call unnecessary.
 fn synced_by_mode(fd: c_int) -> Option<c_int> {
     if !is_of_mode(fd) {
         return None;
@@ -60,12 +60,12 @@ fn synced_by_mode(fd: c_int) -> Option<c_int> {
     returned_status(split::sync(unsafe { BorrowedFd::borrow_raw(fd) }))
 }
 
-/// To be called before bytes of a file are changed by anything but a write.
+/// Prepares for a call, other than a write, that changes bytes of a file. Call it before.
 pub(super) fn before_changes(fd: c_int) -> Option<Suspension> {
     is_of_mode(fd).then(|| split::before_kernel_writes(fd)).flatten()
 }
 
-/// To be called before the kernel reads a file by anything but a read.
+/// Prepares for a call, other than a read, by which the kernel reads a file. Call it before.
 pub(super) fn before_reads(fd: c_int) -> Option<Suspension> {
     is_of_mode(fd).then(|| split::before_kernel_reads(fd)).flatten()
 }
@@ -142,7 +142,7 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
-    // The known length would be too long; and in strict mode a replay would bring back the bytes that are cut off.
+    // The known length would be too long; and in strict mode a replay would bring the cut bytes back.
     let _suspension = is_of_mode(fd).then(|| split::suspend(fd));
     if is_of_mode(fd) {
         split::replay_before_changes();
@@ -161,7 +161,7 @@ unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
     unsafe { ftruncate(fd, len) }
 }
 
-/// Has the kernel change or read bytes of a mapped file; -1 if that fails.
+/// Lets the kernel change or read bytes of a mapped file; -1 if that fails.
 pub(super) fn past_the_mapping<T: From<i8>>(fd: c_int, call: impl FnOnce() -> T) -> T {
     let give_up = || of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
     // Stores that cannot be written, as on a full disk, would overwrite the call's result later, or be missing from its input.
@@ -196,7 +196,7 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t
         before_changes(fd)
     };
     if transfer::keeps_bytes(mode) {
-        // Bytes that somebody has cut off before must not come back.
+        // Bytes that another process has cut off must not come back.
         let _ = of_mapped(fd, transfer::adopt_length);
         let outcome = call();
         let _ = of_mapped(fd, transfer::adopt_length);
@@ -279,7 +279,7 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len
     unsafe { sendfile(to, from, from_at, len) }
 }
 
-// Its third argument is an integer, a pointer or nothing, by the command.
+// The third argument is an integer, a pointer or nothing, depending on the command.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     if is_of_mode(fd) {
@@ -309,7 +309,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
     let is_from_position = || unsafe { locks::is_from_position(&*(argument as *const flock)) };
     let is_held = is_of_mode(fd) && locks::is_about(command) && argument != 0 && is_from_position();
     let _position = is_held.then(|| split::suspend(fd));
-    // Also for a file that is not mapped, since it may be soon.
+    // Also for a file that is not mapped: the program may map it soon.
     let clipped = match locks::is_about(command) && argument != 0 && fd >= 0 && !entry::is_inside() {
         // SAFETY: with these commands the argument is a pointer to a lock, by the caller, who has the file open.
         true => unsafe {
@@ -326,7 +326,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
     let status = unsafe { real::fcntl(fd, command, std::ptr::from_mut(&mut lock) as usize) };
     if status == 0 && matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
         let asked = argument as *mut flock;
-        // SAFETY: the caller's, which is filled with what was found; if nothing was, only the kind is.
+        // SAFETY: the lock is the caller's. The kernel's answer goes there; if it found no lock, only the kind does.
         unsafe {
             match i32::from(lock.l_type) {
                 libc::F_UNLCK => (*asked).l_type = lock.l_type,

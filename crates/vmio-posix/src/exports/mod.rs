@@ -1,5 +1,5 @@
-//! The functions that the program calls in place of the C library's. Each asks the rest of the crate, or else calls the C library. They have
-//! the contracts of the C library's functions.
+//! The functions that the program calls in place of the C library's. Each lets the rest of the crate serve the call, or calls the C
+//! library. They have the contracts of the C library's functions.
 //!
 //! Stable Rust cannot define functions with a variable number of arguments. `fcntl`, `ioctl`, `open` and the functions of `system_calls` take
 //! the last argument as a fixed one: x86-64 and AArch64 pass both in the same register. The others are in `variadic`.
@@ -63,7 +63,7 @@ extern "C" fn at_load() {
     });
 }
 
-/// The value that the program's call returns; `None` if the C library must be called.
+/// The return value for the program; `None` if the C library must do the call.
 fn returned<T, R>(answer: Answer<T>, good: impl FnOnce(T) -> R, failure: R) -> Option<R> {
     match answer? {
         Ok(value) => Some(good(value)),
@@ -100,7 +100,7 @@ fn of_file<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answ
     entry::enter(|| call(unsafe { BorrowedFd::borrow_raw(fd) }))
 }
 
-/// Makes a call that returns 0 or -1, and in the modes sync and strict makes its changes durable.
+/// Makes a call that returns 0 or -1. In the modes sync and strict its changes are then durable.
 fn durably<const TARGETS: usize>(
     targets: impl FnOnce() -> [Option<Target>; TARGETS],
     call: impl FnOnce() -> c_int,
@@ -117,7 +117,7 @@ fn is_of_mode(fd: c_int) -> bool {
     split::is_on() && fd >= 0 && !entry::is_inside()
 }
 
-/// Has the data path of a mode do a call, or else the C library.
+/// Lets the data path of a mode do a call, or else the C library.
 #[inline]
 fn by_mode(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Way, otherwise: impl FnOnce() -> ssize_t) -> ssize_t {
     if !is_of_mode(fd) {

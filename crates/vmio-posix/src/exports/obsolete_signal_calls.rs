@@ -1,5 +1,5 @@
-//! The older functions that install signal handlers, and the kernel's own call: the C library does them without calling `sigaction` by its
-//! name.
+//! The older functions that install signal handlers, and the kernel's own call. The C library's versions do not call `sigaction` by name,
+//! so these replace them.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong};
 use std::mem::MaybeUninit;
@@ -14,27 +14,27 @@ use crate::real;
 /// `SIG_HOLD` of the C library: blocks the signal, or says that it was blocked.
 const SIG_HOLD: sighandler_t = 2;
 
-/// Whether SIGBUS interrupts system calls with the handlers that `signal` installs from now on, as `siginterrupt` has it.
+/// Whether SIGBUS interrupts system calls under handlers that `signal` installs from now on; set by `siginterrupt`.
 static INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
 /// A set of that signal alone, or of none.
 fn set_of(signal: Option<c_int>) -> sigset_t {
     let mut set = MaybeUninit::<sigset_t>::zeroed();
-    // SAFETY: it is ours, and zeros are an empty one.
+    // SAFETY: the set is ours, and zeros are an empty set.
     unsafe {
         signal.map(|signal| libc::sigaddset(set.as_mut_ptr(), signal));
         set.assume_init()
     }
 }
 
-/// Has a handler of SIGBUS called with these flags; the one before, or `SIG_ERR`.
+/// Installs a handler of SIGBUS with these flags; returns the former handler, or `SIG_ERR`.
 fn handled(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     // SAFETY: zeros are valid: no flags, an empty set.
     let (mut action, mut before) =
         unsafe { (MaybeUninit::<Action>::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: both are ours; the handler is what the program has passed for one.
+    // SAFETY: both are ours; the program has passed the handler as one.
     match unsafe { sigaction(signal, &raw const action, &raw mut before) } {
         0 => before.sa_sigaction,
         _ => libc::SIG_ERR,
@@ -95,7 +95,7 @@ unsafe extern "C" fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_
     let mut before = MaybeUninit::<Action>::zeroed();
     if handler == SIG_HOLD {
         let was_held = masked(libc::SIG_BLOCK, signal);
-        // SAFETY: it is ours, and zeros are an action.
+        // SAFETY: the action is ours, and zeros are a valid one.
         let before = unsafe {
             sigaction(signal, ptr::null(), before.as_mut_ptr());
             before.assume_init().sa_sigaction
@@ -123,7 +123,7 @@ unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     }
     INTERRUPTS.store(interrupts != 0, Ordering::Relaxed);
     let mut action = MaybeUninit::<Action>::zeroed();
-    // SAFETY: it is ours, and filled.
+    // SAFETY: the action is ours, and `sigaction` has filled it.
     unsafe {
         if sigaction(signal, ptr::null(), action.as_mut_ptr()) != 0 {
             return -1;
@@ -148,10 +148,10 @@ const SV_ONSTACK: c_int = 1;
 const SV_INTERRUPT: c_int = 2;
 const SV_RESETHAND: c_int = 4;
 
-// For all signals: the C library hides its own from new programs, and so from us.
+// For all signals: the C library hides its own function from new programs, and so from us.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigvec(signal: c_int, action: *const OldAction, before: *mut OldAction) -> c_int {
-    // SAFETY: by the caller it is null or an action; zeros are one, too.
+    // SAFETY: by the caller the pointer is null or an action; zeros are a valid action, too.
     let (ours, mut found) = unsafe {
         let ours = action.as_ref().map(|old| {
             let mut action: Action = MaybeUninit::zeroed().assume_init();
@@ -168,7 +168,7 @@ unsafe extern "C" fn sigvec(signal: c_int, action: *const OldAction, before: *mu
         });
         (ours, MaybeUninit::<Action>::zeroed().assume_init())
     };
-    // SAFETY: both are ours; the handler is what the program has passed for one.
+    // SAFETY: both are ours; the program has passed the handler as one.
     let status = unsafe { sigaction(signal, ours.as_ref().map_or(ptr::null(), ptr::from_ref), &raw mut found) };
     if status == 0 && !before.is_null() {
         let flags = [
@@ -177,7 +177,7 @@ unsafe extern "C" fn sigvec(signal: c_int, action: *const OldAction, before: *mu
             (found.sa_flags & libc::SA_RESETHAND != 0, SV_RESETHAND),
         ];
         let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
-        // SAFETY: a set is longer than that. By the caller there is room for one action.
+        // SAFETY: a set is longer than the old mask. By the caller there is room for one action.
         unsafe {
             let mask = (&raw const found.sa_mask).cast::<c_uint>().read();
             before.write(OldAction { handler: found.sa_sigaction, mask, flags });
@@ -203,7 +203,7 @@ pub(super) unsafe fn rt_sigaction(signal: c_int, action: c_long, before: c_long,
     if !is_shared(signal) || set_bytes != size_of::<u64>() as c_long || vmio_has_none() {
         return None;
     }
-    // SAFETY: by the caller it is null or an action of the kernel's; zeros are one of the C library's.
+    // SAFETY: by the caller the pointer is null or an action of the kernel's; zeros are a valid action of the C library's.
     let (ours, mut found) = unsafe {
         let ours = (action as *const KernelAction).as_ref().map(|theirs| {
             let mut action: Action = MaybeUninit::zeroed().assume_init();
@@ -214,10 +214,10 @@ pub(super) unsafe fn rt_sigaction(signal: c_int, action: c_long, before: c_long,
         });
         (ours, MaybeUninit::<Action>::zeroed().assume_init())
     };
-    // SAFETY: both are ours; the handler is what the program has passed for one.
+    // SAFETY: both are ours; the program has passed the handler as one.
     let status = unsafe { sigaction(signal, ours.as_ref().map_or(ptr::null(), ptr::from_ref), &raw mut found) };
     if status == 0 && before != 0 {
-        // SAFETY: a set is longer than that. By the caller there is room for one action of the kernel's.
+        // SAFETY: a set is longer than the kernel's mask. By the caller there is room for one action of the kernel's.
         unsafe {
             let mask = (&raw const found.sa_mask).cast::<u64>().read_unaligned();
             let (handler, flags) = (found.sa_sigaction, found.sa_flags as c_uint as c_ulong);

@@ -1,6 +1,6 @@
 //! Opening files.
 //!
-//! `open` and the related calls take a mode only with some flags: its register is passed on in any case.
+//! `open` and the related calls use the mode only with some flags. We always pass its register on.
 
 use std::ffi::{c_char, c_int, c_long};
 
@@ -152,7 +152,7 @@ unsafe extern "C" fn creat64(path: *const c_char, mode: mode_t) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let fixed = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-    // SAFETY: by the caller; the last name alone is changed.
+    // SAFETY: by the caller; the call changes the last name alone.
     unsafe {
         opened(AT_FDCWD, template, flags | fixed, |flags| {
             real::mkostemps(template, suffix, flags & !(libc::O_ACCMODE | fixed))

@@ -34,8 +34,8 @@ enum Reports {
     Later,
 }
 
-/// Writes all stores, if the caller is the process that has files mapped and not its child before exec. A signal handler may end the program
-/// in the middle of a call.
+/// Writes all stores, if the caller is the process that has files mapped and not its child before exec. The call may come from a signal
+/// handler that ends the program in the middle of another call.
 #[must_use = "other threads go on until the process has ended"]
 fn finish(reports: Reports) -> Option<AllUnserved> {
     // From now on writes of other threads go to the kernel at once.
@@ -64,7 +64,7 @@ fn finish_for_good() {
     mem::forget(finish(Reports::Now));
 }
 
-/// To be called before a call elsewhere that ends the program.
+/// Ends vmio's service, before a call from `system_calls` that ends the program.
 pub(super) fn ending() {
     finish_for_good();
 }
@@ -133,7 +133,7 @@ unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     unsafe { real::quick_exit(status) }
 }
 
-/// Names a program by a descriptor. If the descriptor is not open, the call fails by itself.
+/// Names a program by a descriptor. If the descriptor is not open, the C library's call fails anyway.
 fn by_descriptor(fd: c_int) -> Named<'static> {
     // SAFETY: the program has it open during its call.
     if fd < 0 { at_path(c"") } else { Named::Open(unsafe { BorrowedFd::borrow_raw(fd) }) }
@@ -157,7 +157,7 @@ unsafe fn at<'a>(path: *const c_char) -> Option<Named<'a>> {
     (!path.is_null()).then(|| at_path(unsafe { CStr::from_ptr(path) }))
 }
 
-/// Names a program that is looked for in `PATH`.
+/// Names a program that exec looks up in `PATH`.
 ///
 /// # Safety
 /// As of [`at`].
@@ -170,7 +170,7 @@ fn at_path(path: &CStr) -> Named<'_> {
     Named::At(CWD, path)
 }
 
-/// Examines a program that is about to be started. If the call names none, it fails by itself.
+/// Examines a program before it starts. If the call names none, the C library's call fails anyway.
 ///
 /// # Safety
 /// The environment is null or a list of C strings that ends with null.
@@ -180,7 +180,7 @@ unsafe fn examine(named: Option<Named<'_>>, environment: *const *const c_char) -
     named.map_or(Ok(none), |named| unsafe { uncovered_programs::check(named, environment) })
 }
 
-/// Has the process run another program.
+/// Makes the process run another program.
 ///
 /// # Safety
 /// As of [`examine`].
@@ -215,8 +215,8 @@ fn report_before_exec(named: Option<Named<'_>>, looked: Examined) -> Option<AllU
     finish(Reports::Now)
 }
 
-/// To be called before an exec that is defined elsewhere and cannot be refused: to refuse the program, the process is ended as if the exec had
-/// failed.
+/// Reports before an exec that another function makes, and that this one cannot fail. If `--strict-coverage` refuses the program, this ends
+/// the process, as if the exec had failed.
 ///
 /// # Safety
 /// The path is null or a string.
@@ -315,13 +315,13 @@ unsafe extern "C" fn execveat(
     unsafe { become_program(named, environment, call) }
 }
 
-/// Another process is about to share the descriptors.
+/// Stops serving all descriptions before another process shares the descriptors.
 #[must_use = "it does so later"]
 fn share() -> Option<AllUnserved> {
     (split::is_on() && !entry::is_own_thread()).then(AllUnserved::new)
 }
 
-/// Starts another process with a program.
+/// Starts another process that runs a program.
 ///
 /// # Safety
 /// As of [`examine`]; there is room for the process's number, or none.

@@ -1,5 +1,5 @@
-//! SIGBUS, which copies from and to mapped files may raise. The program cannot block it, and the program's own handler is called for all other
-//! faults.
+//! SIGBUS, which copies from and to mapped files may raise. The program cannot block the signal. Its own handler gets the faults that are
+//! not vmio's.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -45,8 +45,8 @@ unsafe extern "C" fn __sigaction(signal: c_int, action: *const Action, before: *
 /// The signals, from the lowest bit on, for whose handlers the program has asked to block SIGBUS.
 static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
 
-/// The C library's sigaction without SIGBUS in the handler's mask, since the handler may write to a file. The program reads back the mask that
-/// it has set.
+/// The C library's sigaction without SIGBUS in the handler's mask, since the handler may write to a file. The program still reads back the
+/// mask that it set.
 ///
 /// # Safety
 /// As of sigaction(2).
@@ -79,7 +79,7 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     status
 }
 
-/// A mask without SIGBUS: a thread that raises SIGBUS while it blocks it is killed.
+/// A mask without SIGBUS: the kernel kills a thread that raises SIGBUS while blocking it.
 ///
 /// # Safety
 /// `set` is null or a set.
@@ -120,7 +120,7 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *
     unsafe { real::pthread_sigmask(how, ours.as_ref().map_or(set, ptr::from_ref), before) }
 }
 
-/// The mask during a call that waits, since handlers may run meanwhile.
+/// Makes a call that waits, with a mask without SIGBUS, since handlers may run meanwhile.
 ///
 /// # Safety
 /// `set` is null or a set, and `call` lasts no longer than this.

@@ -21,7 +21,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
     // SAFETY: by the caller.
     let stream = unsafe { real::fdopen(fd, mode) };
-    // Not if other descriptors share the description: they would not move with it any more. In sync mode it is durable as it is.
+    // Not if other descriptors share the description: they would stop moving with it. In sync mode the description is durable as it is.
     if !stream.is_null() && is_alone && synchronous::is_on() {
         let _ = synchronous::opened_stream(fd, false);
     }
@@ -45,7 +45,7 @@ unsafe fn closing(stream: *mut FILE) {
     }
 }
 
-/// The C library may have opened a stream. Its number may have been another file's that was closed without our noticing.
+/// Checks the number of a stream that the C library may have opened: another file may have had it, which was closed without our noticing.
 pub(super) fn noticed(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() && is_of_mode(0) {
         // SAFETY: it was just opened.
@@ -74,13 +74,13 @@ unsafe extern "C" fn closedir(folder: *mut DIR) -> c_int {
     unsafe { real::closedir(folder) }
 }
 
-/// Makes the writes of a stream durable that the C library opens by itself, if the mode asks for that.
+/// Opens a stream; in the modes sync and strict its writes and the name of a new file become durable.
 fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
     let open = || noticed(open());
     if !synchronous::is_on() {
         return open();
     }
-    // SAFETY: by the caller of the open, a C string or null.
+    // SAFETY: by the caller of the open the path is a C string or null.
     let is_new = !path.is_null() && unsafe { libc::access(path, libc::F_OK) } != 0;
     split::replay_before_changes();
     let stream = open();
@@ -91,7 +91,7 @@ fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
     match synchronous::opened_stream(unsafe { libc::fileno(stream) }, is_new) {
         Ok(()) => stream,
         Err(error) => {
-            // SAFETY: nobody knows of it.
+            // SAFETY: nobody else has the stream yet.
             unsafe { libc::fclose(stream) };
             returned(Some(Err(error)), |()| stream, ptr::null_mut()).unwrap_or(ptr::null_mut())
         }
@@ -119,7 +119,7 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut FILE);
 }
 
-/// Makes the writes of streams durable whose descriptors the process has inherited.
+/// Makes writes to the streams durable whose descriptors the process has inherited.
 fn make_inherited_durable() -> c_int {
     durably(|| [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(Target::bytes_of), || 0)
 }
@@ -131,7 +131,7 @@ pub(super) fn end() {
     }
     // SAFETY: the C library sets the variable at its start.
     for stream in unsafe { [stdout, stderr] } {
-        // SAFETY: it is a stream of the C library. It is only tried, since another thread may hold it for ever.
+        // SAFETY: it is a stream of the C library. Its lock is only tried, since another thread may hold it for ever.
         unsafe {
             if !stream.is_null() && ftrylockfile(stream) == 0 {
                 real::fflush(stream);
@@ -186,7 +186,7 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-    // SAFETY: by the caller; it is closed whatever comes of the open.
+    // SAFETY: by the caller; the call closes the stream even if its open fails.
     unsafe { closing(stream) };
     // SAFETY: by the caller.
     if unsafe { is_refused(path, mode) } {

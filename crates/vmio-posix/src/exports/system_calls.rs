@@ -1,7 +1,8 @@
-//! `syscall`, the C library's function for any system call. Programs close descriptors by it (libuv, so Node.js, CMake, Neovim), and vmio must
-//! know of that. A call that has a function here is passed to that function, and every other to the kernel.
+//! `syscall`, the C library's function for any system call. Programs close descriptors by it (libuv, so Node.js, CMake, Neovim), and vmio
+//! must know of that. We pass a call that has a function here to that function, and every other to the kernel.
 //!
-//! It takes any number of arguments; here they are the registers, and the one place on the stack, in which they are passed.
+//! The C library's function takes any number of arguments. Here the arguments are the registers, and the one place on the stack, in which
+//! callers pass them.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -15,13 +16,13 @@ use crate::entry;
 use crate::fork;
 use crate::real;
 
-/// Calls the functions of the table by the names that the program would have called, which are this library's.
+/// Calls the table's functions by the names that the program would have called, which are this library's.
 macro_rules! served {
     ($number:expr, $arguments:expr; $($call:ident => $function:ident($($of:ty),*);)*) => {
         match $number {
             $(libc::$call => {
                 let mut arguments = $arguments.into_iter();
-                // SAFETY: by the caller: they are this call's.
+                // SAFETY: by the caller: they are this call's arguments.
                 Some(unsafe { libc::$function($(arguments.next().unwrap_or_default() as $of),*) } as c_long)
             })*
             _ => None,
@@ -139,7 +140,7 @@ unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_l
         libc::SYS_preadv2 => unsafe {
             libc::preadv2(first as c_int, second as *const iovec, third as c_int, fourth, sixth as c_int) as c_long
         },
-        // SAFETY: by the caller.
+        // SAFETY: by the caller, as above.
         libc::SYS_pwritev2 => unsafe {
             libc::pwritev2(first as c_int, second as *const iovec, third as c_int, fourth, sixth as c_int) as c_long
         },
@@ -147,7 +148,7 @@ unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_l
         libc::SYS_fchmodat => unsafe {
             c_long::from(libc::fchmodat(first as c_int, second as *const c_char, third as mode_t, 0))
         },
-        // SAFETY: by the caller. Without a path the call is about the descriptor.
+        // SAFETY: by the caller. Without a path the call changes the descriptor's file.
         libc::SYS_utimensat => unsafe {
             c_long::from(match second {
                 0 => libc::futimens(first as c_int, third as *const timespec),
@@ -216,7 +217,7 @@ struct Start {
 }
 
 extern "C" fn begin(start: *mut c_void) -> c_int {
-    // SAFETY: `clone` has it in its frame, of which the child has a copy.
+    // SAFETY: it lies in the frame of `clone`, of which the child has a copy.
     let start = unsafe { &*start.cast::<Start>() };
     fork::in_child();
     (start.routine)(start.argument)
@@ -239,7 +240,7 @@ unsafe extern "C" fn clone(
     }
     let mut start = Start { routine, argument };
     let start = (&raw mut start).cast();
-    // SAFETY: by the caller, but for what the child begins with.
+    // SAFETY: by the caller; only the start routine is ours.
     fork::around(|| c_long::from(unsafe { real::clone(begin, stack, flags, start, parent, local, child) })) as c_int
 }
 

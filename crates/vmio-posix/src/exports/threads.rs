@@ -1,4 +1,4 @@
-//! Threads that vmio starts: all their calls are vmio's own.
+//! Threads that vmio starts: all their calls count as vmio's.
 
 use std::ffi::{c_int, c_void};
 
@@ -36,10 +36,10 @@ unsafe extern "C" fn pthread_create(
         return unsafe { real::pthread_create(thread, attributes, routine, argument) };
     }
     let start = Box::into_raw(Box::new(Start { routine, argument }));
-    // SAFETY: by the caller; the new thread takes what was made for it.
+    // SAFETY: by the caller; the new thread takes the box of `start`.
     let status = unsafe { real::pthread_create(thread, attributes, run_inside, start.cast()) };
     if status != 0 {
-        // SAFETY: no thread was started that could have taken it.
+        // SAFETY: no thread was started that could have taken the box.
         drop(unsafe { Box::from_raw(start) });
     }
     status

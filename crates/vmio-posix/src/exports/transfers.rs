@@ -186,12 +186,12 @@ fn total(buffers: &[iovec]) -> usize {
     buffers.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
-/// Linux does preadv2 and pwritev2, and must have the position if they use it.
+/// Gives the kernel the position for a preadv2 or pwritev2 that uses it, since Linux does these calls.
 fn suspended_if_current(fd: c_int, offset: off_t) -> Option<Suspension> {
     (offset == -1 && is_of_mode(fd)).then(|| split::suspend(fd))
 }
 
-/// To be called after a write that Linux did.
+/// Notes a write that Linux did.
 fn noticed(fd: c_int, position: Position, written: ssize_t) -> ssize_t {
     if written > 0 && Process::current().is_some() {
         let _ = of_mapped::<()>(fd, |fd| {
@@ -387,7 +387,7 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
         && !demands.never_appends
         && (split::is_strict() || !demands.syncs)
     {
-        // In strict mode every write is durable, whatever its flags are.
+        // In strict mode every write is durable, whatever flags it has.
         // SAFETY: by the caller.
         let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
         // SAFETY: by the caller.
@@ -403,7 +403,7 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
     answer.unwrap_or_else(|| {
         let written = noticed(fd, position, by_linux());
         if written > 0 && demands.appends {
-            // It was written at the end, wherever that was.
+            // Linux has written at the end, wherever that was.
             let _ = of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
         }
         written

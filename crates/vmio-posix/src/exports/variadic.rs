@@ -11,15 +11,15 @@ use super::process::{becoming, becoming_searched, becoming_with};
 use crate::real;
 use crate::split;
 
-/// The C library writes to a descriptor, at the kernel's position. We do not notice when it has done so, so that the kernel serves the
-/// description for good.
+/// The C library is about to write to a descriptor, at the kernel's position. We do not notice the end of that write, so the kernel serves
+/// the description for good.
 extern "C" fn before_print(fd: c_int) {
     if is_of_mode(fd) {
         split::stop_serving(fd);
     }
 }
 
-/// The environment comes after the null that ends the arguments. `saved` is what `passed_on` has put on the stack.
+/// Finds the environment behind the null that ends the arguments. `saved` points to the registers that `passed_on` has put on the stack.
 ///
 /// # Safety
 /// The call is one of execle's.
@@ -27,7 +27,7 @@ unsafe extern "C" fn becoming_with_last(path: *const c_char, saved: *const *cons
     /// Arguments that are passed in registers, and the place of the others: behind the saved registers and the return address.
     const IN_REGISTERS: usize = 6;
     const ON_STACK: usize = 200 / size_of::<usize>() + 1;
-    // SAFETY: by the caller it is there as far as the list goes, and the environment after it.
+    // SAFETY: by the caller the list and the environment after it are there.
     let argument = |number: usize| unsafe {
         *saved.add(if number < IN_REGISTERS { number } else { ON_STACK + number - IN_REGISTERS })
     };
@@ -45,8 +45,8 @@ macro_rules! passed_on {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name() {
-                // Saves the argument registers; rax has the number of vector registers. 200 bytes keep the stack aligned. The function that is
-                // called first gets the first argument and the address of the saved registers.
+                // Saves the argument registers; rax has the number of vector registers. 200 bytes keep the stack aligned. The first
+                // function gets the first argument and the address of the saved registers.
                 naked_asm!(
                     "sub rsp, 200",
                     "mov [rsp], rdi",

@@ -1,4 +1,4 @@
-//! The lease manager's answer to a request, for which a thread of the program's waits.
+//! The lease manager's answer to a request. A thread of the program's waits for it.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -24,7 +24,8 @@ impl Answer {
         self.outcome.store(outcome, Ordering::Relaxed);
         let state = self.state.as_ptr();
         self.state.store(GIVEN, Ordering::Release);
-        // SAFETY: the kernel uses the address as a number only: if the frame has gone, nobody waits there, or a waiter wakes once too often.
+        // SAFETY: the kernel uses the address as a number only. If the frame has gone, nobody waits there, or a waiter wakes once too
+        // often.
         unsafe { libc::syscall(libc::SYS_futex, state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
     }
 

@@ -18,13 +18,13 @@ const RESERVED_BYTES_MIN: u64 = 64 << 30;
 /// Address space is reserved in multiples of this.
 const GRANULE_BYTES: u64 = 1 << 30;
 
-/// Bytes made resident at a time: in a longer transfer the first pages might be evicted before the last arrive.
+/// The bytes to make resident at a time: in a longer transfer the first pages might be evicted before the last arrive.
 const PART_BYTES: usize = 256 << 10;
 
 /// The mapping of a leased file. Reads and writes are copies from and to it; a miss is one system call.
 ///
-/// Of a file that is open for writing only whole pages are mapped. The bytes behind them, the end of the file and what is appended by
-/// calls, are with the kernel alone. Appended pages that have become whole are mapped as soon as a call needs them.
+/// If the file is open for writing, only its whole pages are mapped. The kernel alone has the bytes behind them: the end of the file and
+/// new appends. Appended pages become mapped once they are whole and a call needs them.
 pub(super) struct CachedFile {
     mapping: Mapping,
     file: Arc<LeasedBacking>,
@@ -39,7 +39,7 @@ fn whole_pages(len: u64) -> u64 {
 }
 
 impl CachedFile {
-    /// Maps a leased file of this length. None if the kernel should serve it: a file with holes that is open for writing, where only the
+    /// Maps a leased file of this length. None if the kernel should serve it: the file has holes and is open for writing, where only the
     /// write-back would find out that the disk is full.
     pub(super) fn open(cache: &Cache, fd: BorrowedFd<'_>, len: u64, access: Access) -> Option<Self> {
         let stat = fstat(fd).ok()?;
@@ -62,7 +62,8 @@ impl CachedFile {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The end of the mapped bytes. Maps more first if `offset` lies behind them in a whole page. Only the kernel has the bytes behind.
+    /// The end of the mapped bytes. If `offset` lies behind them in a whole page, maps more first. Only the kernel has the bytes behind the
+    /// end.
     pub(super) fn mapped(&self, offset: u64) -> u64 {
         let mapped = self.mapping.len();
         if offset < mapped || offset >= self.mappable() { mapped } else { self.map_more() }
@@ -88,10 +89,10 @@ impl CachedFile {
         self.mapping.len()
     }
 
-    /// The kernel has written bytes behind the mapped ones. If they have been mapped since, this copies them into the pages.
+    /// Copies bytes that the kernel has written behind the mapped ones into pages, if they have become mapped since.
     pub(super) fn written_by_kernel(&self, offset: u64, bytes: &[u8]) {
         self.len.fetch_max(offset + bytes.len() as u64, Ordering::AcqRel);
-        // Either the thread that maps the pages reads the new bytes from the kernel, or this one sees that they are mapped.
+        // Either the thread that maps the pages reads the new bytes from the kernel, or this thread sees the pages mapped.
         fence(Ordering::SeqCst);
         let mapped = self.mapping.len().saturating_sub(offset).min(bytes.len() as u64) as usize;
         if mapped > 0 {
@@ -119,7 +120,7 @@ impl CachedFile {
         })
     }
 
-    /// Makes pages resident, by one read if possible, and without a trap. The copy that follows finds out about a failure.
+    /// Makes pages resident, by one read if possible, and without a trap. Failures show in the copy that follows.
     fn bring_in(&self, offset: u64, bytes: usize) {
         let page_bytes = PAGE_BYTES as u64;
         let (first, end) = (offset / page_bytes, (offset + bytes as u64).div_ceil(page_bytes));
@@ -131,8 +132,8 @@ impl CachedFile {
         }
     }
 
-    /// Makes the file this long, with space on the disk, for a write that begins there. In a hole only the write-back would find out that
-    /// the disk is full. Nobody else may write to the file meanwhile.
+    /// Makes the file this long, with space on the disk, for a write that begins there. If it left a hole, only the write-back would find
+    /// out that the disk is full. Nobody else may write to the file meanwhile.
     pub(super) fn fill_up_to(&self, offset: u64) -> Result<(), Errno> {
         let old = self.len();
         if offset > old {
@@ -154,7 +155,7 @@ impl CachedFile {
         entry::as_vmio_undisturbed(|| self.mapping.flush(bytes.start..end).map_err(|error| errno::of(&error)))
     }
 
-    /// Writes the whole file back, and does not use its descriptor any more.
+    /// Writes the whole file back, and then leaves its descriptor alone.
     pub(super) fn give_up(&self) -> Result<(), Errno> {
         let written = self.write_back(0..u64::MAX);
         self.file.give_up();
@@ -172,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// A write finds its bytes not mapped and has the kernel write them. Another thread may have mapped and read the page meanwhile.
+    /// A write finds its bytes not mapped and lets the kernel write them. Another thread may have mapped and read the page meanwhile.
     #[test]
     fn what_the_kernel_writes_to_a_page_that_has_just_been_mapped_is_seen() {
         let cache = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20).build().unwrap();
@@ -194,7 +195,7 @@ mod tests {
         assert!(cached.read(page, &mut found));
         assert_eq!((found[49], found[50], found[99], found[100]), (1, 3, 3, 2));
 
-        // The kernel gets what was stored to pages, and nothing of what it has written itself changes.
+        // The kernel gets the bytes stored to pages, and the bytes that it has written itself stay.
         assert!(cached.write(2 * page - 10, &[4; 10]));
         cached.give_up().unwrap();
         let mut all = [0; 2 * PAGE_BYTES + 100];

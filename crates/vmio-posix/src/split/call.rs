@@ -12,12 +12,12 @@ use super::lease_manager;
 use super::leased_file::LeasedFile;
 use super::mode;
 
-/// A call on a description, which keeps its lease until the call ends: a thread that returns the lease waits, if it can.
+/// A call on a description, which keeps its lease until the call ends: a thread that returns the lease waits for the call if it can.
 pub(crate) struct Call {
     pub(super) description: &'static Description,
     pub(super) fd: RawFd,
-    /// As it was when the call began. If a thread begins to return the lease in the middle, the kernel must not do the rest of the call:
-    /// it does not have the written bytes and the position yet.
+    /// The state when the call began. If a thread begins to return the lease in the middle, the kernel must not do the rest of the call: it
+    /// does not have the written bytes and the position yet.
     leased: Option<&'static LeasedFile>,
 }
 
@@ -51,8 +51,8 @@ impl Call {
         }
     }
 
-    /// Whether the descriptor still refers to the description, which is leased. The kernel is asked once a clock tick; and at each call if
-    /// vmio alone has bytes of the file, or if the program was found to close descriptors without our noticing.
+    /// Whether the descriptor still refers to the leased description. Asks the kernel once a clock tick. Asks at each call if vmio alone
+    /// has bytes of the file, or if the program was found to close descriptors without our noticing.
     fn is_of_the_same_file(&self) -> bool {
         let description = self.description;
         let has_bytes = mode::is_strict() || description.leased().is_some_and(|leased| leased.cached().is_some());
@@ -80,7 +80,7 @@ impl Call {
         self.description.state() == State::Leased
     }
 
-    /// Counts a kernel read or write, and asks for a lease once there were enough.
+    /// Counts a kernel read or write, and asks for a lease after enough of them.
     pub(super) fn count_kernel_call(&self) {
         if self.description.is_worth_a_lease() && !lease_manager::request_lease(self.fd) {
             self.description.ask_again();

@@ -16,7 +16,7 @@ use super::mode;
 use super::strict_calls;
 use crate::transfer::{Position, TRANSFER_MAX};
 
-/// Buffers that are written without an allocation: signal handlers write, too.
+/// A write of up to this number of buffers allocates nothing, since signal handlers write, too.
 pub(super) const BUFFERS_ON_STACK: usize = 16;
 
 /// Every file system allows files of this length.
@@ -30,7 +30,7 @@ pub(crate) enum Way {
     Linux(Option<Call>),
 }
 
-/// Whether a call is about bytes that no file can have: the kernel chooses the error.
+/// Whether a call is about bytes beyond the end of any file: the kernel then chooses the error.
 fn is_out_of_range(position: Position, len: usize) -> bool {
     let end = |offset: i64| u64::try_from(offset).ok()?.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64);
     matches!(position, Position::At(offset) if end(offset).is_none())
@@ -206,7 +206,7 @@ pub(crate) fn write<'a>(
     })())
 }
 
-/// Has the kernel write all buffers, with one flush.
+/// Lets the kernel write all buffers, with one flush.
 fn write_durably<'a>(
     call: &Call,
     fd: BorrowedFd<'_>,
@@ -238,7 +238,7 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     let len = piece_len(leased, copyable_end, at, buffer.len());
     let part = &buffer[..len];
     let is_copied = at + len as u64 <= copyable_end && leased.write(fd, copyable_end, at, part);
-    // A signal handler that interrupts this call cannot wait for its end, and may have returned the lease: then the kernel writes again.
+    // A signal handler that interrupts this call cannot wait for its end, and may have returned the lease: the kernel then writes again.
     if is_copied && (leased.cached().is_none() || call.is_still_leased()) {
         return Ok(Piece { len, transferred: len });
     }
@@ -297,7 +297,7 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
     Way::Done(outcome.map(|next| next as usize))
 }
 
-/// fsync and fdatasync: the outcome, if the kernel has nothing left to do.
+/// fsync and fdatasync: the outcome; none if the kernel has something left to do.
 pub(crate) fn sync(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     if descriptors::has_lost_writes(fd.as_raw_fd()) {
         return Some(Err(Errno::IO));
@@ -311,18 +311,18 @@ pub(crate) fn sync(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     leased.write_back().err().map(Err)
 }
 
-/// To be called before the kernel reads a file by itself: writes back what is in frames.
+/// Writes back the frames of a file before the kernel reads the file by itself.
 pub(crate) fn before_kernel_reads(fd: RawFd) -> Option<Suspension> {
     mode::has_frames().then(|| descriptors::suspend(fd))
 }
 
-/// To be called before the kernel changes bytes of a file by something that is not logged. In strict mode a replay must not undo it, and
-/// the process's frames must not hold older bytes.
+/// Prepares for a change of a file's bytes by the kernel that no log has. In strict mode a replay must not undo the change, and the
+/// process's frames must not hold older bytes.
 pub(crate) fn before_kernel_writes(fd: RawFd) -> Option<Suspension> {
     (mode::is_strict() || mode::has_frames()).then(|| descriptors::suspend(fd))
 }
 
-/// To be called before the kernel maps a file, which it then reads or changes for as long as it is mapped.
+/// Prepares for a mapping of a file by the kernel, which then reads or changes the file for as long as the mapping lasts.
 pub(crate) fn before_kernel_maps(fd: BorrowedFd<'_>, changes: bool) {
     if mode::has_frames() || changes && mode::is_strict() {
         descriptors::stop_serving(fd.as_raw_fd());

@@ -33,12 +33,13 @@ pub(crate) enum State {
 const STATES: [State; 6] =
     [State::Free, State::Unleased, State::Leasing, State::Leased, State::Returning, State::Linux];
 
-/// A slot of a fixed table, used again and again: a thread may look at one without knowing whether its description still exists.
+/// A slot of a fixed table, which descriptions reuse: a thread may look at a slot without knowing whether its description still exists.
 pub(crate) struct Description {
     state: AtomicU32,
     /// The number of its descriptors, plus [`CALL`] for each call under way.
     references: AtomicU64,
-    /// vmio's own descriptor of the file, from the first lease until the program has closed its last descriptor.
+    /// vmio's own descriptor of the file, from the first lease on. It stays until the program has closed its last descriptor, and may have
+    /// to outlive the program's record locks.
     pub(super) own: OwnDescriptor,
     /// The clock tick at which one of the program's descriptors was last known to refer to this description.
     pub(super) verified_at: AtomicU64,
@@ -59,7 +60,7 @@ pub(crate) struct Description {
     pub(super) is_outside: AtomicBool,
     /// Whether vmio added O_DSYNC, which the program must not see.
     pub(super) hides_dsync: AtomicBool,
-    /// Whether a write could not be passed on to the kernel.
+    /// Whether vmio failed to pass a write on to the kernel.
     pub(super) has_lost_writes: AtomicBool,
     leased: AtomicPtr<LeasedFile>,
 }
@@ -95,7 +96,7 @@ impl Description {
         self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// In a forked child: the kernel serves it from now on. A thread of the parent may have been changing its state.
+    /// Leaves the description to the kernel, in a forked child. A thread of the parent may have been changing its state.
     pub(super) fn abandon(&self) {
         self.suspensions.store(0, Ordering::SeqCst);
         if self.state() != State::Free {
@@ -103,7 +104,7 @@ impl Description {
         }
     }
 
-    /// Claims a free slot for a descriptor that was just opened; false if it is in use, or vmio still has its own descriptor of it.
+    /// Claims a free slot for a new descriptor; false if the slot is in use, or vmio still has its own descriptor there.
     pub(super) fn take(&self) -> bool {
         if self.references.load(Ordering::Relaxed) != 0
             || self.own.get().is_some()
@@ -133,7 +134,7 @@ impl Description {
         self.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
     }
 
-    /// Counts the last descriptor off.
+    /// Uncounts the last descriptor.
     pub(super) fn unshare(&self) {
         self.released(1);
     }
@@ -149,7 +150,7 @@ impl Description {
 
     fn released(&self, reference: u64) {
         if self.references.fetch_sub(reference, Ordering::SeqCst) == reference {
-            // Nobody can find it any more, and its lease was returned before its last descriptor was counted off.
+            // Nobody can find the slot any more, and its lease was returned before the last descriptor was uncounted.
             for state in [State::Unleased, State::Linux] {
                 if self.change(state, State::Free) {
                     break;
@@ -178,7 +179,7 @@ impl Description {
         self.suspensions.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends the kernel call. In a forked child it may have begun in the parent.
+    /// Ends the kernel call. In a forked child the call may have begun in the parent.
     pub(super) fn resume(&self) {
         let _ = self.suspensions.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
     }
@@ -213,7 +214,7 @@ impl Description {
             && !self.is_asked.swap(true, Ordering::Relaxed)
     }
 
-    /// No lease could be taken: the lease manager may try again later.
+    /// Lets the lease manager try again later, after the return of a lease or a failure to take one.
     pub(super) fn ask_again(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
@@ -221,7 +222,7 @@ impl Description {
 
     /// The leased file, if there is a lease. For use within a call, or by the thread that takes or returns the lease.
     pub(super) fn leased(&self) -> Option<&LeasedFile> {
-        // SAFETY: it is freed after `take_leased`, when no call is under way.
+        // SAFETY: it is freed after `take_leased`, and no call is under way then.
         unsafe { self.leased.load(Ordering::Acquire).as_ref() }
     }
 
@@ -229,7 +230,7 @@ impl Description {
         self.leased.store(Box::into_raw(leased), Ordering::Release);
     }
 
-    /// Takes it out. Only while no call is under way and none can begin.
+    /// Takes the leased file out. Only while no call is under way and none can begin.
     pub(super) fn take_leased(&self) -> *mut LeasedFile {
         self.leased.swap(ptr::null_mut(), Ordering::AcqRel)
     }

@@ -100,8 +100,8 @@ enum Until {
     Forever,
 }
 
-/// Whether the caller is a child by vfork: it shares its parent's memory until it runs another program, but has its own descriptors, so
-/// that its calls say nothing about its parent's. The kernel serves all descriptions of both from here on.
+/// Whether the caller is a child by vfork. It shares its parent's memory until it runs another program, but has descriptors of its own, so
+/// its calls say nothing about its parent's. The kernel serves all descriptions of both from here on.
 fn is_vfork_child() -> bool {
     if mode::is_in_this_process() {
         return false;
@@ -110,7 +110,7 @@ fn is_vfork_child() -> bool {
     true
 }
 
-/// The process has opened a file.
+/// Records that the process has opened a file.
 pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_vfork_child()) else { return };
     opened_elsewhere(fd);
@@ -125,14 +125,14 @@ pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     }
 }
 
-/// The C library has opened a file by itself. The number's former file was closed without our noticing.
+/// Forgets the former file of a number by which the C library has opened a file: it was closed without our noticing.
 pub(crate) fn opened_elsewhere(fd: RawFd) {
     if let Some(description) = of_descriptor(fd) {
         found_closed(fd, description);
     }
 }
 
-/// Records a descriptor that the process writes by and that we know nothing of: inherited, or opened by the C library.
+/// Records an unknown descriptor that the process writes by: inherited, or opened by the C library.
 pub(super) fn adopt(fd: RawFd) -> Option<&'static Description> {
     let number = number(fd)?;
     let (index, description) = free()?;
@@ -157,7 +157,7 @@ fn free() -> Option<(u32, &'static Description)> {
     Some(found)
 }
 
-/// The process has duplicated a descriptor, to a number whose closing we were told of.
+/// Records a duplicate of a descriptor. We know of the close of the number's former file.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     if is_vfork_child() {
         return;
@@ -178,14 +178,14 @@ pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     }
 }
 
-/// The process is about to replace a descriptor, by a call that may fail and then leaves it as it is.
+/// Prepares for the replacement of a descriptor. The call may fail, and then leaves the descriptor as it is.
 pub(crate) fn replacing(fd: RawFd) {
     if let Some(description) = of_descriptor(fd).filter(|description| description.descriptors() == 1) {
         end_lease(description, Until::Forever);
     }
 }
 
-/// The process is about to close a descriptor, by a call that does not fail, or has replaced it.
+/// Forgets a descriptor that the process is about to close, by a call that does not fail, or has replaced.
 pub(crate) fn closed(fd: RawFd) {
     if is_known(fd) && !is_vfork_child() {
         replacing(fd);
@@ -193,7 +193,7 @@ pub(crate) fn closed(fd: RawFd) {
     }
 }
 
-/// A stream of the C library owns a descriptor from now on, and closes it by itself.
+/// Leaves a descriptor to a stream of the C library, which closes it by itself.
 pub(crate) fn taken_by_stream(fd: RawFd) {
     if is_known(fd) && !is_vfork_child() {
         stop_serving(fd);
@@ -201,7 +201,7 @@ pub(crate) fn taken_by_stream(fd: RawFd) {
     }
 }
 
-/// A descriptor does not refer to its description any more: it was closed without our noticing.
+/// Forgets a descriptor that was closed without our noticing, and no longer refers to its description.
 pub(super) fn found_closed(fd: RawFd, description: &'static Description) {
     if description.state() == State::Leased {
         CLOSES_UNNOTICED.store(true, Ordering::Relaxed);
@@ -212,7 +212,7 @@ pub(super) fn found_closed(fd: RawFd, description: &'static Description) {
     }
 }
 
-/// The process is about to close all descriptors of a range, by a call that does not fail.
+/// Forgets all descriptors of a range that the process is about to close, by a call that does not fail.
 pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
     known_in(fds).for_each(closed);
 }
@@ -227,16 +227,16 @@ fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
     (*fds.start()..=end).map(|fd| fd as RawFd).filter(|fd| is_known(*fd))
 }
 
-/// What happens to vmio's own descriptor when the program loses its last one.
+/// When to close vmio's own descriptor, once the program loses its last one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
-    /// It is closed, too: the program is about to lose its record locks on the file in any case.
+    /// At once: the program is about to lose its record locks on the file in any case.
     Closed,
-    /// The lease manager closes it once the program has no record locks on the file.
+    /// Later: the lease manager closes it once the program has no record locks on the file.
     ClosedLater,
 }
 
-/// Forgets a descriptor that is closed, is about to be, or is not ours to follow any more.
+/// Forgets a descriptor that is closed, is about to be, or is a stream's.
 fn forget(fd: RawFd, own: Own) {
     let Some(number) = number(fd) else { return };
     let index = number.swap(0, Ordering::SeqCst);
@@ -289,7 +289,7 @@ pub(crate) fn stop_serving(fd: RawFd) {
     }
 }
 
-/// While it exists no lease of the description is taken: the kernel does a call on its file, from the kernel's own position.
+/// Keeps a description without a lease while the kernel does a call on its file, from the kernel's own position.
 #[must_use = "the kernel's call is still to come"]
 pub(crate) struct Suspension(Option<&'static Description>);
 
@@ -305,7 +305,7 @@ impl Drop for Suspension {
 pub(crate) fn suspend(fd: RawFd) -> Suspension {
     let suspension = Suspension(of_descriptor(fd));
     if let Some(description) = suspension.0 {
-        // First, so that a lease that the lease manager begins to take from here on is given up.
+        // First, so that the lease manager gives up a lease that it begins to take from here on.
         description.suspend();
         end_lease(description, Until::NextLease);
     }
@@ -319,7 +319,8 @@ pub(super) fn stop_serving_all() {
     }
 }
 
-/// In a forked child, where nothing is leased: nobody finishes what other threads of the parent were doing.
+/// Closes vmio's own descriptors in a forked child, where nothing is leased: nobody finishes changes that other threads of the parent were
+/// making.
 pub(super) fn reset_in_child() {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.abandon();
@@ -327,8 +328,8 @@ pub(super) fn reset_in_child() {
     }
 }
 
-/// Returns the leases that the kernel is breaking, and calls a function before each. With `--when-shared refuse` the other process is
-/// refused, and a lease may be taken again.
+/// Returns the leases that the kernel is breaking, and calls a function before each. With `--when-shared refuse` the other process's open
+/// fails, and vmio may lease the file again.
 pub(super) fn return_broken_leases(report: impl Fn(BorrowedFd<'_>)) {
     let until = if Settings::refuse_shared() { Until::NextLease } else { Until::Forever };
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
@@ -339,8 +340,8 @@ pub(super) fn return_broken_leases(report: impl Fn(BorrowedFd<'_>)) {
     }
 }
 
-/// Tries an open that does not wait for leases. If a lease of this process was in its way, returns that and tries again. Leases of other
-/// processes may have been returned meanwhile, and are not looked at.
+/// Tries an open that does not wait for leases. If a lease of this process stood in the way, returns that lease and tries again. Does not
+/// find out whether another process has returned a lease meanwhile.
 pub(crate) fn retry_after_returning_leases<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let before = LEASES_RETURNED.load(Ordering::SeqCst);
     let outcome = open();
@@ -361,7 +362,7 @@ pub(crate) fn retry_after_returning_leases<T>(open: impl Fn() -> Result<T, Errno
 pub(super) fn add_counts(total: &Counts) {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.begin();
-        // A thread that returns the lease from here on waits for the end of this.
+        // A thread that returns the lease from here on waits for `end`.
         if description.state() == State::Leased
             && let Some(counts) = description.leased().and_then(LeasedFile::counts)
         {
@@ -371,7 +372,7 @@ pub(super) fn add_counts(total: &Counts) {
     }
 }
 
-/// Writes back what was written by all descriptions, and waits for leases that are just being returned. Returns the first error.
+/// Writes back the bytes that calls have written on any description. Waits for leases that threads are returning. Returns the first error.
 pub(crate) fn write_back_all() -> Result<(), Errno> {
     if !mode::has_frames() {
         return Ok(());
@@ -394,11 +395,11 @@ pub(crate) fn write_back_all() -> Result<(), Errno> {
     outcome
 }
 
-/// vmio's own descriptor of the file whose operations have this key in a log. When this returns the kernel has all that was written by it.
+/// vmio's own descriptor of the file whose operations have this key in a log. When this returns the kernel has all bytes written to it.
 pub(super) fn own_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
     let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
     let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
-    // A thread that removes it retires the file first, and waits for the log.
+    // A thread that removes the descriptor retires the file first, and waits for the log.
     let written = found.leased().map_or(Ok(()), LeasedFile::write_back);
     Some(written.and_then(|()| Ok(found.own.get().ok_or(Errno::BADF)?.as_raw_fd())))
 }
@@ -414,7 +415,7 @@ fn is_unserved(description: &Description, until: Until) -> bool {
 
 /// Returns the lease of a description, if there is one: its bytes, position and times go to the kernel first.
 fn end_lease(description: &'static Description, until: Until) {
-    // Most are not leased: two system calls for each would be felt at every fork.
+    // Most are not leased: two more system calls for each would slow every fork.
     if is_unserved(description, until) {
         return;
     }
@@ -448,7 +449,8 @@ fn end_lease(description: &'static Description, until: Until) {
         .change(State::Returning, if until == Until::Forever || !is_quiet { State::Linux } else { State::Unleased });
 }
 
-/// Gives the kernel the position and times of a description, and has its log retired. Bytes in frames have been written before, or not.
+/// Gives the kernel the position and times of a description, and retires its log. `written` says whether the bytes of its frames are
+/// written.
 fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
     let logged = description.leased().and_then(LeasedFile::logged);
     if let Err(error) = written {
@@ -460,7 +462,7 @@ fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, writte
     if description.leased().is_some_and(LeasedFile::has_stored) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-        // As writes do. A process without the right to has not stored either.
+        // As writes do. A process without the right to set times has not stored either.
         let _ = futimens(fd, &Timestamps { last_access: same, last_modification: now });
     }
     if let Some(logged) = logged {
@@ -511,7 +513,7 @@ mod tests {
         assert!(description.own.get().is_none(), "the program has no lock on the file");
     }
 
-    /// Such a duplicate is not followed: it would have a position of its own.
+    /// A duplicate of a large number is not followed: it would have a position of its own.
     #[test]
     fn a_description_with_a_duplicate_of_a_large_number_is_the_kernels() {
         let file = tempfile::tempfile().unwrap();

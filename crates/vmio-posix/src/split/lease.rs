@@ -20,9 +20,9 @@ use crate::entry;
 use crate::settings::Settings;
 use crate::table::is_regular;
 
-/// The signal by which the kernel says that it breaks a lease, and by which this process wakes the lease manager. It is sent to that thread
-/// alone, and nobody else sends it. Real-time signals and SIGIO will not do: programs wait for these, and a real-time signal is lost if too
-/// many are pending.
+/// The signal by which the kernel announces that it breaks a lease, and by which this process wakes the lease manager. It goes to that
+/// thread alone, and nobody else sends it. Real-time signals and SIGIO will not do: programs wait for these, and a real-time signal is lost
+/// if too many are pending.
 pub(super) const BREAK_SIGNAL: c_int = libc::SIGSTKFLT;
 
 /// Commands of fcntl for which the libc crate has no names.
@@ -99,7 +99,7 @@ pub(super) fn take(
     taken
 }
 
-/// vmio's own descriptor of the file that was just leased by one of the program's. An error if the program has closed its descriptor
+/// vmio's own descriptor of a file just leased by a descriptor of the program's. An error if the program has closed that descriptor
 /// meanwhile, and the number is another file's.
 fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -> Result<BorrowedFd<'static>, Errno> {
     let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
@@ -108,7 +108,7 @@ fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -
     if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
 }
 
-/// A mapping of a leased file: in frames of this process if there are any, unless the file is in persistent memory.
+/// Maps a leased file: in frames of this process if there are any, unless the file is in persistent memory.
 fn mapped(
     fd: BorrowedFd<'_>,
     len: u64,
@@ -127,7 +127,7 @@ fn mapped(
     cached.map_or_else(shared, |file| Ok(LeasedFile::of_cached(file, access)))
 }
 
-/// Takes a lease, and has the kernel signal the thread when it breaks the lease.
+/// Takes a lease, and asks the kernel to signal the thread when it breaks the lease.
 fn set(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, id: thread };
     let is_leased = control(fd, F_SETSIG, BREAK_SIGNAL as usize) == 0
@@ -154,6 +154,6 @@ pub(super) fn is_being_broken(description: &Description) -> bool {
 
 /// The C library's fcntl, not the one that this library exports.
 fn control(fd: BorrowedFd<'_>, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the commands above take numbers; F_SETOWN_EX reads a structure that is in the caller's frame.
+    // SAFETY: the commands above take numbers; F_SETOWN_EX reads a structure in the caller's frame.
     entry::as_vmio(|| unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) })
 }

@@ -1,6 +1,7 @@
 //! The thread that takes leases of the files that the program uses, and returns them when the kernel breaks them.
 //!
-//! Threads of the program's ask it by a queue, since they may be in signal handlers and must neither allocate nor wait for locks.
+//! Threads of the program's send it requests through a queue, since they may be in signal handlers and must neither allocate nor wait for
+//! locks.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -32,10 +33,10 @@ use crate::own_descriptors;
 use crate::settings::Settings;
 use crate::table::is_regular;
 
-/// Requests that may wait for the lease manager. One that finds the queue full is made again, or its memory is never freed.
+/// The length of the queue. If the queue is full, the sender asks again; a leased file that it wants freed stays in memory for good.
 const REQUESTS_MAX: usize = 256;
 
-/// How often it looks for descriptors that were closed without our noticing, while files are leased.
+/// How often it looks for descriptors that were closed without our noticing, while vmio has descriptors of its own.
 const FIND_CLOSED_EVERY: Duration = Duration::from_secs(1);
 
 /// There is no thread yet, or it could not be started.
@@ -53,7 +54,7 @@ enum Request {
     LeaseNow(RawFd, *const Answer),
     /// Write to a file that other processes have open.
     Write(*const SharedWrite<'static>, *const Answer),
-    /// Replay the logs of processes that have died.
+    /// Replay the logs of dead processes.
     Replay(*const Answer),
     /// Find descriptors that were closed without our noticing.
     FindClosed,
@@ -63,7 +64,7 @@ enum Request {
     Dispose(Disposed),
 }
 
-// SAFETY: the sender keeps what the pointers refer to and waits until there is an answer; descriptors and buffers may be used by any thread.
+// SAFETY: the sender keeps the pointers' targets and waits until there is an answer; descriptors and buffers may be used by any thread.
 unsafe impl Send for Request {}
 
 /// A leased file that nobody else owns.
@@ -74,9 +75,9 @@ unsafe impl Send for Disposed {}
 /// The requests and counts of the lease manager's thread.
 struct LeaseManager {
     requests: ArrayQueue<Request>,
-    /// The counts of leases that have been returned.
+    /// The counts of returned leases.
     counts: Counts,
-    /// Leases that it has taken.
+    /// Leases taken by this thread.
     leases_taken: AtomicU64,
     /// The process's own frames, from the first lease on; none if the cache cannot be built.
     frames: OnceLock<Option<Cache>>,
@@ -88,20 +89,20 @@ static THREAD: AtomicI32 = AtomicI32::new(NO_THREAD);
 static MANAGER: AtomicPtr<LeaseManager> = AtomicPtr::new(ptr::null_mut());
 
 fn manager() -> Option<&'static LeaseManager> {
-    // SAFETY: what was stored is never freed.
+    // SAFETY: the manager stored there is never freed.
     unsafe { MANAGER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The library has been loaded.
+/// Prepares the mode and the report, when the library is loaded.
 pub(crate) fn start() {
     mode::start();
     report::belongs_to_this_process();
 }
 
-/// In a forked child, which has no lease manager.
+/// Resets the state in a forked child, which has no lease manager.
 pub(crate) fn reset_in_child() {
     THREAD.store(NO_THREAD, Ordering::Relaxed);
-    // The parent's thread may have been in the middle of a request: its state is never used or freed here.
+    // The parent's thread may have been in the middle of a request: the child never uses or frees its state.
     MANAGER.store(ptr::null_mut(), Ordering::Relaxed);
     descriptors::reset_in_child();
     unserved_descriptions::reset_in_child();
@@ -110,7 +111,7 @@ pub(crate) fn reset_in_child() {
     report::belongs_to_this_process();
 }
 
-/// Starts the thread if the descriptor is of a file under the folders; whether the thread runs.
+/// Starts the thread if the descriptor is of a file under the folders. Returns whether the thread runs.
 pub(super) fn start_for(fd: BorrowedFd<'_>) -> bool {
     if THREAD.load(Ordering::Acquire) > 0 {
         return true;
@@ -148,7 +149,7 @@ fn start_thread() -> bool {
         }
         return true;
     }
-    // SAFETY: no thread has it, and it was not stored anywhere.
+    // SAFETY: no thread has it, and nobody has stored it anywhere.
     drop(unsafe { Box::from_raw(manager) });
     THREAD.store(NO_THREAD, Ordering::Release);
     false
@@ -172,7 +173,7 @@ pub(super) fn logging_for(fd: BorrowedFd<'_>) -> Logging {
         return Logging::NotNeeded;
     }
     if !Settings::of_this_process().is_some_and(|settings| settings.covers_open(fd)) {
-        // So that its next write need not find that out again.
+        // So that its next write need not look again.
         if let Some(description) = descriptors::adopt(fd.as_raw_fd()) {
             description.is_outside.store(true, Ordering::Relaxed);
         }
@@ -181,7 +182,7 @@ pub(super) fn logging_for(fd: BorrowedFd<'_>) -> Logging {
     if start_for(fd) { Logging::Available } else { Logging::Unavailable }
 }
 
-/// Asks for a lease of a descriptor's file, in time; false if the queue is full.
+/// Asks for a lease of a descriptor's file, without waiting for it; false if the queue is full.
 pub(super) fn request_lease(fd: RawFd) -> bool {
     ask(Request::Lease(fd))
 }
@@ -191,7 +192,7 @@ pub(super) fn find_closed() {
     ask(Request::FindClosed);
 }
 
-/// Has a leased file freed, in time.
+/// Lets the lease manager free a leased file, without waiting for it.
 ///
 /// # Safety
 /// The pointer comes from a box, or is null, and nobody else uses it any more.
@@ -219,18 +220,18 @@ fn ask_and_wait(request: impl Fn(*const Answer) -> Request) -> Option<Result<usi
     Some(answer.wait())
 }
 
-/// Has a lease of a descriptor's file taken before this returns, if that is possible.
+/// Asks for a lease of a descriptor's file, and waits until it is taken or cannot be.
 pub(super) fn lease_now(fd: RawFd) {
     ask_and_wait(|answer| Request::LeaseNow(fd, answer));
 }
 
-/// Has the lease manager write to a file that other processes have open.
+/// Lets the lease manager write to a file that other processes have open.
 pub(super) fn write(write: &SharedWrite<'_>) -> Option<Result<usize, Errno>> {
     ask_and_wait(|answer| Request::Write(ptr::from_ref(write).cast(), answer))
 }
 
-/// To be called before the bytes of a file are replaced by anything but a write: replays the logs of dead processes now, since the next
-/// logged write would replay them over the new bytes.
+/// Replays the logs of dead processes, before a call other than a write replaces the bytes of a file. The next logged write would replay
+/// them over the new bytes.
 pub(crate) fn replay_before_changes() {
     if is_strict() && !entry::is_inside() && ask_and_wait(Request::Replay).is_none() {
         // The thread does not run yet, or not in this process.
@@ -266,8 +267,8 @@ fn ask(request: Request) -> bool {
     true
 }
 
-/// Waits for the signal; false if it is time to look for closed descriptors. One pending signal stands for all: it may be about a request,
-/// a lease, or both.
+/// Waits for the signal; false if it is time to look for closed descriptors. One pending signal stands for all: for requests, for leases,
+/// or for both.
 fn await_signal() -> bool {
     let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -287,8 +288,8 @@ fn await_signal() -> bool {
     let is_sent_by_hand = about.si_signo == BREAK_SIGNAL && about.si_code <= 0 && about.si_code != libc::SI_TKILL;
     // SAFETY: a signal with such a code has a sender. The sender is 0 where the kernel had no memory to record it.
     if is_sent_by_hand && unsafe { about.si_pid() } != 0 {
-        // It was sent to the process by hand, and was taken from the program here. The first thread gets it: sent to the process again,
-        // it would come here again.
+        // Another process or thread sent it to the process, and this thread took it from the program. The first thread gets it: sent to the
+        // process again, it would come here again.
         if about.si_code == libc::SI_USER {
             // The kernel does not let a process send SI_USER on behalf of another.
             about.si_code = libc::SI_QUEUE;
@@ -320,7 +321,7 @@ fn serve_requests(manager: &'static LeaseManager) {
                 Request::Write(write, answer) => {
                     // SAFETY: by `Request`.
                     let (write, answer) = unsafe { (&*write, &*answer) };
-                    // Another thread may have had the file leased since: then this write would bypass the log and the frames.
+                    // The file may have been leased since, for another thread: this write would then bypass the log and the frames.
                     let suspension = descriptors::suspend(write.fd.as_raw_fd());
                     let settings = Settings::of_this_process().ok_or(Errno::IO);
                     let outcome = settings.and_then(|settings| write.perform(&mut logs, settings));
@@ -363,12 +364,12 @@ fn try_lease(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
         let is_under = Settings::of_this_process().and_then(|settings| settings.path_under(opened));
         description.is_outside.store(is_under.is_none(), Ordering::Relaxed);
     }
-    // Calls on anything else, a pipe or a socket, may last for ever: nobody waits for those.
+    // Calls on anything else, such as a pipe or a socket, may last for ever: we do not wait for those.
     let is_file = fstat(opened).is_ok_and(|stat| is_regular(&stat));
     if !description.change(State::Unleased, State::Leasing) {
         return;
     }
-    // From here on a thread that closes the description's last descriptor waits, and so does one that is about to fork.
+    // From here on, a thread that closes the description's last descriptor or is about to fork waits.
     if unserved_descriptions::are_all() || is_file && !description.drain() {
         description.ask_again();
         description.change(State::Leasing, State::Unleased);
@@ -404,7 +405,7 @@ pub(super) fn cache_stats() -> Option<Stats> {
     manager()?.frames.get()?.as_ref().map(Cache::stats)
 }
 
-/// Leases that were taken so far.
+/// The number of leases taken so far.
 pub(super) fn leases_taken() -> u64 {
     manager().map_or(0, |manager| manager.leases_taken.load(Ordering::Relaxed))
 }

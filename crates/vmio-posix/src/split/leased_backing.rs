@@ -12,7 +12,7 @@ use vmio::backing::Backing;
 
 use crate::settings::Settings;
 
-/// Reads and writes that leave nothing in the page cache. Takes Linux 6.14 and a file system with support for it.
+/// Reads and writes that leave nothing in the page cache. Needs Linux 6.14 and a file system that supports it.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// Whether the kernel and all file systems so far have supported it.
 static IS_KNOWN: AtomicBool = AtomicBool::new(true);
@@ -20,7 +20,7 @@ static IS_KNOWN: AtomicBool = AtomicBool::new(true);
 /// The mapped part of a leased file, read and written by vmio's own descriptor: a duplicate of the program's. A second open with O_DIRECT
 /// would bypass the page cache altogether, but the kernel grants no lease for stores to a file that is open twice.
 ///
-/// It flushes nothing: after a sync of the mapping the caller has the kernel flush the file.
+/// The backing flushes nothing: after a sync of the mapping its user flushes the file by the kernel.
 pub(super) struct LeasedBacking {
     fd: RawFd,
     access: Access,
@@ -63,10 +63,10 @@ impl LeasedBacking {
         filled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
-    /// Does something with the file; `None` if it was given up.
+    /// Calls a function with the file; `None` after [`Self::give_up`].
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> Option<io::Result<T>> {
         let is_ours = self.users.fetch_add(1, Ordering::SeqCst) & GIVEN_UP == 0;
-        // SAFETY: it is open, since `give_up` waits for the end of this.
+        // SAFETY: it is open, since `give_up` waits for the end of this call.
         let outcome = is_ours.then(|| act(unsafe { BorrowedFd::borrow_raw(self.fd) }));
         self.users.fetch_sub(1, Ordering::SeqCst);
         outcome
@@ -125,7 +125,7 @@ impl Backing for LeasedBacking {
             }
             Ok(())
         });
-        // Bytes that are stored after it was given up are written by the thread that stores them.
+        // The thread that stores bytes after `give_up` writes them itself.
         written.unwrap_or(Ok(()))
     }
 
@@ -133,7 +133,7 @@ impl Backing for LeasedBacking {
         Ok(())
     }
 
-    /// The file itself is longer already.
+    /// The file itself is already longer.
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.len.store(len, Ordering::Release);
         Ok(())

@@ -9,14 +9,14 @@ use vmio::{Access, SharedMap};
 use super::cached_file::CachedFile;
 use super::strict::Logged;
 
-/// The file is checked and mapped in chunks of a huge page.
+/// The bytes that are checked and mapped at a time: a huge page.
 const CHUNK_BYTES: u64 = 2 << 20;
 /// The least address space that a file gets.
 const MAP_BYTES_MIN: u64 = 64 << 20;
 /// A chunk that was not in the page cache is checked again after this number of calls.
 const CALLS_BEFORE_ANOTHER_CHECK: u8 = 64;
 
-/// The mapping of a file that the process has a lease of, its chunks, and the counts of its transfers.
+/// The mapping of a file that the process has a lease on, its chunks, and the counts of its transfers.
 pub(crate) struct LeasedFile {
     data: Data,
     access: Access,
@@ -33,13 +33,13 @@ pub(crate) struct LeasedFile {
 enum Data {
     /// In the kernel's page cache, which this shared mapping shows.
     Shared(SharedMap),
-    /// In frames of this process. The kernel has only what was written back.
+    /// In frames of this process. The kernel has only the bytes written back.
     Cached(CachedFile),
     /// In the page cache alone: the descriptor is open for writing only, and nothing is mapped.
     Unmapped,
 }
 
-/// Calls that were served without a system call, and the bytes that they copied.
+/// Calls served without a system call, and the bytes that they copied.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) reads: AtomicU64,
@@ -65,8 +65,8 @@ impl Chunk {
         Chunk { state: AtomicU8::new(0), syncs: AtomicU32::new(0), written_bytes: AtomicU32::new(0) }
     }
 
-    /// Whether enough was written here since the last sync to expect more. A page's first store after a sync costs a fault, and the next
-    /// sync a TLB shootdown: together as much as several writes by the kernel.
+    /// Whether writes since the last sync have brought enough bytes here to expect more. A page's first store after a sync costs a fault,
+    /// and the next sync a TLB shootdown: together as much as several writes by the kernel.
     fn is_written_often(&self, bytes: usize, syncs: u32, enough: u32) -> bool {
         // Not by one atomic exchange: if two threads are first after a sync, a write may be counted twice, or not at all.
         if self.syncs.load(Ordering::Relaxed) != syncs {
@@ -118,17 +118,17 @@ impl LeasedFile {
         }
     }
 
-    /// Has its transfers counted.
+    /// Turns on the counts of its transfers.
     pub(super) fn counted(self) -> Self {
         LeasedFile { counts: Some(Counts::default()), ..self }
     }
 
-    /// The counts of its transfers, if they are counted.
+    /// The counts of its transfers, with `--stats`.
     pub(super) fn counts(&self) -> Option<&Counts> {
         self.counts.as_ref()
     }
 
-    /// Has all writes logged.
+    /// Adds a log for all its writes.
     pub(super) fn with_log(self, logged: Logged) -> Self {
         LeasedFile { logged: Some(logged), ..self }
     }
@@ -198,23 +198,23 @@ impl LeasedFile {
         matches!(&self.data, Data::Shared(map) if map.is_persistent())
     }
 
-    /// The program has synced the file.
+    /// Counts a sync by the program.
     pub(super) fn count_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there were stores. The kernel has set the file's times at the first of them only.
+    /// Whether there were stores. Only the first of them made the kernel set the file's times.
     pub(super) fn has_stored(&self) -> bool {
         self.has_stored.load(Ordering::Relaxed)
     }
 
-    /// The chunks of a range, as far as there are any.
+    /// The chunks of a range. There may be fewer than the range needs.
     fn chunks_of(&self, offset: u64, len: usize) -> &[Chunk] {
         let end = (offset + len as u64).div_ceil(CHUNK_BYTES).min(self.chunks.len() as u64);
         &self.chunks[(offset / CHUNK_BYTES).min(end) as usize..end as usize]
     }
 
-    /// Whether all chunks of a range are mapped, or can be mapped without a read.
+    /// Whether the page table has all chunks of a range. Maps the missing ones if that takes no read.
     fn is_worth_copying(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let end = offset + len as u64;
         if end > map.len() {

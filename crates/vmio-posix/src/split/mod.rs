@@ -1,13 +1,12 @@
 //! The data path of `vmio run --mode`, after SplitFS (thesis §4.5): reads and overwrites are copies from and to a mapping of the file,
 //! and the kernel's file system does everything else.
 //!
-//! The kernel serves a file that the process opens, at first. Once some calls have read or written it by one *description* (an open file
-//! description: the state that duplicated descriptors share), the `lease_manager` checks that the file lies under one of the folders and
-//! takes a lease on it. The kernel grants a lease only if no other process writes to the file. While the description is *leased*, its
-//! position is counted here, and bytes within the known length are copied. A process that opens the file, or cuts it by its path, waits
-//! until the kernel has the lease back. From then on the kernel serves the description for good. The same happens before anybody else can
-//! use the description: a child by fork, a program after exec, a stream of the C library. So no call ever sees or leaves other bytes than
-//! it would without vmio.
+//! At first the kernel serves a file that the process opens. After some reads or writes by one *description* (an open file description: the
+//! state that duplicated descriptors share), the `lease_manager` checks that the file lies under one of the folders and takes a lease on
+//! it. The kernel grants a lease only if no other process writes to the file. While the description is *leased*, vmio keeps its position
+//! and copies bytes within the known length. A process that opens the file, or cuts it by its path, waits until the kernel has the lease
+//! back. From then on the kernel serves the description for good. The same happens before anybody else can use the description: a child by
+//! fork, a program after exec, a stream of the C library. So no call ever sees or leaves other bytes than it would without vmio.
 //!
 //! With `--cache` the bytes of a leased file are in frames of the process's own vmio cache, in place of the kernel's page cache
 //! (`cached_file`). Written bytes go to the kernel before the lease does, so that nobody else can ask the kernel for them too early.

@@ -9,10 +9,10 @@ use crate::settings::{Mode, Settings};
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static IS_STRICT: AtomicBool = AtomicBool::new(false);
 static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
-/// The process, which a child by vfork is not, though it shares this memory until it runs another program.
+/// The number of the process. A child by vfork has another, though it shares this memory until it runs another program.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// The library has been loaded: finds out which mode the process has.
+/// Finds out which mode the process has, when the library is loaded.
 pub(super) fn start() {
     let settings = Settings::of_this_process();
     let mode = settings.and_then(|settings| settings.mode);
@@ -22,7 +22,7 @@ pub(super) fn start() {
     belongs_to_this_process();
 }
 
-/// At the start, and in a forked child.
+/// Records the process's number, at the start and in a forked child.
 pub(super) fn belongs_to_this_process() {
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
@@ -39,7 +39,7 @@ pub(crate) fn is_strict() -> bool {
     IS_STRICT.load(Ordering::Relaxed)
 }
 
-/// Whether the bytes of leased files are in frames of this process, so that the kernel has only those that were written back.
+/// Whether the bytes of leased files are in frames of this process, so that the kernel has only those written back.
 #[inline]
 pub(crate) fn has_frames() -> bool {
     HAS_FRAMES.load(Ordering::Relaxed)

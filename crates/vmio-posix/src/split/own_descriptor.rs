@@ -1,7 +1,7 @@
 //! vmio's own descriptor of a file that the program has open: a duplicate of the program's.
 //!
-//! The program may close its descriptors without our noticing (raw system calls, io_uring), and their numbers become other files'. So vmio
-//! writes back frames, retires logs and returns leases by the duplicate. The duplicate also tells, with one system call, whether a number of
+//! The program may close its descriptors without our noticing (raw system calls, io_uring), and other files get their numbers. So vmio
+//! writes back frames, retires logs and returns leases by the duplicate. One system call on the duplicate also tells whether a number of
 //! the program's still refers to the same open file.
 //!
 //! Closing it ends the process's record locks on the file (`F_SETLK`), as closing any descriptor does.
@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::entry;
 use crate::own_descriptors;
 
-/// Their lowest number: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
+/// The lowest number for a duplicate: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
 const FROM: RawFd = 512;
 /// vmio takes at most one in this number of the descriptors that a process may have.
 const LIMIT_DIVISOR: u64 = 4;
@@ -44,7 +44,7 @@ impl OwnDescriptor {
 
     pub(super) fn get(&self) -> Option<BorrowedFd<'static>> {
         let fd = Some(self.0.load(Ordering::Acquire)).filter(|fd| *fd >= 0)?;
-        // SAFETY: it is open until `close`, and the callers of that know that nobody uses it.
+        // SAFETY: it is open until `close`, whose callers know that nobody uses it.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -54,7 +54,7 @@ impl OwnDescriptor {
         if u64::from(TAKEN.load(Ordering::Relaxed)) >= limit / LIMIT_DIVISOR {
             return Err(Errno::MFILE);
         }
-        // The limit may be lower than that number.
+        // The process's limit may be lower than that number.
         let own = fcntl_dupfd_cloexec(fd, FROM).or_else(|_| fcntl_dupfd_cloexec(fd, 3))?;
         if !own_descriptors::insert(own.as_raw_fd()) {
             return Err(Errno::MFILE);
@@ -75,7 +75,7 @@ impl OwnDescriptor {
         if own >= 0 {
             TAKEN.fetch_sub(1, Ordering::Relaxed);
             own_descriptors::remove(own);
-            // SAFETY: it comes from `take`, and nobody uses it.
+            // SAFETY: `take` opened it, and nobody uses it.
             unsafe { rustix::io::close(own) };
         }
     }

@@ -15,35 +15,35 @@ use crate::messages;
 use crate::settings::{ReportForm, Settings};
 use crate::synchronous;
 
-/// The process that reports, which a child by vfork is not, though it shares this memory until it runs another program.
+/// The number of the process that reports. A child by vfork has another, though it shares this memory until it runs another program.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Whether the report was printed.
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// At the start, and in a forked child, which has done nothing yet.
+/// Resets the report, at the start and in a forked child, which has done nothing yet.
 pub(super) fn belongs_to_this_process() {
     HAS_REPORTED.store(false, Ordering::Relaxed);
     synchronous::reset_in_child();
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
 
-/// The cache of `--cache` cannot be built in this process.
+/// Says that this process cannot build the cache of `--cache`.
 pub(super) fn no_frames(error: &vmio::Error) {
     messages::say(format_args!("cannot build the cache, so reads and writes use the page cache: {error}"));
 }
 
-/// A lease was returned, and the file lacks bytes that the program wrote to it.
+/// Says that a file lacks bytes that the program wrote to it, after the return of a lease.
 pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
     say(fd, format_args!("could not be written ({error}): some of the program's writes to it are lost"));
 }
 
-/// A lease was returned, and the file could not be written or flushed before: its log must be replayed.
+/// Says that vmio could not write or flush a file before it returned the lease: the file's log must be replayed.
 pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
     say(fd, format_args!("could not be written or flushed ({error}); its log keeps the writes: run vmio recover"));
 }
 
-/// With `--verbose`: whether a file is read and written without system calls from here on.
+/// Says with `--verbose` whether the process reads and writes a file without system calls from here on.
 pub(super) fn lease_tried(fd: BorrowedFd<'_>, taken: Result<(), UnservedReason>) {
     if !is_verbose() {
         return;
@@ -55,7 +55,8 @@ pub(super) fn lease_tried(fd: BorrowedFd<'_>, taken: Result<(), UnservedReason>)
     }
 }
 
-/// With `--verbose`: another process uses the file, too. The number may be another file's by now, which is then named.
+/// Says with `--verbose` that another process uses the file, too. If the descriptor's number is another file's by now, the message names
+/// that file.
 pub(super) fn lease_broken(fd: BorrowedFd<'_>) {
     if is_verbose() {
         say(fd, format_args!("is not served any more: it was opened elsewhere"));
@@ -71,7 +72,7 @@ fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     messages::say(format_args!("{} {what}", path.unwrap_or_default().display()));
 }
 
-/// An exec has failed after the report: the process goes on, and reports again at its end.
+/// Undoes the report after a failed exec: the process goes on, and reports again at its end.
 pub(crate) fn exec_failed() {
     if getpid().as_raw_nonzero().get() == PROCESS.load(Ordering::Relaxed) {
         HAS_REPORTED.store(false, Ordering::Relaxed);

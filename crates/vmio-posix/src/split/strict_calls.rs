@@ -28,10 +28,10 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         let mut is_shared = false;
         if let Some(call) = Call::begin(fd.as_raw_fd()) {
             if let Some(leased) = call.leased() {
-                // Without a log it is open for reading only.
+                // If it has no log, it is open for reading only.
                 let Some(logged) = leased.logged() else { return Way::Done(Err(Errno::BADF)) };
                 let write = || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, &buffers));
-                // None if the lease was returned while this thread waited for its turn.
+                // None if another thread returned the lease while this thread waited for its turn.
                 if let Some(outcome) = entry::as_vmio_undisturbed(write) {
                     return Way::Done(outcome);
                 }

@@ -1,4 +1,4 @@
-//! Why vmio does not serve a file that the program reads or writes: `vmio run --verbose` prints it.
+//! The reasons for which vmio does not serve a file that the program reads or writes: `vmio run --verbose` prints them.
 
 use std::{fmt, io};
 
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 /// A reason.
 pub(super) enum UnservedReason {
-    /// It is no regular file, or under none of the folders: nobody has asked vmio to serve it.
+    /// It is not a regular file, or lies under none of the folders: nobody has asked vmio to serve it.
     NotAsked,
     /// It has a set-user-ID or set-group-ID bit.
     SetIdBits,
@@ -14,7 +14,7 @@ pub(super) enum UnservedReason {
     WriteOnly,
     /// It was opened with O_DIRECT or O_PATH.
     Flags,
-    /// The kernel refuses a lease of it.
+    /// The kernel refuses a lease on it.
     Lease(Errno),
     /// A system call failed, or its log could not be made.
     Failed(io::Error),

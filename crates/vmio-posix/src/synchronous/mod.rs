@@ -2,8 +2,8 @@
 //!
 //! - Data, in sync mode: files that the program opens for writing under the folders get O_DSYNC, so that writes of the C library are durable,
 //!   too (`opening`).
-//! - Names and attributes: the folder or file that the call changes is found before it and flushed after it (`target`), without ending the
-//!   program's record locks. On ext4, XFS and Btrfs, flushing a folder includes the inode of a new file.
+//! - Names and attributes: we find the folder or file before the call and flush it after the call (`target`), without ending the program's
+//!   record locks. On ext4, XFS and Btrfs, flushing a folder includes the inode of a new file.
 
 mod opening;
 mod target;
@@ -27,7 +27,7 @@ const ALL: u8 = 2;
 static WHAT: AtomicU8 = AtomicU8::new(OFF);
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
-/// The library has been loaded.
+/// Reads the mode, when the library is loaded.
 pub(crate) fn start() {
     let what = match Settings::of_this_process().and_then(|settings| settings.mode) {
         Some(Mode::Sync) => ALL,
@@ -48,7 +48,7 @@ fn is_for_data() -> bool {
     WHAT.load(Ordering::Relaxed) == ALL
 }
 
-/// In a forked child, which has flushed nothing yet.
+/// Resets the count in a forked child, which has flushed nothing yet.
 pub(crate) fn reset_in_child() {
     FLUSHES.store(0, Ordering::Relaxed);
 }
@@ -58,7 +58,7 @@ pub(crate) fn flushes() -> u64 {
     FLUSHES.load(Ordering::Relaxed)
 }
 
-/// Makes a call, and its changes durable; `None` if the call has failed and has set errno.
+/// Makes a call, and then its changes durable; `None` if the call has failed and has set errno.
 pub(crate) fn make_durable<T, const TARGETS: usize>(
     targets: impl FnOnce() -> [Option<Target>; TARGETS],
     call: impl FnOnce() -> Option<T>,

@@ -22,7 +22,7 @@ pub(crate) struct Opened {
     pub(crate) is_made_durable: bool,
 }
 
-/// Opens the file at a path by a call that takes the flags. Its writes will be durable in sync mode, and its name is durable.
+/// Opens the file at a path by a call that takes the flags. The name of the file is then durable; in sync mode its writes will be, too.
 ///
 /// # Safety
 /// The path is null or a C string.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn open(
 ) -> Result<Opened, Errno> {
     let asked = OFlags::from_bits_retain(flags as u32);
     if asked.contains(OFlags::PATH) {
-        // With O_PATH nothing is created, and nothing can be changed by the descriptor.
+        // An open with O_PATH creates nothing, and its descriptor can change nothing.
         return Ok(Opened { fd: call(flags), is_made_durable: false });
     }
     let is_for_stores = is_for_data() && asked & OFlags::RWMODE != OFlags::RDONLY && !asked.contains(DSYNC);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn open(
         }
         let is_under = is_under(opened);
         let is_to_be_durable = is_for_stores && is_under;
-        // The file is elsewhere than expected: a link led to a missing file.
+        // The file is not where we looked: a link led to a missing file.
         if is_to_be_durable && !is_made_durable {
             reopen(opened, DSYNC, OFlags::empty())?;
         } else if is_made_durable && !is_to_be_durable {
@@ -74,14 +74,14 @@ pub(crate) unsafe fn open(
     match outcome {
         Ok(is_made_durable) => Ok(Opened { fd, is_made_durable }),
         Err(error) => {
-            // SAFETY: nobody has the descriptor yet.
+            // SAFETY: nobody else has the descriptor yet.
             unsafe { rustix::io::close(fd) };
             Err(error)
         }
     }
 }
 
-/// The C library has opened a stream on a file: makes its writes durable, and the name of a new file.
+/// Makes the writes of a stream durable that the C library has opened, and the name of a new file.
 pub(crate) fn opened_stream(fd: c_int, is_new: bool) -> Result<(), Errno> {
     if fd < 0 {
         return Ok(());
@@ -97,7 +97,7 @@ pub(crate) fn opened_stream(fd: c_int, is_new: bool) -> Result<(), Errno> {
             if !flags.contains(DSYNC) {
                 reopen(opened, DSYNC, OFlags::empty())?;
             }
-            // The file may have been cut.
+            // The open may have cut the file.
             flush_data(opened)?;
         }
         if is_new { flush_folder_of(opened) } else { Ok(()) }
@@ -111,7 +111,7 @@ fn reopen(fd: BorrowedFd<'_>, with: OFlags, without: OFlags) -> Result<(), Errno
     let closes = rustix::io::fcntl_getfd(fd)?.contains(rustix::io::FdFlags::CLOEXEC);
     let again = Settings::with_link(fd, |link| openat(CWD, link, flags | OFlags::CLOEXEC, Mode::empty()))?;
     seek(&again, SeekFrom::Start(seek(fd, SeekFrom::Current(0))?))?;
-    // SAFETY: for users of the descriptor it stays the same file, at the same position.
+    // SAFETY: the descriptor keeps its file and position, as far as its users see.
     let mut same = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) });
     dup3(&again, &mut same, if closes { DupFlags::CLOEXEC } else { DupFlags::empty() })
 }

@@ -1,4 +1,4 @@
-//! The file or folder that a call changes, and that is flushed after the call.
+//! The file or folder that a call changes, to flush it after the call.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -88,9 +88,9 @@ impl Target {
         })
     }
 
-    /// Opened with O_PATH, which breaks no lease, and whose closing ends no record locks.
+    /// Opens with O_PATH: that breaks no lease, and closing the descriptor ends no record locks.
     fn find(folder: c_int, path: &CStr, flags: OFlags) -> Option<Self> {
-        // If there is no such file, the call fails by itself.
+        // If there is no such file, the program's call fails anyway.
         let found = open_path(folder, path, flags)?;
         if !is_under(found.as_fd()) {
             return None;
@@ -138,7 +138,7 @@ fn kind_of(fd: BorrowedFd<'_>) -> Option<FileType> {
     fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// The file at a path before it is opened. No descriptor of it is kept, so that the call gets the lowest free number.
+/// The state of the file at a path before an open. We keep no descriptor of it, so that the call gets the lowest free number.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Before {
     /// Whether the present file, or the one that will be created, is under the folders.
@@ -188,7 +188,7 @@ fn flush_in_own_thread(file: BorrowedFd<'_>) -> Result<(), Errno> {
         let open = |how| openat(CWD, path, how | OFlags::CLOEXEC, Mode::empty());
         let flushed =
             unshared_fd_thread::run(|| open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok().map(fsync));
-        // A file that this user may neither read nor write is flushed by `sync`.
+        // If this user may neither read nor write the file, `sync` flushes it.
         flushed.flatten().unwrap_or_else(|| {
             sync();
             Ok(())
@@ -208,7 +208,7 @@ pub(super) fn is_under(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// # Safety
-/// It is null or a C string.
+/// The path is null or a C string.
 unsafe fn string<'a>(path: *const c_char) -> Option<&'a CStr> {
     // SAFETY: by the caller.
     if path.is_null() { None } else { Some(unsafe { CStr::from_ptr(path) }) }

@@ -1,13 +1,13 @@
-//! An axis of a chart: which values it spans, where its ticks are, and where on it a value lies.
+//! An axis of a chart: the values that it spans, its ticks, and the place of a value on it.
 
 use crate::latency_curve::MARKED_FRACTIONS;
 use crate::size::format_size;
 
 /// An axis with its label and ticks.
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The quantity that it shows, with its unit.
     pub label: String,
-    /// In rising order.
+    /// The ticks, in rising order.
     pub ticks: Vec<Tick>,
     /// Whether lines across the chart go through the ticks.
     pub has_grid: bool,
@@ -18,9 +18,9 @@ pub struct Axis {
 
 /// A value to look out for.
 pub struct Tick {
-    /// Where.
+    /// The value at which it is.
     pub value: f64,
-    /// What to write beside it; nothing beside a minor one.
+    /// The text beside it; none for a minor tick.
     pub label: Option<String>,
 }
 
@@ -29,11 +29,11 @@ enum Scale {
     Linear,
     /// Every factor of ten is as long as the next.
     Logarithmic,
-    /// Fractions; every tenth that is left is as long as the next: 90 %, 99 %, 99.9 %.
+    /// Fractions; every further tenth of the rest is as long as the one before: 90 %, 99 %, 99.9 %.
     Nines,
 }
 
-/// An amount's unit, and how many there are in one.
+/// An amount's unit, and its size.
 pub type Unit = (&'static str, f64);
 
 impl Axis {
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// From 0 to 99.99 %, the tail as long as the rest.
+    /// From 0 to 99.99 %, with a tail as long as the rest.
     pub fn percentiles() -> Self {
         let tick = |fraction: f64| Tick { value: fraction, label: Some(format_percentile(fraction)) };
         Self {
@@ -96,7 +96,7 @@ impl Axis {
         }
     }
 
-    /// The numbers of threads, every doubling as long as the next; `threads` rise.
+    /// The numbers of threads, with every doubling as long as the next; `threads` rise.
     pub fn threads(threads: &[u32]) -> Self {
         let tick = |count: &u32| Tick { value: f64::from(*count), label: Some(count.to_string()) };
         let axis = Self {
@@ -110,7 +110,7 @@ impl Axis {
         axis.without_crowded_labels()
     }
 
-    /// Sizes of a cache, every doubling as long as the next; `sizes` in bytes, rising.
+    /// Sizes of a cache, with every doubling as long as the next; `sizes` in bytes, rising.
     pub fn cache_sizes(sizes: &[u64]) -> Self {
         let tick = |bytes: &u64| Tick { value: *bytes as f64, label: Some(format_size(*bytes)) };
         let axis = Self {
@@ -156,7 +156,7 @@ impl Axis {
         self
     }
 
-    /// Where `value` is: 0 at the beginning of the axis, 1 at its end, never outside.
+    /// The place of `value`: 0 at the beginning of the axis, 1 at its end, never outside.
     pub fn place(&self, value: f64) -> f64 {
         let [first, last, value] = [self.first, self.last, value].map(|value| self.scale.length(value));
         ((value - first) / (last - first)).clamp(0.0, 1.0)
@@ -173,7 +173,7 @@ impl Scale {
     }
 }
 
-/// The step of 1, 2 or 5 times a power of ten that gives at most six.
+/// The step of 1, 2 or 5 times a power of ten that gives at most six steps.
 fn nice_step(largest: f64) -> f64 {
     const STEPS: f64 = 6.0;
     if largest <= 0.0 {
@@ -258,7 +258,7 @@ mod tests {
         }
         let axis = Axis::threads(&[1, 2, 8]);
         assert!(axis.ticks.iter().all(|tick| tick.label.is_some()));
-        // Long ones need more room.
+        // Long names need more room.
         let names = |count| Axis::named_groups("", (0..count).map(|index| format!("a long name {index}")));
         let labelled = |axis: Axis| axis.ticks.iter().filter(|tick| tick.label.is_some()).count();
         assert_eq!((labelled(names(4)), labelled(names(12))), (4, 6));

@@ -1,4 +1,4 @@
-//! How an engine looks in every chart: a colour and a shape of its own.
+//! The look of an engine in every chart: a colour and a shape of its own.
 
 use maud::{Markup, html};
 
@@ -10,7 +10,7 @@ pub struct EngineStyle {
     index: usize,
 }
 
-/// (on white, on black): told apart with the common kinds of colour blindness, at least 3:1 against the paper.
+/// Colours (on white, on black) that people with the common kinds of colour blindness can tell apart, at least 3:1 against the paper.
 const COLOURS: [(&str, &str); 9] = [
     ("#0b6bb8", "#58a9f0"),
     ("#d1480c", "#ff8a4c"),
@@ -44,7 +44,7 @@ impl EngineStyle {
         format!("e{}", self.index % COLOURS.len())
     }
 
-    /// The engine's mark at a place, which says `title` when pointed at.
+    /// The engine's mark at a place. It says `title` when somebody points at it.
     pub fn mark(self, x: f64, y: f64, title: &str) -> Markup {
         html! {
             path class={ "mark " (self.class()) } d=(SHAPES[self.index % SHAPES.len()])

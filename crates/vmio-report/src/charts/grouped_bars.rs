@@ -1,4 +1,4 @@
-//! Bars in groups, one of each engine in each group.
+//! Bars in groups, with one bar for each engine in each group.
 
 use maud::html;
 
@@ -17,23 +17,23 @@ const NARROWEST_LABELLED_BAR: f64 = 26.0;
 /// Room for that number above the highest bar.
 const HEADROOM: f64 = 1.1;
 
-/// What the bars show.
+/// The data of a chart of bars.
 pub struct Bars<'a> {
-    /// Of the chart.
+    /// The title of the chart.
     pub title: &'a str,
-    /// Below it.
+    /// The line below the title.
     pub subtitle: &'a str,
-    /// Of the axis from top to bottom.
+    /// The quantity on the vertical axis.
     pub what: &'a str,
-    /// In rising order.
+    /// The units of that quantity, in rising order.
     pub units: &'a [Unit],
-    /// What groups are.
+    /// The label of the axis of groups.
     pub groups_are: &'a str,
-    /// Names of groups.
+    /// The names of the groups.
     pub groups: Vec<String>,
-    /// Names of engines.
+    /// The names of the engines.
     pub engines: Vec<String>,
-    /// Each bar's group, engine, and how high it is.
+    /// Each bar's group, engine and height.
     pub bars: Vec<(usize, usize, f64)>,
 }
 

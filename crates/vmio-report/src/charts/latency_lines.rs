@@ -11,13 +11,13 @@ use super::plot::{LegendEntry, Plot};
 pub struct LatencyLine {
     /// The engine.
     pub name: String,
-    /// Its place among all engines, which says how it looks.
+    /// Its number among all engines, which gives it its style.
     pub index: usize,
-    /// Fractions of the operations, rising, and how long these took at most, in microseconds.
+    /// Fractions of the operations, rising, each with the latency that it does not exceed, in microseconds.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The chart; nothing if there is nothing to draw.
+/// The chart; none if there is nothing to draw.
 pub fn latency_lines(title: &str, subtitle: &str, lines: &[LatencyLine]) -> Option<Chart> {
     let latencies = || lines.iter().flat_map(|line| line.points.iter().map(|(_, latency_us)| *latency_us));
     let (lowest_us, highest_us) = (latencies().fold(f64::INFINITY, f64::min), latencies().fold(0.0, f64::max));
@@ -28,7 +28,7 @@ pub fn latency_lines(title: &str, subtitle: &str, lines: &[LatencyLine]) -> Opti
     let plot =
         Plot::new(Axis::latencies(lowest_us, highest_us), Axis::percentiles(), lines.iter().map(entry).collect());
     let marks = html! {
-        // The first engine is drawn last, over the others.
+        // The first engine comes last, so that it lies over the others.
         @for line in lines.iter().rev() {
             @let style = EngineStyle::numbered(line.index);
             path class={ "line curve " (style.class()) } data-engine=(line.name)

@@ -31,7 +31,7 @@ pub fn miss_ratio_chart(title: &str, subtitle: &str, curves: &[MissCurve]) -> Ch
     let (y, (unit, per_unit)) = Axis::amounts("Misses", &UNITS, largest);
     let plot = Plot::new(Axis::cache_sizes(&sizes), y, legend.collect());
     let marks = html! {
-        // The first policy is drawn last, over the others.
+        // The first policy comes last, so that it lies over the others.
         @for (index, MissCurve { policy, points }) in curves.iter().enumerate().rev() {
             @let style = EngineStyle::numbered(index);
             path class={ "line curve " (style.class()) } data-policy=(policy)

@@ -15,7 +15,7 @@ pub use plot::{HEIGHT, WIDTH};
 
 /// A drawing of [`WIDTH`] by [`HEIGHT`].
 pub struct Chart {
-    /// What it shows.
+    /// The title of the chart.
     pub title: String,
     /// Elements of SVG, coloured by [`style_sheet`].
     pub drawing: Markup,
@@ -31,7 +31,7 @@ pub fn figure(chart: &Chart) -> Markup {
     }
 }
 
-/// The rules that charts are drawn by, for white and for black paper.
+/// The style rules of charts, for white and for black paper.
 pub fn style_sheet() -> String {
     format!(
         "{}{}@media (prefers-color-scheme: dark) {{\n{}{}}}\n",

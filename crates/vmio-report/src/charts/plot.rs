@@ -1,4 +1,4 @@
-//! What all charts have in common: title, legend, axes with their grid, and the area for the marks.
+//! The common parts of all charts: title, legend, axes with their grid, and the area for the marks.
 
 use maud::{Markup, html};
 
@@ -29,9 +29,9 @@ pub struct Plot {
 
 /// An entry of the legend.
 pub struct LegendEntry {
-    /// How it is marked, 22 wide around the height 0.
+    /// Its mark, 22 wide around the height 0.
     pub sample: Markup,
-    /// What it is.
+    /// Its text.
     pub name: String,
 }
 
@@ -59,18 +59,18 @@ impl LegendEntry {
 }
 
 impl Plot {
-    /// The area between two axes, under a legend as high as it needs to be.
+    /// The area between two axes, under a legend as high as its entries need.
     pub fn new(x: Axis, y: Axis, legend: Vec<LegendEntry>) -> Self {
         let rows = legend_places(&legend).last().map_or(0.0, |(_, row)| row + 1.0);
         Self { x, y, legend, top: LEGEND_TOP + rows * LEGEND_ROW }
     }
 
-    /// Where a value is from left to right.
+    /// The horizontal place of a value.
     pub fn x(&self, value: f64) -> f64 {
         LEFT + self.x.place(value) * (RIGHT - LEFT)
     }
 
-    /// Where a value is from top to bottom.
+    /// The vertical place of a value.
     pub fn y(&self, value: f64) -> f64 {
         BOTTOM - self.y.place(value) * (BOTTOM - self.top)
     }

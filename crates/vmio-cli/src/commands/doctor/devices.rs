@@ -1,4 +1,4 @@
-//! The devices that vmio can use without the block layer, and what prevents that.
+//! The devices that vmio can use without the block layer, and the obstacles to that.
 
 use std::fs;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ struct DaxMount {
     path: PathBuf,
     file_system: String,
     option: String,
-    /// Whether a file there can be mapped as persistent memory (MAP_SYNC); none if this user may not create a file to try it.
+    /// Whether a process can map a file there as persistent memory (MAP_SYNC); none if this user may not create a file to try it.
     map_sync: Option<bool>,
 }
 
@@ -63,7 +63,7 @@ struct ModuleDevice {
 }
 
 impl Devices {
-    /// Finds the devices. None is opened; in file systems with DAX a file without a name is created and mapped.
+    /// Finds the devices. Opens none of them; in file systems with DAX it creates a file without a name and maps it.
     pub fn find(persistent_memory: Option<String>) -> Devices {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let module = Path::new("/dev/vmio");
@@ -188,7 +188,7 @@ impl DaxMount {
     }
 }
 
-/// The namespace of a file in /dev.
+/// The NVMe namespace behind a file in /dev, if there is one.
 fn namespace(name: &str, mounts: &str) -> Option<NvmeNamespace> {
     let block_device = format!("nvme{}", name.strip_prefix("ng")?);
     let poll = fs::read_to_string(format!("/sys/block/{block_device}/queue/io_poll")).ok()?;
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(mounted_at("nvme0n2", mounts), None);
     }
 
-    /// There is no DAX here, and no file that it can be tried with.
+    /// There is no DAX here, and no file to try it with.
     #[test]
     fn where_no_file_can_be_mapped_so_that_is_said() {
         let mount = |path: &str| dax_mount(&format!("/dev/sda {path} ext4 rw,dax=always 0 0")).unwrap().tried();

@@ -62,7 +62,7 @@ struct Check {
     name: &'static str,
     ok: bool,
     used_for: &'static str,
-    /// Why the check fails, and what to do about it.
+    /// The reason why the check fails, and the remedy.
     advice: Option<String>,
 }
 
@@ -70,12 +70,12 @@ struct Check {
 struct FeatureReport {
     name: &'static str,
     ok: bool,
-    /// Why the feature is missing.
+    /// The reason why the feature is missing.
     reason: Option<String>,
     /// The first version of Linux that has it.
     since: &'static str,
     used_for: &'static str,
-    /// What vmio does without it, and what that costs.
+    /// vmio's substitute for the feature, and its cost.
     in_its_place: &'static str,
 }
 

@@ -10,7 +10,7 @@ use vmio_kv::{Event, Field, Found, Options, Structure};
 
 use super::steps::Steps;
 
-/// The structures that are printed.
+/// The structures to print.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Part {
     /// The volume's header, its segments and their superblocks

@@ -11,7 +11,7 @@ use vmio_kv::ValueReader;
 
 use super::encoding::{Encoding, EncodingArgs};
 
-/// How keys are separated from values, and pairs from each other.
+/// The format of keys, values and pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Key, tab, value; bytes that are not printable are escaped
@@ -24,7 +24,7 @@ pub enum Format {
     Binary,
 }
 
-/// How keys and values are written and read.
+/// The form in which keys and values are written and read.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     format: Format,
@@ -56,7 +56,7 @@ impl Display for Place {
 pub struct Row {
     pub place: Place,
     pub pair: Bytes,
-    /// The line ended with a carriage return, which counts as part of the value.
+    /// Whether the line ended with a carriage return, which counts as part of the value.
     pub has_cr: bool,
 }
 
@@ -117,7 +117,7 @@ impl Form {
         Ok(())
     }
 
-    /// Bytes as a string of an object: encoded, or as they are if they are UTF-8 and no encoding was given.
+    /// Bytes as a string of an object: encoded, or unchanged if they are UTF-8 and no encoding was given.
     fn text(self, bytes: &[u8]) -> anyhow::Result<String> {
         if self.encoding != Encoding::Escaped {
             return Ok(self.encoding.encode(bytes));

@@ -30,7 +30,7 @@ impl Loaded {
     }
 }
 
-/// Puts each key and value. The rows before a bad one are put, and counted.
+/// Puts each key and value. The rows before a bad one stay, and count.
 pub fn load(keyspace: &KeyspaceHandle, form: Form, input: impl BufRead) -> (Loaded, anyhow::Result<()>) {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_s}") {
@@ -53,7 +53,7 @@ pub fn load(keyspace: &KeyspaceHandle, form: Form, input: impl BufRead) -> (Load
     (loaded, done)
 }
 
-/// Loads the binary format, which gives a value's length beforehand: values are streamed.
+/// Loads the binary format. It gives a value's length beforehand, so this streams the values.
 fn load_streamed(keyspace: &KeyspaceHandle, mut input: impl BufRead, mut count: impl FnMut()) -> anyhow::Result<()> {
     for number in 1_u64.. {
         let place = || Place::Pair(number).to_string();

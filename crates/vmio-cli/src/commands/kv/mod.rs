@@ -192,7 +192,7 @@ enum KvCommand {
     },
 }
 
-/// A volume that is read without being opened as a store.
+/// A volume to read without opening its store.
 #[derive(Args)]
 struct VolumeArgs {
     /// The file or block device that holds the store; no process may have it open for writing
@@ -202,7 +202,7 @@ struct VolumeArgs {
     memory: u64,
 }
 
-/// The keyspace that is written to.
+/// The keyspace to write to.
 #[derive(Args)]
 struct HomeArgs {
     /// The keyspace, created if it does not exist
@@ -222,7 +222,7 @@ impl HomeArgs {
     }
 }
 
-/// The keyspace that is read.
+/// The keyspace to read.
 #[derive(Args)]
 struct KeyspaceArgs {
     /// The keyspace
@@ -376,7 +376,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let db = store.open(Durability::None)?;
             let keyspace = home.open(&db)?;
             let (Loaded { rows, with_cr }, done) = load::load(&keyspace, form, io::stdin().lock());
-            // Rows before a bad line stay.
+            // Rows before a bad line stay in the store.
             drop(keyspace);
             db.close()?;
             if let Some((first, lines)) = with_cr {
@@ -403,7 +403,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens a store; an error says what to do.
+/// Opens a store. An error names the remedy.
 fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
     use vmio_kv::Error::Io;
     Db::open(store, options).map_err(|error| {

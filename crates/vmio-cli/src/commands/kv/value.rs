@@ -35,7 +35,7 @@ pub fn put_file(keyspace: &KeyspaceHandle, key: &[u8], file: &Path) -> anyhow::R
         keyspace.put_stream(key, left, source)?;
         return Ok(());
     }
-    // The length of a pipe's data is known only at its end.
+    // A pipe's data has no known length before its end.
     let mut value = Vec::new();
     source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value).with_context(failed)?;
     Ok(keyspace.put(key, &value)?)
@@ -44,13 +44,13 @@ pub fn put_file(keyspace: &KeyspaceHandle, key: &[u8], file: &Path) -> anyhow::R
 /// Writes a range of a value.
 pub fn write(mut value: ValueReader, range: Range<u64>, output: &mut impl Write) -> anyhow::Result<()> {
     value.seek(SeekFrom::Start(range.start))?;
-    // Whole pieces are read into the buffer at once.
+    // Whole pieces go into the buffer at once.
     let mut output = io::BufWriter::with_capacity(1 << 20, output);
     io::copy(&mut value.take(range.end - range.start), &mut output)?;
     Ok(output.flush()?)
 }
 
-/// The same, to a file that appears once it is complete; the file must not be the store itself.
+/// Writes a range of a value to a file that appears once it is complete; the file must not be the store itself.
 pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path, store: &Path) -> anyhow::Result<()> {
     let output = NewFile::create(file, &[store])?.remove_if_interrupted()?;
     write(value, range, &mut output.file())?;

@@ -22,7 +22,7 @@ struct Curve {
     value: fn(&Point) -> Option<f64>,
 }
 
-/// A line as it is drawn: seconds and values.
+/// A line in the drawing: seconds and values.
 struct Line {
     name: &'static str,
     points: Vec<(f64, f64)>,

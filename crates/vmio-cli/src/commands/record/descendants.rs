@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-/// A process and its present descendants. A process whose parent has ended is not found.
+/// A process and its present descendants. Misses processes whose parents have ended.
 pub fn of(process_id: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for id in
@@ -16,7 +16,7 @@ pub fn of(process_id: u32) -> Vec<u32> {
     let mut found = vec![process_id];
     let mut next = 0;
     while let Some(id) = found.get(next) {
-        // Removed, so that no process is followed twice if something changes meanwhile.
+        // Removed, so that the search follows no process twice if something changes meanwhile.
         found.extend(children.remove(id).unwrap_or_default());
         next += 1;
     }

@@ -1,4 +1,4 @@
-//! Where in its files a cache missed, over time: counts in a grid of bounded size, which becomes coarser if necessary.
+//! The places of a cache's misses in its files, over time: counts in a grid of bounded size, which becomes coarser if necessary.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use vmio::PAGE_BYTES;
 use vmio::telemetry::{Miss, PublishedMapping};
 use vmio_report::randomness::{Access, Distances};
 
-/// Mappings of a cache with a grid of their own; misses of further ones are only counted.
+/// Mappings of a cache with a grid of their own; misses of further ones only have a total.
 const MAPPINGS_MAX: usize = 8;
 /// Rows of a mapping's grid, which have the same number of pages, a power of two.
 pub const ROWS: usize = 64;
-/// The most periods of time; beyond this number neighbouring periods are merged.
+/// The most periods of time; beyond this number the log merges neighbouring periods.
 const PERIODS_MAX: usize = 160;
 
 /// The misses that a [`Distances`] counts.
@@ -114,7 +114,7 @@ impl MissLog {
         }
     }
 
-    /// Checks whether it can be drawn, since it may come from a file.
+    /// Checks whether it is consistent, since it may come from a file.
     pub fn check(&self) -> Result<(), &'static str> {
         let bounds: Vec<f64> = std::iter::once(self.began).chain(self.ends.iter().copied()).collect();
         let is_whole = |mapping: &MappingLog| mapping.periods.len() == bounds.len();
@@ -193,7 +193,7 @@ impl MappingLog {
         self.file_pages * PAGE_BYTES as u64
     }
 
-    /// The bytes of the file that a row stands for.
+    /// The bytes of the file in each row.
     pub fn row_bytes(&self) -> u64 {
         self.pages_per_row * PAGE_BYTES as u64
     }
@@ -223,7 +223,7 @@ mod tests {
 
     const GIB_PAGES: u64 = 1 << 18;
 
-    /// Of two files, of 1000 and 64 pages.
+    /// A log of two files, of 1000 and 64 pages.
     fn log() -> MissLog {
         let mut log = MissLog::new(1.0);
         let mapping = |start, pages: u64| PublishedMapping { pages: start..start + GIB_PAGES, len: pages * 4096 };

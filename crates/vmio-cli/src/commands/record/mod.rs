@@ -43,11 +43,11 @@ near 0 for misses that follow each other, and a third for random pages.
 A cache is recorded from its beginning to its end, whatever the interval. A cache that is open for less than 50 ms may be missed. If the
 command fails, vmio record fails, too, after everything is written. Ctrl-C ends the recording, not the command.";
 
-/// Beyond this number of samples every other one is dropped, and the interval doubles.
+/// Beyond this number of samples the recording drops every other one, and doubles the interval.
 const SAMPLES_MAX: usize = 1024;
 
-/// How often new and ended caches are looked for, and misses are read: a cache's memory for published misses must have space for those of
-/// this time.
+/// How often the recorder looks for new and ended caches and reads misses: a cache's memory for published misses must have space for those
+/// of this time.
 const LOOK: Duration = Duration::from_millis(50);
 /// The first such interval, for commands that end soon; each is twice as long as the one before.
 const FIRST_LOOK: Duration = Duration::from_millis(1);

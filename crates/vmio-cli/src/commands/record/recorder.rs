@@ -42,8 +42,8 @@ impl Recorder {
         self.recording
     }
 
-    /// Finds new and ended caches of a process and its descendants; an ended cache gets its last sample. Skips processes that cannot be read:
-    /// most likely they have just ended.
+    /// Finds new and ended caches of a process and its descendants; an ended cache gets its last sample. Skips unreadable processes: most
+    /// likely they have just ended.
     pub fn look(&mut self, process_id: u32) {
         for id in descendants::of(process_id) {
             if self.readers.iter().all(|reader| reader.process_id() != id)
@@ -99,7 +99,7 @@ impl Recorder {
         }
     }
 
-    /// Returns its index.
+    /// Adds a cache; returns its index.
     fn add(&mut self, process_id: u32, cache: &Snapshot, source: Option<Source>) -> usize {
         let built = Duration::from_nanos(cache.started_unix_ns).saturating_sub(self.began_unix);
         let built = built.min(self.began.elapsed()).as_secs_f64();
@@ -107,7 +107,7 @@ impl Recorder {
         self.recording.series.len() - 1
     }
 
-    /// Drops every other sample but the last. Samples are totals, so that no events are lost.
+    /// Drops every other sample but the last. Samples are totals, so no events get lost.
     fn thin_out(&mut self) {
         for series in &mut self.recording.series {
             let last = series.samples.len().saturating_sub(1);

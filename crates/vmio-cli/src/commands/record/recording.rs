@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::series::Series;
 
-/// More caches than this are not recorded.
+/// A recording has at most this number of caches.
 pub const SERIES_MAX: usize = 256;
 
 /// The recording of all caches.

@@ -1,4 +1,4 @@
-//! Recordings in files: lines of JSON, as `docs/formats/recording.md` has them.
+//! Recordings in files: lines of JSON, in the format of `docs/formats/recording.md`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 const SAMPLES_MAX: u64 = 4096;
 const WORD_BYTES: usize = 8;
 
-/// Why a file cannot be drawn as a recording.
+/// The reason why a file cannot be drawn as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file cannot be read.
@@ -30,7 +30,7 @@ pub enum RecordingError {
     /// It is not a recording.
     #[error("it is not a recording: record one with `vmio record --save FILE -- CMD`")]
     NotARecording,
-    /// It was saved in another version of the format.
+    /// It has another version of the format.
     #[error("it has version {found} of the format, and this vmio reads version {VERSION}: use the vmio that saved it")]
     UnknownVersion {
         /// Its version.
@@ -121,7 +121,7 @@ struct End {
     lines: u64,
 }
 
-/// The text of a recording's file. Caches without a sample are left out.
+/// The text of a recording's file, without caches that have no sample.
 pub fn text(recording: &Recording) -> serde_json::Result<String> {
     let caches: Vec<&Series> = recording.series.iter().filter(|series| !series.samples.is_empty()).collect();
     let mut lines = vec![serde_json::to_string(&Head {
@@ -166,10 +166,10 @@ fn words(page: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// The lines of a file, which may come from anywhere and are not trusted.
+/// The lines of a file, which may come from anywhere: nothing in it is trusted.
 struct Lines<F> {
     file: F,
-    /// The number of lines that were read.
+    /// The number of lines read.
     line: u64,
 }
 
@@ -227,7 +227,7 @@ impl<F: BufRead> Lines<F> {
 
     /// Applies a sample to a stat page, and reads the page.
     fn sample(&mut self, page: &mut Vec<u8>, after: f64) -> Result<(f64, Snapshot), RecordingError> {
-        /// Of a stat page with one core.
+        /// The length of a stat page with one core.
         const PAGE_BYTES: usize = 2 * 4096;
         page.resize(PAGE_BYTES, 0);
         let Sample { at_s, words } = self.next()?;
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn the_page_of_a_saved_recording_is_that_of_the_recording() {
         let read = parsed(saved().as_bytes()).expect("it is in order");
-        // How long a cache is up depends on when one asks: the pages are compared without it.
+        // How long a cache is up depends on the time of asking: the pages are compared without it.
         let drawn = |recording| {
             let page = page(&[recording]).into_string();
             page.lines().filter(|line| !line.contains(", up ")).collect::<Vec<_>>().join("\n")

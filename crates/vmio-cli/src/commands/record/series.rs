@@ -51,7 +51,7 @@ impl From<OpenPage> for Source {
 }
 
 impl Series {
-    /// The series of a cache that was built this number of seconds after the recording began.
+    /// The series of a cache built this number of seconds after the recording began.
     pub fn new(process_id: u32, command: String, cache: &Snapshot, built: f64, source: Option<Source>) -> Self {
         Self {
             process_id,
@@ -65,7 +65,7 @@ impl Series {
         }
     }
 
-    /// Whether it is the series of that cache of that process. A process number may be used again: then the times of the caches differ.
+    /// Whether it is the series of that cache of that process. Linux may use a process number again: the times of the caches then differ.
     pub fn is_of(&self, process_id: u32, cache: &Snapshot) -> bool {
         let own = (self.process_id, self.cache_number, self.started_unix_ns);
         own == (process_id, cache.cache_number, cache.started_unix_ns)
@@ -76,7 +76,7 @@ impl Series {
         self.source.is_some()
     }
 
-    /// Finds the published misses of the cache, which appear right after it was built, if at all.
+    /// Finds the published misses of the cache, which appear right after its construction, if at all.
     pub fn find_misses(&mut self, reader: &Reader, at: f64) {
         /// In seconds.
         const YOUNG: f64 = 1.0;
@@ -104,7 +104,7 @@ impl Series {
         self.source = None;
     }
 
-    /// Adds a sample, which replaces the previous one if that was taken just now.
+    /// Adds a sample, which replaces the previous one if that is closer than `SHORTEST`.
     pub fn add(&mut self, at: f64, cache: Snapshot) {
         if self.samples.last().is_some_and(|(before, _)| at - before < SHORTEST) {
             self.samples.pop();
@@ -120,7 +120,7 @@ impl Series {
         let (Some(log), Some(Source { misses: Some(misses), read, .. })) = (&mut self.misses, &mut self.source) else {
             return;
         };
-        // Misses that cannot be read are lost here; the cache counts them in its totals all the same.
+        // Misses that cannot be read are lost here; the cache still counts them in its totals.
         while let Ok(left) = misses.read(read) {
             if read.is_empty() {
                 match left {
@@ -136,7 +136,7 @@ impl Series {
         log.lost = misses.lost();
     }
 
-    /// The rates between each sample and the next, from when the cache was built.
+    /// The rates between each sample and the next, from the construction of the cache on.
     pub fn points(&self) -> Vec<Point> {
         let (mut before_at, mut before) = (self.built, None);
         let is_first_of_several = |index, at: f64| index == 0 && self.samples.len() > 1 && at - self.built < SHORTEST;

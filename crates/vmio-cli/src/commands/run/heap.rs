@@ -1,4 +1,4 @@
-//! `vmio run --heap`: a program whose heap lies in a file.
+//! `vmio run --heap`: runs a program with its heap in a file.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(super) fn engine_parser() -> impl TypedValueParser<Value = HeapEngine> {
     PossibleValuesParser::new(HeapEngine::ALL.map(HeapEngine::name)).try_map(|name| name.parse::<HeapEngine>())
 }
 
-/// Prepares a command whose heap is served from the file. Fails now for errors that would otherwise end the program.
+/// Prepares a command that gets its heap from the file. Fails now for errors that would otherwise end the program.
 pub(super) fn serve(
     command: &mut Command,
     file: &Path,

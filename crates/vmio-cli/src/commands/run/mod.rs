@@ -21,7 +21,7 @@ use super::source::warn_of_size;
 
 pub use self::program::CannotRun;
 
-/// Exists while the kernel module is loaded.
+/// The module's device file; it exists while the kernel module is loaded.
 const DEVICE: &str = "/dev/vmio";
 
 const EXAMPLES: &str = "\
@@ -152,10 +152,10 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// The engines whose mappings can be passed to system calls.
+/// The engines with mappings that a program can pass to system calls.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum RunEngine {
-    /// The kernel module if it is loaded and may be opened, else managed
+    /// The kernel module if it is loaded and this user may open it, else managed
     #[default]
     Auto,
     /// The kernel module; each process reserves the cache's memory when it maps its first file
@@ -179,7 +179,7 @@ pub enum RunMode {
     Strict,
 }
 
-/// What an open does with a file that another process has a lease of.
+/// The behaviour of an open of a file that another process has a lease on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum WhenShared {
     /// It waits until that process has written its bytes back; then Linux serves the file for both
@@ -189,7 +189,7 @@ enum WhenShared {
     Refuse,
 }
 
-/// What a store does when the disk has no space for its page.
+/// The behaviour of a store while the disk has no space for its page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OnFull {
     /// The program gets SIGBUS, as without vmio, and a message on standard error says why
@@ -239,7 +239,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             replayed?;
             log::try_one(folder, args.log_size)?;
         } else if let Err(error) = replayed {
-            // Another user may use the folder, whose logs do not concern this one.
+            // Another user may use the folder. That user's logs do not concern this one.
             eprintln!("vmio: warning: {error:#}");
         }
     }
@@ -280,7 +280,7 @@ fn command(program: &Path, name: &OsStr, arguments: &[OsString], library: &str) 
     Ok(command)
 }
 
-/// The folders as the library reads them.
+/// The folders in the form that the library reads.
 fn list_of(under: &[PathBuf]) -> anyhow::Result<OsString> {
     let list = env::join_paths(under);
     list.with_context(|| format!("a folder of {under:?} has a colon in its path: rename it, or use a link without one"))
@@ -299,7 +299,7 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
         RunEngine::Managed => build(Engine::Managed),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
         RunEngine::Auto => build(Engine::Kernel).or_else(|error| {
-            // A user who has the module should know why it is not used.
+            // A user who has the module should know why vmio does not use it.
             if Path::new(DEVICE).exists() {
                 eprintln!("vmio run: not using the kernel module: {error}");
             }

@@ -12,7 +12,7 @@ use preloadable::{FRONT_BYTES, Program, Script, Uncovered};
 /// Linux follows at most this number of scripts that interpret each other.
 const SCRIPTS_MAX: usize = 5;
 
-/// The program does not run. The status is the one of shells, so that scripts can tell it from a status of the program.
+/// The program does not run. The status is that of shells, so that scripts can tell it from a status of the program.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct CannotRun {
@@ -23,7 +23,7 @@ pub struct CannotRun {
 
 /// There is no such program.
 const NOT_FOUND: u8 = 127;
-/// The program exists and cannot be run.
+/// The program exists, but cannot run.
 const NOT_EXECUTABLE: u8 = 126;
 
 impl CannotRun {
@@ -55,7 +55,8 @@ fn why_not(name: &OsStr) -> (u8, &'static str) {
     }
 }
 
-/// Refuses a program that would run without vmio unnoticed. A Go program with a loader only gets a message, unless `strict_coverage` is set.
+/// Refuses a program that would run without vmio unnoticed. A Go program with a loader gets only a message, unless `strict_coverage` is
+/// set.
 pub fn check(program: &Path, strict_coverage: bool) -> Result<(), CannotRun> {
     check_each(program, strict_coverage).map_err(|error| match error.downcast() {
         Ok(cannot_run) => cannot_run,

@@ -34,7 +34,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// From an earlier snapshot of the same cache, or from when it was built, to a later one.
+    /// From an earlier snapshot of the same cache, or from its construction, to a later snapshot.
     pub fn between(before: Option<&Snapshot>, now: &Snapshot, seconds: f64) -> Self {
         let rate = |total: fn(&Snapshot) -> u64| {
             let before = before.map_or(0, total);

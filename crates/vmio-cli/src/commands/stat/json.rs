@@ -78,7 +78,7 @@ fn rates(interval: &Interval) -> Value {
     })
 }
 
-/// Quantiles are null if nothing was timed.
+/// Quantiles are null if there are no timings.
 fn latency(histogram: &Histogram) -> Value {
     json!({
         "count": histogram.count(),

@@ -1,4 +1,4 @@
-//! Stat pages as tests need them.
+//! Made-up stat pages for tests.
 
 use vmio::PAGE_BYTES;
 use vmio::telemetry::Snapshot;
@@ -14,7 +14,7 @@ pub struct MadeUpPage {
 }
 
 impl MadeUpPage {
-    /// A cache of 1000 pages that holds nothing and has done nothing.
+    /// A cache of 1000 pages without contents or counts.
     pub fn new(process_id: u32, cache_number: u64) -> Self {
         let mut words = vec![0; 2 * CORE];
         let magic = u64::from_le_bytes(*b"vmiostat");
@@ -42,7 +42,7 @@ impl MadeUpPage {
         self
     }
 
-    /// Adds so many durations to a bucket of a histogram, which sum up to `sum_ns` with what was added before.
+    /// Adds `count` durations to a bucket of a histogram. The sum of all its durations is then `sum_ns`.
     pub fn durations(mut self, histogram: usize, bucket: usize, count: u64, sum_ns: u64) -> Self {
         let start = HISTOGRAMS + 96 * histogram;
         self.words[start + bucket] += count;
@@ -51,7 +51,7 @@ impl MadeUpPage {
         self
     }
 
-    /// What a reader makes of it.
+    /// The snapshot that a reader gets from it.
     pub fn snapshot(&self) -> Snapshot {
         let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         Snapshot::parse(&bytes).expect("it is in order")

@@ -116,7 +116,7 @@ fn watch(
     Ok(())
 }
 
-/// The kernel's name of a process; empty if there is none. Control characters, which could move the cursor, are replaced.
+/// The kernel's name of a process; empty if there is none. Replaces control characters, which could move the cursor.
 pub fn command_name(process_id: u32) -> String {
     let name = fs::read(format!("/proc/{process_id}/comm")).unwrap_or_default();
     let name = name.strip_suffix(b"\n").unwrap_or(&name);

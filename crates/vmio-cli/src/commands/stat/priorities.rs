@@ -1,10 +1,10 @@
-//! The classes of priorities that a cache counts its resident pages by.
+//! The classes of priorities in a cache's counts of resident pages.
 
 use std::ops::RangeInclusive;
 
 use vmio::telemetry::Snapshot;
 
-/// Each class with its pages, from the priorities that are kept to those that go first.
+/// Each class with its pages, from the priorities that stay to those that go first.
 pub fn resident_by_priority(cache: &Snapshot) -> impl Iterator<Item = (RangeInclusive<usize>, u64)> {
     let classes = cache.stats.resident_by_priority;
     let width = (u8::MAX as usize + 1) / classes.len();

@@ -25,7 +25,7 @@ impl From<&str> for MetricsTarget {
     }
 }
 
-/// The help texts of the counters by name. A counter that is not here came with a later version of the stat page.
+/// The help texts of the counters by name. A counter without one came with a later version of the stat page.
 const COUNTERS: &[(&str, &str)] = &[
     ("load_misses", "Loads that found their page absent."),
     ("store_misses", "Stores that found their page absent."),

@@ -10,7 +10,7 @@ use super::interval::Interval;
 pub struct Sample {
     /// The time of the sample.
     pub taken: Instant,
-    /// The caches, in the order in which they were built.
+    /// The caches, in the order of their construction.
     pub caches: Vec<Snapshot>,
 }
 
@@ -24,7 +24,7 @@ impl Sample {
         Ok(Some(Sample { taken: Instant::now(), caches }))
     }
 
-    /// Each cache with its rates since an earlier sample, or since it was built.
+    /// Each cache with its rates since an earlier sample, or since its construction.
     pub fn since<'a>(&'a self, earlier: &'a Sample) -> impl Iterator<Item = (&'a Snapshot, Interval)> {
         let seconds = (self.taken - earlier.taken).as_secs_f64();
         self.caches.iter().map(move |cache| {

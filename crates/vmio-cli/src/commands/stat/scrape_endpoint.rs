@@ -10,7 +10,7 @@ use vmio::telemetry::Reader;
 use super::prometheus::{CONTENT_TYPE, exposition};
 use super::sample::Sample;
 
-/// How often connections are accepted while the process runs.
+/// How often the server accepts connections while the process runs.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The timeout of a request and of its answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -74,7 +74,7 @@ fn metrics(reader: &Reader) -> Answer {
     }
 }
 
-/// Why a request gets no metrics.
+/// The reason why a request gets no metrics.
 enum Refusal {
     Status(&'static str),
     Lost(io::Error),

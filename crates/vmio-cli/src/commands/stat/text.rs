@@ -147,7 +147,7 @@ fn format_time(time: Duration) -> String {
     }
 }
 
-/// The time since then; zero if the clock has been set back since.
+/// The time since then; zero if somebody has set the clock back.
 fn age(unix_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_nanos(unix_ns))

@@ -13,12 +13,12 @@ use crate::commands::stat::{Interval, format_latency, resident_by_priority};
 
 /// The size of a frame in text.
 const TEXT_SIZE: (u16, u16) = (110, 32);
-/// Caches that the table shows at a time; it scrolls.
+/// The most caches that the table shows at a time; it scrolls.
 const ROWS_MAX: usize = 8;
 /// Columns of the names and values in front of the sparklines.
 const METRIC_WIDTHS: [u16; 2] = [18, 12];
 
-/// A value that is drawn over time.
+/// A value to draw over time.
 struct Metric {
     name: &'static str,
     value: fn(&Interval) -> f64,
@@ -42,7 +42,7 @@ pub struct Dashboard<'a> {
 }
 
 impl<'a> Dashboard<'a> {
-    /// The frame for the view as it is.
+    /// The frame for the view in its present state.
     pub fn new(view: &'a View) -> Self {
         Self { view }
     }
@@ -187,7 +187,7 @@ fn quantile(interval: &Interval, share: f64) -> f64 {
     interval.miss.quantile_ns(share).unwrap_or(0) as f64
 }
 
-/// Zero stands for no miss: every miss takes time.
+/// A dash for zero, which stands for no miss: every miss takes time.
 fn latency(ns: f64) -> String {
     format_latency((ns > 0.0).then_some(ns as u64))
 }

@@ -31,7 +31,7 @@ Keys: up and down choose a cache, p stops and resumes, q ends.
 \"under way\" is the mean number of misses (or writes) at a time: their total time in the interval, divided by the interval.
 Quantiles are at most a quarter too long. As for vmio stat, watching a process requires the right to trace it.";
 
-/// How often keys and ends of processes are checked.
+/// How often the dashboard checks for keys and ends of processes.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Watch caches on a dashboard in the terminal.
@@ -75,7 +75,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     let mut screen = Screen::open()?;
     let outcome = watch(&mut screen, &mut processes, &mut view);
-    // Messages are printed after the screen is restored, so that they stay readable.
+    // After the screen is restored, so that messages stay readable.
     drop(screen);
     outcome?;
     if let Some(process) = processes.ended_process() {

@@ -11,15 +11,15 @@ use vmio::telemetry::{ReadError, Reader};
 use super::view::View;
 use crate::commands::stat::{Sample, command_name};
 
-/// How often new processes are looked for.
+/// How often the dashboard looks for new processes.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The processes that are watched, with the last sample of each.
+/// The watched processes, with the last sample of each.
 pub struct Processes {
     watched: Vec<Watched>,
-    /// The process that was asked for, if any.
+    /// The process that the user asked for, if any.
     only: Option<u32>,
-    /// Its description, for after it has ended.
+    /// Its description, for after its end.
     ended: Option<String>,
     searched: Instant,
 }
@@ -45,7 +45,7 @@ impl Watched {
 }
 
 impl Processes {
-    /// The process that was asked for, or all processes with caches; fails if there is none.
+    /// The process that the user asked for, or all processes with caches; fails if there is none.
     pub fn find(only: Option<u32>) -> anyhow::Result<Self> {
         let watched = match only {
             Some(id) => match Watched::open(id)? {
@@ -94,7 +94,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The process that was asked for, if an update has found that it has ended.
+    /// The process that the user asked for, if an update has found that it has ended.
     pub fn ended_process(&self) -> Option<&str> {
         self.only.and(self.ended.as_deref())
     }
@@ -107,7 +107,7 @@ impl Processes {
         }
     }
 
-    /// Finds processes of this user that are not watched yet. Skips those that cannot be read.
+    /// Finds further processes of this user. Skips unreadable ones.
     fn search(&mut self) -> anyhow::Result<()> {
         self.searched = Instant::now();
         for id in own_processes().context("cannot list the processes in /proc")? {

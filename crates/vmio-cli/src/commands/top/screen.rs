@@ -35,7 +35,7 @@ impl Screen {
     }
 }
 
-/// Ignores errors: if the terminal is gone, nobody would read them.
+/// Restores the terminal. Ignores errors: if the terminal is gone, nobody would read them.
 fn give_back() {
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);

@@ -7,7 +7,7 @@ use vmio::telemetry::Snapshot;
 
 use crate::commands::stat::Interval;
 
-/// The most intervals of a cache that are kept: no terminal is wider.
+/// The most intervals to keep of a cache: no terminal is wider.
 const INTERVALS_MAX: usize = 512;
 
 /// A process and a cache of it.
@@ -45,7 +45,7 @@ impl View {
         self.interval
     }
 
-    /// Adds the caches of a process since the last update; caches that are not named are gone.
+    /// Adds the caches of a process since the last update; caches that are not among them are gone.
     pub fn update<'a>(
         &mut self,
         process_id: u32,
@@ -77,7 +77,7 @@ impl View {
         self.notice = Some(notice);
     }
 
-    /// That line.
+    /// The line at the bottom, if there is one.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }

@@ -19,27 +19,27 @@ use crate::settings::Settings;
 pub(in super::super) struct Logged {
     log: Arc<ProcessLog>,
     number: FileNumber,
-    /// Held from where a write is logged until it is applied: writes reach the file in the order in which the log has them.
+    /// Locked from the logging of a write until the file has the write: writes reach the file in the order of the log.
     order: Mutex<Numbered>,
-    /// Whether the program has had the file flushed since it was leased.
+    /// Whether the program has flushed the file since vmio leased it.
     is_synced: AtomicBool,
 }
 
-/// Whether the file still has its number in the log, which may otherwise be another file's.
+/// Whether the file still has its number in the log. If not, another file may have it.
 #[derive(PartialEq, Eq)]
 enum Numbered {
     Yes,
     NoMore,
 }
 
-/// The turn of a thread to write to the file.
+/// A thread's turn to write to the file.
 pub(in super::super) struct Turn<'a> {
     logged: &'a Logged,
     _order: MutexGuard<'a, Numbered>,
 }
 
 impl Logged {
-    /// For a file at this path, of which the process has the lease.
+    /// Gives a file at this path a number in its folder's log. The process must have the lease.
     pub(in super::super) fn new(
         logs: &mut Logs,
         settings: &Settings,
@@ -57,8 +57,8 @@ impl Logged {
         self.log.key(self.number)
     }
 
-    /// Waits for the writes that are under way; `None` if the file was retired meanwhile. Signals must be blocked: a handler of this
-    /// thread's would wait for itself.
+    /// Waits for writes under way; `None` if the file was retired meanwhile. Signals must be blocked: a handler of this thread's would wait
+    /// for itself.
     pub(in super::super) fn turn(&self) -> Option<Turn<'_>> {
         let order = self.order();
         (*order == Numbered::Yes).then_some(Turn { logged: self, _order: order })
@@ -68,7 +68,7 @@ impl Logged {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// fsync: writes of other processes before the lease may be in the page cache alone. All writes since are in the log.
+    /// fsync: writes of other processes before the lease may be in the page cache alone. The log has all writes since.
     pub(in super::super) fn sync(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         if !self.is_synced.load(Ordering::Acquire) {
             entry::as_vmio_undisturbed(|| fsync(fd))?;
@@ -86,15 +86,15 @@ impl Logged {
         Ok(())
     }
 
-    /// The file lacks logged bytes, and other processes may use it from now on: the log keeps the operations, and the process writes
-    /// nothing more to the file.
+    /// Keeps the file's operations in the log, since the file lacks logged bytes. Other processes may use the file from now on, and this
+    /// process writes nothing more to it.
     pub(in super::super) fn keep(&self) {
         let _order = self.order();
         let _ = self.log.log.keep(self.number);
     }
 
     fn retire_in_turn(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        // Also without a name: a file opened with O_TMPFILE may get one later.
+        // Also for a file without a name: if it was opened with O_TMPFILE, it may get one later.
         self.log.retire(self.number, || Ok(fdatasync(fd)?))
     }
 }
@@ -105,7 +105,7 @@ impl Turn<'_> {
         self.logged.log.log.data_bytes_max()
     }
 
-    /// Logs a write to `offset`: it survives a crash from here on. The returned value must be dropped once the file has the write.
+    /// Logs a write to `offset`: the write survives a crash from here on. Drop the returned value once the file has the write.
     pub(in super::super) fn log(&self, offset: u64, len: u64, buffers: &[IoSlice<'_>]) -> Result<Unapplied<'_>, Errno> {
         let ProcessLog { log, .. } = &*self.logged.log;
         let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
@@ -124,7 +124,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The file has not taken all of a logged write. The caller is told so, and a replay must not complete it.
+    /// Retires a logged write that the file has not taken in full. The caller gets the error, and a replay must not complete the write.
     pub(in super::super) fn take_back(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.logged.retire_in_turn(fd)
     }

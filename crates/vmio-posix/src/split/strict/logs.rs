@@ -20,11 +20,11 @@ use crate::settings::Settings;
 const LOGS_MAX: usize = 64;
 /// The logs' descriptors are among this number of highest ones.
 const DESCRIPTORS_LAST: u64 = 256;
-/// No descriptor is higher, whatever the limit is: the kernel's table reaches up to the highest one.
+/// The highest number for a descriptor of a log, whatever the limit is: the kernel's table reaches up to the highest one.
 const DESCRIPTORS_MAX: u64 = 1 << 16;
 
 /// The descriptors of the process's logs; -1 for none. A forked child has them, too, and must close them: the lock that shows that its
-/// parent runs would last as long.
+/// parent runs would last as long as they do.
 static DESCRIPTORS: [AtomicI32; 2 * LOGS_MAX] = [const { AtomicI32::new(-1) }; 2 * LOGS_MAX];
 static COUNTS: Counts = Counts {
     writes: AtomicU64::new(0),
@@ -37,7 +37,7 @@ static COUNTS: Counts = Counts {
 pub(in super::super) struct Counts {
     pub(in super::super) writes: AtomicU64,
     pub(in super::super) bytes: AtomicU64,
-    /// Of these, writes to files that other processes had open.
+    /// Of these, the writes to files that other processes had open.
     pub(in super::super) shared: AtomicU64,
     pub(in super::super) checkpoints: AtomicU64,
 }
@@ -46,22 +46,23 @@ pub(in super::super) fn counts() -> &'static Counts {
     &COUNTS
 }
 
-/// Held while log files are open that are not recorded: while a log is made or closed, and while dead processes' logs are replayed. A
-/// child that is forked meanwhile would keep them open, with the locks by which everybody takes the log's owner for alive.
+/// Locked while log files are open that `DESCRIPTORS` does not have: during the making or closing of a log, and during a replay of dead
+/// processes' logs. A child forked meanwhile would keep these files open, and with them the locks by which everybody takes the log's owner
+/// for alive.
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// Waits until nobody has such files open, and keeps them from being opened. Signals must be blocked.
+/// Waits until nobody has such files open, and lets nobody open any. Signals must be blocked.
 pub(crate) fn opening() -> MutexGuard<'static, ()> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In a forked child.
+/// Closes the parent's logs in a forked child.
 pub(in super::super) fn close_descriptors_of_parent() {
     for place in &DESCRIPTORS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             own_descriptors::remove(fd);
-            // SAFETY: it was a log's of the parent, which nobody uses here.
+            // SAFETY: it was the descriptor of a log of the parent, which nobody uses here.
             unsafe { rustix::io::close(fd) };
         }
     }
@@ -84,7 +85,7 @@ pub(super) struct ProcessLog {
 }
 
 impl Logs {
-    /// The log for a file at this path, which lies under one of the folders. Replays logs of dead processes there first.
+    /// The log for a file at this path, which lies under one of the folders. First replays logs of dead processes there.
     pub(super) fn of(&mut self, settings: &Settings, path: &Path) -> Result<Arc<ProcessLog>, Errno> {
         let folder = settings.under.iter().find(|folder| path.starts_with(folder)).ok_or(Errno::NOENT)?;
         replay_dead_logs(folder)?;
@@ -112,7 +113,7 @@ impl Logs {
         Ok(log)
     }
 
-    /// Removes the logs that have nothing left to replay. The next process that opens files under their folders replays the others.
+    /// Removes logs that have nothing left to replay. The next process that opens files under their folders replays the others.
     pub(in super::super) fn close(&mut self) {
         let _opening = opening();
         for log in self.0.drain(..) {
@@ -126,13 +127,13 @@ impl Logs {
     }
 }
 
-/// Replays the logs of processes that have died, before files of a folder are used.
+/// Replays the logs of dead processes, before any process uses files of the folder.
 pub(in super::super) fn replay_dead_logs(folder: &Path) -> Result<(), Errno> {
     let _opening = opening();
     let recovery = recover(folder).map_err(|error| errno(&error))?;
     for log in recovery.logs {
         if let LogState::NotReplayed(error) = log.state {
-            // A later replay of it would undo writes to its files.
+            // Replaying it later would undo writes to its files.
             return Err(errno(&error));
         }
     }
@@ -140,14 +141,14 @@ pub(in super::super) fn replay_dead_logs(folder: &Path) -> Result<(), Errno> {
 }
 
 impl ProcessLog {
-    /// The key by which a description with operations in the log is found.
+    /// The key by which a checkpoint finds a description with operations in the log.
     pub(super) fn key(&self, number: FileNumber) -> u64 {
         (u64::from(self.index) << 32 | u64::from(number.number())) + 1
     }
 
-    /// Makes all files durable that the log has operations for, and empties it. Not while the caller has an unapplied operation.
+    /// Makes all files durable that the log has operations for, and empties it. The caller must have no unapplied operation.
     pub(super) fn checkpoint(&self) -> Result<(), Errno> {
-        // Bytes that could not be written back are still there and may be tried again: the log is told that there was no flush.
+        // If bytes cannot be written back, they are still there for another try: the log gets an error that says that there was no flush.
         let mut unflushed = None;
         let mut no_flush = |error: Errno| {
             unflushed = Some(error);
@@ -160,8 +161,8 @@ impl ProcessLog {
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(no_flush(Errno::IO)),
             };
-            // SAFETY: it is vmio's own descriptor, and whoever closes that retires the file first, which waits for the end of this; or it is
-            // the descriptor of a shared write, whose caller waits.
+            // SAFETY: it is vmio's own descriptor, and a thread that closes it retires the file first and thereby waits for the end of
+            // this; or it is the descriptor of a shared write, whose caller waits.
             Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
         };
         COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);

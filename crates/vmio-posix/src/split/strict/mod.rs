@@ -1,11 +1,12 @@
 //! SplitFS's strict mode (thesis §4.4): each write is durable and atomic when it returns.
 //!
 //! A write is durable in the process's operation log before any of it is in the file: that takes one flush of a preallocated file.
-//! - A file that nobody else has open is leased (`logged`): its writes are copied or written into the page cache. The file is flushed when
-//!   another process opens it, when it is closed, or when the log is full.
-//! - On any other file processes take turns (`shared`): the write is logged, done and flushed, and its log entry is retired before the next.
+//! - If nobody else has the file open, vmio leases it (`logged`), and copies or writes its bytes into the page cache. vmio flushes the file
+//!   when another process opens it, when the program closes it, or when the log is full.
+//! - On any other file processes take turns (`shared`): a thread logs its write, writes, flushes the file and retires the log entry before
+//!   the next one's turn.
 //!
-//! The logs of processes that died are replayed by the next process that opens a file under the same folder (`logs`).
+//! The next process that opens a file under the same folder replays the logs of dead processes (`logs`).
 
 mod logged;
 mod logs;

@@ -14,7 +14,7 @@ use super::logs::{Logs, ProcessLog, counts, replay_dead_logs};
 use crate::settings::Settings;
 use crate::transfer::Position;
 
-/// A write that a thread of the program's asks for and waits for.
+/// A write that a thread of the program's asks for, and whose end it waits for.
 pub(in super::super) struct SharedWrite<'a> {
     pub(in super::super) fd: BorrowedFd<'a>,
     pub(in super::super) position: Position,
@@ -26,7 +26,7 @@ impl SharedWrite<'_> {
     pub(in super::super) fn perform(&self, logs: &mut Logs, settings: &Settings) -> Result<usize, Errno> {
         let fd = self.fd;
         let Some(path) = settings.path_under(fd) else {
-            // The file has been moved out of the folder meanwhile.
+            // The file was moved out of the folder meanwhile.
             return self.write(&self.slices(u64::MAX));
         };
         let process_log = logs.of(settings, &path)?;
@@ -70,7 +70,7 @@ impl SharedWrite<'_> {
         };
         let outcome = self.write(&buffers);
         drop(unapplied);
-        // The log entry is retired even if the flush fails: the caller gets the error, and a later replay would undo writes of others.
+        // The log entry goes even if the flush fails: the caller gets the error, and a later replay would undo writes of others.
         let flushed = fdatasync(fd);
         process_log.retire(number, || Ok(()))?;
         flushed?;
