@@ -28,8 +28,8 @@ Examples:
   vmio-bench priority --dir /data --range 128M --stream 2G --cache 512M
   vmio-bench priority --device zram --json priority.json
 
-A range of priority 0 is touched once; then the rest of the file streams by at priority 255
-through a smaller cache; then every page of the range is looked for and touched again. Linux mmap
+The command touches a range of priority 0 once, and streams the rest of the file at priority 255
+through a smaller cache. Then it looks for every page of the range, and touches it again. Linux mmap
 does the same in a memory cgroup of the same size (which needs root).";
 
 /// Check that a priority-0 range takes no miss while a scan goes on.

@@ -15,9 +15,9 @@ Examples:
   vmio recover /data && my-database
   vmio recover --json /data | jq '.logs[].files[] | select(.found_at == null)'
 
-The logs are in the subfolder .vmio of DIR. Logs of running processes are not touched. A log is replayed as a whole, its files are
-flushed, and it is removed; or it stays unchanged. After an interruption, run the command again. Run it as the user whose programs wrote
-the logs, and before the files are used again: later writes to them would be overwritten.
+The logs are in the subfolder .vmio of DIR. The command leaves logs of running processes alone. It replays a log as a whole, flushes its
+files and removes it, or leaves it unchanged. After an interruption, run the command again. Run it as the user whose programs wrote the
+logs, and before any program uses the files again: a replay would overwrite later writes.
 
 Exit status: 0 if no log of a dead process remains (or, with --dry-run, would remain), even if files of a log are gone; 1 if a log
 remains, or DIR cannot be read; 2 for a wrong command line.";

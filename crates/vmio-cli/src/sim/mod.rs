@@ -31,8 +31,8 @@ Examples:
   vmio sim --trace hm_0.csv --format msr --cache 256M,1G,4G
   vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --report misses.html
 
-vmio's own policies are not simulated: the trace is replayed through a mapping without a device, in a cache with extra memory for the
-page tables. Minor faults are accesses of inactive pages: in memory, but unmapped.
+vmio's own policies run for real: the command replays the trace through a mapping without a device, in a cache with extra memory for
+the page tables. Minor faults are accesses of inactive pages: in memory, but unmapped.
 In a trace of objects (oracle-general) each object counts as a page; the pages lie side by side in the order of their first access.";
 
 /// The smallest cache: vmio's own minimum.
