@@ -278,7 +278,7 @@ impl OpenSegment {
         // The levels are about to point to records, which must be durable first.
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut changes, mut outdated) = (Changes::default(), Vec::new());
+        let (mut changes, mut retired) = (Changes::default(), Vec::new());
         for compacted in &mut all {
             // The commit records the garbage that it makes.
             let mut allocator = self.segment.allocator();
@@ -287,11 +287,11 @@ impl OpenSegment {
             changes.keyspaces.push(compacted.entry());
             changes.taken.append(std::mem::take(&mut compacted.taken));
             changes.extents.extend(&compacted.extents);
-            outdated.extend(&compacted.outdated);
+            retired.extend(&compacted.retired);
         }
         changes.replay = replay(&changes.keyspaces);
         changes.log = Some(self.log.position());
-        let epoch = self.segment.commit(changes, &outdated)?;
+        let epoch = self.segment.commit(changes, &retired)?;
         all.into_iter().for_each(|compacted| compacted.publish(epoch));
         self.segment.give_back()?;
         self.update_free_reserve();

@@ -76,7 +76,7 @@ impl OpenSegment {
         self.store.compactions.forget_apart();
         self.log.check_goes_on()?;
         let removal = keyspace.begin_removal()?;
-        let Removed { garbage, extents, outdated } = removal.contents()?;
+        let Removed { garbage, extents, retired } = removal.contents()?;
         // The keyspace's later records must have higher numbers, and numbers that a crash loses are used again.
         let (log_offset, log_sequence) = self.log.end();
         self.log.sync(log_sequence)?;
@@ -91,12 +91,12 @@ impl OpenSegment {
             true => changes.keyspaces.push(entry.clone()),
             false => changes.removed.push(keyspace.number),
         }
-        match self.segment.commit(changes, &outdated) {
+        match self.segment.commit(changes, &retired) {
             Ok(epoch) => {
                 if !stays {
                     self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(keyspace));
                 }
-                removal.publish(epoch, outdated, stays.then_some(&entry));
+                removal.publish(epoch, retired, stays.then_some(&entry));
             }
             Err(error) => {
                 removal.fail(&error.with_causes());

@@ -16,7 +16,7 @@ use crate::keyspace::{Keyspace, Limits, Version};
 use crate::tree::{MergeInput, MergeThreads, Merged, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::chunk_generations::OF_MERGES;
-use crate::volume::epoch::Outdated;
+use crate::volume::epoch::RetiredBlocks;
 use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
 
@@ -44,7 +44,7 @@ pub(crate) struct Compacted<'keyspace> {
     pub(crate) taken: BlockRuns,
     /// Extents of large values that no tree has had so far.
     pub(crate) extents: Vec<Extent>,
-    pub(crate) outdated: Vec<Freed>,
+    pub(crate) retired: Vec<Freed>,
     /// Records that nothing points to once it is committed.
     pub(crate) garbage: Garbage,
 }
@@ -81,8 +81,8 @@ impl<'keyspace> Compaction<'keyspace> {
 
     fn merge_memtable(self, immutable: &Memtable, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
         let merged = self.merge_newer(immutable, threads)?;
-        let outdated = immutable.extents_of_dead().into_iter().map(Freed::from).collect();
-        Ok(Compacted { extents: immutable.extents(), ..self.compacted(merged, outdated)? })
+        let retired = immutable.extents_of_dead().into_iter().map(Freed::from).collect();
+        Ok(Compacted { extents: immutable.extents(), ..self.compacted(merged, retired)? })
     }
 
     fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
@@ -90,9 +90,9 @@ impl<'keyspace> Compaction<'keyspace> {
             unreachable!("a compaction that has begun has set the level's tree aside");
         };
         let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
-        let outdated = tree.blocks()?.freed().collect();
+        let retired = tree.blocks()?.freed().collect();
         let merged = self.merge_newer(&tree, threads)?;
-        self.compacted(merged, outdated)
+        self.compacted(merged, retired)
     }
 
     fn merge_newer(&self, newer: &dyn MergeInput, threads: &MergeThreads) -> Result<Merged> {
@@ -108,14 +108,14 @@ impl<'keyspace> Compaction<'keyspace> {
         merge(&self.keyspace.log, &target, newer, threads)
     }
 
-    fn compacted(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Compacted<'keyspace>> {
-        let Merged { root, taken, outdated: replaced, garbage } = merged;
-        outdated.extend(replaced.freed());
+    fn compacted(self, merged: Merged, mut retired: Vec<Freed>) -> Result<Compacted<'keyspace>> {
+        let Merged { root, taken, retired: replaced, garbage } = merged;
+        retired.extend(replaced.freed());
         let dead = self.keyspace.extents_of_dead(garbage.large());
         // Nothing else refers to the new nodes yet.
         let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
-        outdated.extend(dead.into_iter().map(Freed::from));
-        Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), outdated, garbage })
+        retired.extend(dead.into_iter().map(Freed::from));
+        Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), retired, garbage })
     }
 }
 
@@ -149,10 +149,10 @@ impl Compacted<'_> {
         };
         let older = trees.take(version.levels[below].active);
         if let (Some(newer), Some(older), Some(root)) = (newer, older, self.root) {
-            let outdated: u64 = self.garbage.of_log().map(|(_, bytes)| u64::from(bytes)).sum();
+            let retired: u64 = self.garbage.of_log().map(|(_, bytes)| u64::from(bytes)).sum();
             let deletions =
                 if is_lowest(&self.compaction.version, below) { 0 } else { newer.deletions + older.deletions };
-            trees.put(root, Records { bytes: (newer.bytes + older.bytes).saturating_sub(outdated), deletions });
+            trees.put(root, Records { bytes: (newer.bytes + older.bytes).saturating_sub(retired), deletions });
         }
     }
 
@@ -163,8 +163,9 @@ impl Compacted<'_> {
         writing.flushed_memtables += u64::from(self.compaction.is_flush());
         writing.has_no_space = false;
         let version = keyspace.version.load_full();
-        let outdated = std::mem::take(&mut self.outdated);
-        let reclamation_epoch = version.reclamation_epoch.end(Outdated::new(&keyspace.log.segment.retired, outdated));
+        let retired = std::mem::take(&mut self.retired);
+        let reclamation_epoch =
+            version.reclamation_epoch.end(RetiredBlocks::new(&keyspace.log.segment.reclaimable, retired));
         if let Some(immutable) = version.immutable.as_ref().filter(|_| self.compaction.is_flush()) {
             immutable.flushed();
         }
@@ -298,7 +299,7 @@ impl Keyspace {
     }
 
     /// Shows readers that a commit of that epoch has ended the generations of some chunks, whose live records have been moved.
-    pub(crate) fn outlive(&self, chunks: &Arc<Outdated>, epoch: u64) {
+    pub(crate) fn outlive(&self, chunks: &Arc<RetiredBlocks>, epoch: u64) {
         let _writing = self.writing();
         let version = self.version.load_full();
         self.version.store(Arc::new(Version {

@@ -11,7 +11,7 @@ use crate::format::pointer::PointerKind;
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::{MergeInput, Tree};
-use crate::volume::epoch::Outdated;
+use crate::volume::epoch::RetiredBlocks;
 use crate::volume::garbage::Garbage;
 
 /// A keyspace without writers, which is about to lose all keys.
@@ -35,7 +35,7 @@ pub(crate) struct Removed {
     /// Extents of large values that only memtables refer to: no commit has them.
     pub(crate) extents: Vec<Extent>,
     /// Those extents, nodes, and extents of large values that trees refer to.
-    pub(crate) outdated: Vec<Freed>,
+    pub(crate) retired: Vec<Freed>,
 }
 
 impl Keyspace {
@@ -72,14 +72,14 @@ impl Removal<'_> {
             })?;
             removed.extents.extend(level.extents());
         }
-        removed.outdated.extend(removed.extents.iter().copied().map(Freed::from));
+        removed.retired.extend(removed.extents.iter().copied().map(Freed::from));
         for root in version.roots() {
             let tree = Tree::new(&keyspace.log, keyspace.number, root, version.epoch);
-            removed.outdated.extend(tree.blocks()?.freed());
+            removed.retired.extend(tree.blocks()?.freed());
             each_pointer(&tree, |pointer| removed.garbage.count(pointer))?;
         }
         let dead = keyspace.extents_of_dead(removed.garbage.large())?;
-        removed.outdated.extend(dead.into_iter().map(Freed::from));
+        removed.retired.extend(dead.into_iter().map(Freed::from));
         Ok(removed)
     }
 
@@ -89,7 +89,7 @@ impl Removal<'_> {
     }
 
     /// Shows readers the removal that a commit of that epoch has made durable. The keyspace goes on as the entry says, or is dropped.
-    pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
+    pub(crate) fn publish(self, epoch: u64, retired: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
         let Removal { keyspace, version } = &self;
         let mut writing = keyspace.writing();
         writing.has_no_space = false;
@@ -114,7 +114,9 @@ impl Removal<'_> {
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],
             epoch,
-            reclamation_epoch: version.reclamation_epoch.end(Outdated::new(&keyspace.log.segment.retired, outdated)),
+            reclamation_epoch: version
+                .reclamation_epoch
+                .end(RetiredBlocks::new(&keyspace.log.segment.reclaimable, retired)),
         }));
         keyspace.tree_records.clear();
         keyspace.changed.notify_all();

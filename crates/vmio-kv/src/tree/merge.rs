@@ -55,7 +55,7 @@ pub(crate) struct Merged {
     /// Its new nodes.
     pub(crate) taken: BlockRuns,
     /// Nodes of the old tree that the new one does not have.
-    pub(crate) outdated: BlockRuns,
+    pub(crate) retired: BlockRuns,
     /// Records that no entry points to any more.
     pub(crate) garbage: Garbage,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Merged {
 struct Done<'space> {
     taken: TakenNodes<'space>,
     upper: Upper,
-    outdated: BlockRuns,
+    retired: BlockRuns,
     /// Long pivots of the old tree that were read.
     long_pivots: Vec<Rest>,
     garbage: Garbage,
@@ -126,7 +126,7 @@ pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn MergeInput, threads:
             let worth = u64::from(root.blocks) / target.part_leaves.max(1);
             let most = if threads.most() > 1 { threads.most() * PARTS_A_THREAD } else { 1 };
             let Division { parts, above, long_pivots } = Division::new(tree, most.min(worth as usize).max(1))?;
-            done.outdated.extend(above);
+            done.retired.extend(above);
             done.long_pivots = long_pivots;
             let merged = threads.each(&parts, |part| {
                 let mut merge = begin(&part.start)?;
@@ -148,7 +148,7 @@ impl<'merge> Merge<'merge> {
     /// Merges the newer entries within a node's range, from `start` up to `end`.
     fn subtree(&mut self, child: Child, height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
-        self.done.outdated.push(child.offset());
+        self.done.retired.push(child.offset());
         if height == 1 {
             let (keys, superseded) = tree.leaf(child, |leaf| {
                 let (gone, there): (Vec<_>, Vec<_>) =
@@ -306,7 +306,7 @@ impl<'space> Done<'space> {
         Done {
             taken: TakenNodes::none(space.segment),
             upper: Upper::default(),
-            outdated: BlockRuns::default(),
+            retired: BlockRuns::default(),
             long_pivots: Vec::new(),
             garbage: Garbage::default(),
             taken_out: 0,
@@ -317,7 +317,7 @@ impl<'space> Done<'space> {
     /// Adds the result of the next part.
     fn append(&mut self, writer: &mut NodeWriter<'space>, mut next: Self) -> Result<()> {
         self.taken.append(next.taken);
-        self.outdated.append(next.outdated);
+        self.retired.append(next.retired);
         self.long_pivots.append(&mut next.long_pivots);
         self.garbage.append(next.garbage);
         self.taken_out += next.taken_out;
@@ -331,7 +331,7 @@ impl<'space> Done<'space> {
         if let Some((tree, _)) = old {
             self.drop_long_pivots(tree)?;
         }
-        let Done { mut taken, outdated, garbage, taken_out, put_in, .. } = self;
+        let Done { mut taken, retired, garbage, taken_out, put_in, .. } = self;
         taken.append(writer.finish()?);
         let (entries, blocks) = old.map_or((0, 0), |(_, root)| (root.entries, root.blocks));
         let root = top.map(|top| Root {
@@ -339,15 +339,15 @@ impl<'space> Done<'space> {
             epoch: top.node.child.epoch_bits(),
             entries: entries.saturating_add(put_in).saturating_sub(taken_out),
             height: top.height,
-            blocks: blocks.saturating_add(taken.blocks() as u32).saturating_sub(outdated.blocks() as u32),
+            blocks: blocks.saturating_add(taken.blocks() as u32).saturating_sub(retired.blocks() as u32),
         });
-        Ok(Merged { root, taken: taken.keep(), outdated, garbage })
+        Ok(Merged { root, taken: taken.keep(), retired, garbage })
     }
 
     /// Gives up those long pivots of the old tree that separate no leaves of the new one.
     fn drop_long_pivots(&mut self, old: Tree<'_>) -> Result<()> {
         for rest in self.long_pivots.iter().filter(|rest| !self.upper.has(**rest)) {
-            self.outdated.extend(old.blocks_of(*rest)?);
+            self.retired.extend(old.blocks_of(*rest)?);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(crate) struct Committed {
     /// The keyspaces, by blocks of the catalogue.
     catalogue: Vec<Vec<KeyspaceEntry>>,
     free_log_blocks: Vec<u64>,
-    /// Outdated blocks that may still be read: the free log has them, and the bitmap has them as taken.
+    /// Retired blocks that may still be read: the free log has them, and the bitmap has them as taken.
     waiting: BTreeSet<Freed>,
     cursor: Cursor,
     /// Why commits have stopped: the state on the device is not known.
@@ -128,7 +128,7 @@ impl Segment {
     /// Makes changes durable, all or none. Returns the epoch of the new state.
     ///
     /// The new state does not refer to the `retiring` blocks. They are freed once their last reader has gone, which
-    /// [`Segment::retired`] tells.
+    /// [`Segment::reclaimable`] tells.
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
         // A commit that only moves the write fence has no nodes, and a caller waits for it.
         let synced = if changes.extend_write_fence { Ok(()) } else { self.sync_nodes()? };
@@ -160,11 +160,11 @@ impl Segment {
 
     /// Frees the blocks that durable commits have retired and that have no readers any more.
     pub(crate) fn give_back(&self) -> Result<()> {
-        self.give_back_retired(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
+        self.give_back_reclaimable(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
-        for freed in self.retired.take() {
+    fn give_back_reclaimable(&self, committed: &mut Committed) -> Result<()> {
+        for freed in self.reclaimable.take() {
             committed.waiting.remove(&freed);
             // In this order: a free block may be taken, and stored to, at once. The contents of a log chunk are forgotten later, at the
             // next use of its unit. Extents are never stored to through the mapping, and must not count as fresh.
@@ -180,11 +180,11 @@ impl Segment {
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
         let epoch = committed.epoch + 1;
-        self.give_back_retired(committed)?;
+        self.give_back_reclaimable(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.keyspaces, &changes.removed);
         assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "the creation of a keyspace checks how many there are");
         let mut references = committed.superblock.catalogue.clone();
-        let mut outdated: Vec<Freed> = Vec::new();
+        let mut retired: Vec<Freed> = Vec::new();
         let mut blocks: Vec<(u64, Block)> = Vec::new();
         let mut taken = changes.taken;
         for index in changed {
@@ -194,15 +194,15 @@ impl Segment {
             let reference = BlockReference { offset, epoch };
             match references.get_mut(index) {
                 Some(place) => {
-                    outdated.push(Freed { offset: place.offset, blocks: 1 });
+                    retired.push(Freed { offset: place.offset, blocks: 1 });
                     *place = reference;
                 }
                 None => references.push(reference),
             }
         }
-        outdated.extend(committed.free_log_blocks.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
+        retired.extend(committed.free_log_blocks.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
         committed.waiting.extend(retiring.iter().copied());
-        let rows = joined(committed.waiting.iter().chain(&outdated).copied().collect());
+        let rows = joined(committed.waiting.iter().chain(&retired).copied().collect());
         let mut free_log_blocks = Vec::new();
         let mut next = 0;
         for rows in rows.chunks(free_log::ROWS) {
@@ -272,7 +272,7 @@ impl Segment {
         committed.free_log_blocks = free_log_blocks;
         // They are not read through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
-        outdated.into_iter().for_each(|freed| allocator.free(freed));
+        retired.into_iter().for_each(|freed| allocator.free(freed));
         // Not earlier: the contents of a unit that no superblock has would be lost.
         allocator.use_units(new_units);
         allocator.set_write_fence(write_fence);

@@ -1,8 +1,8 @@
-//! Reclamation epochs tell when blocks that a commit has outdated may be used again.
+//! Reclamation epochs tell when blocks that a commit has retired may be used again.
 //!
-//! A version of a keyspace refers to nodes and records. The commit that makes the next version outdates some of them, which readers of
+//! A version of a keyspace refers to nodes and records. The commit that makes the next version retires some of them, which readers of
 //! earlier versions may still look at. Each version holds a reclamation epoch, and each epoch holds the next one. So an epoch ends only
-//! after all before it, and the blocks outdated at its end come free then.
+//! after all before it, and the blocks retired at its end come free then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,9 +10,9 @@ use crate::format::free_log::Freed;
 
 /// The blocks that have lost their last reader.
 #[derive(Default)]
-pub(crate) struct Retired(Mutex<Vec<Freed>>);
+pub(crate) struct ReclaimableBlocks(Mutex<Vec<Freed>>);
 
-impl Retired {
+impl ReclaimableBlocks {
     /// Takes all blocks without readers.
     pub(crate) fn take(&self) -> Vec<Freed> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -23,29 +23,29 @@ impl Retired {
     }
 }
 
-/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers. That is
+/// Blocks that a commit has retired. They become [`ReclaimableBlocks`] when the last reclamation epoch that ended with them has no readers. That is
 /// one keyspace's epoch for its nodes, and all keyspaces' epochs for chunks of the log.
-pub(crate) struct Outdated {
-    retired: Arc<Retired>,
+pub(crate) struct RetiredBlocks {
+    reclaimable: Arc<ReclaimableBlocks>,
     freed: Vec<Freed>,
 }
 
-impl Outdated {
-    pub(crate) fn new(retired: &Arc<Retired>, freed: Vec<Freed>) -> Arc<Self> {
-        Arc::new(Outdated { retired: Arc::clone(retired), freed })
+impl RetiredBlocks {
+    pub(crate) fn new(reclaimable: &Arc<ReclaimableBlocks>, freed: Vec<Freed>) -> Arc<Self> {
+        Arc::new(RetiredBlocks { reclaimable: Arc::clone(reclaimable), freed })
     }
 }
 
-impl Drop for Outdated {
+impl Drop for RetiredBlocks {
     fn drop(&mut self) {
-        self.retired.put(&mut self.freed);
+        self.reclaimable.put(&mut self.freed);
     }
 }
 
 /// The time between two commits of a keyspace.
 #[derive(Default)]
 pub(crate) struct ReclamationEpoch {
-    ending: OnceLock<(Arc<Outdated>, Arc<ReclamationEpoch>)>,
+    ending: OnceLock<(Arc<RetiredBlocks>, Arc<ReclamationEpoch>)>,
 }
 
 impl ReclamationEpoch {
@@ -54,10 +54,10 @@ impl ReclamationEpoch {
         Arc::default()
     }
 
-    /// Ends the epoch with the blocks that its last commit has outdated, and begins the next one.
-    pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<ReclamationEpoch> {
+    /// Ends the epoch with the blocks that its last commit has retired, and begins the next one.
+    pub(crate) fn end(&self, retired: Arc<RetiredBlocks>) -> Arc<ReclamationEpoch> {
         let next = ReclamationEpoch::first();
-        let ended = self.ending.set((outdated, Arc::clone(&next)));
+        let ended = self.ending.set((retired, Arc::clone(&next)));
         assert!(ended.is_ok(), "a reclamation epoch ends once");
         next
     }
@@ -67,8 +67,8 @@ impl Drop for ReclamationEpoch {
     fn drop(&mut self) {
         let mut ending = self.ending.take();
         // In a loop: a long chain of epochs must not end by recursion.
-        while let Some((outdated, next)) = ending {
-            drop(outdated);
+        while let Some((retired, next)) = ending {
+            drop(retired);
             ending = Arc::into_inner(next).and_then(|mut next| next.ending.take());
         }
     }
@@ -83,50 +83,50 @@ mod tests {
     }
 
     #[test]
-    fn outdated_blocks_wait_for_all_earlier_readers() {
-        let retired = Arc::new(Retired::default());
+    fn retired_blocks_wait_for_all_earlier_readers() {
+        let reclaimable = Arc::new(ReclaimableBlocks::default());
         let first = ReclamationEpoch::first();
-        let second = first.end(Outdated::new(&retired, freed(1)));
-        let third = second.end(Outdated::new(&retired, freed(2)));
+        let second = first.end(RetiredBlocks::new(&reclaimable, freed(1)));
+        let third = second.end(RetiredBlocks::new(&reclaimable, freed(2)));
         drop(second);
-        assert_eq!(retired.take(), vec![], "a reader of the first may look at both");
+        assert_eq!(reclaimable.take(), vec![], "a reader of the first may look at both");
         drop(first);
-        assert_eq!(retired.take(), [freed(1), freed(2)].concat());
+        assert_eq!(reclaimable.take(), [freed(1), freed(2)].concat());
         drop(third);
-        assert_eq!(retired.take(), vec![]);
+        assert_eq!(reclaimable.take(), vec![]);
     }
 
     #[test]
     fn a_later_reader_does_not_hold_earlier_blocks() {
-        let retired = Arc::new(Retired::default());
+        let reclaimable = Arc::new(ReclaimableBlocks::default());
         let first = ReclamationEpoch::first();
-        let second = first.end(Outdated::new(&retired, freed(1)));
+        let second = first.end(RetiredBlocks::new(&reclaimable, freed(1)));
         drop(first);
-        assert_eq!(retired.take(), freed(1));
+        assert_eq!(reclaimable.take(), freed(1));
         drop(second);
     }
 
     #[test]
     fn a_long_chain_ends_without_recursion() {
-        let retired = Arc::new(Retired::default());
+        let reclaimable = Arc::new(ReclaimableBlocks::default());
         let first = ReclamationEpoch::first();
         let mut last = Arc::clone(&first);
         for number in 0..1_000_000 {
-            last = last.end(Outdated::new(&retired, freed(number)));
+            last = last.end(RetiredBlocks::new(&reclaimable, freed(number)));
         }
         drop((first, last));
-        assert_eq!(retired.take().len(), 1_000_000);
+        assert_eq!(reclaimable.take().len(), 1_000_000);
     }
 
     #[test]
     fn chunks_wait_for_the_readers_of_all_keyspaces() {
-        let retired = Arc::new(Retired::default());
+        let reclaimable = Arc::new(ReclaimableBlocks::default());
         let (left, right) = (ReclamationEpoch::first(), ReclamationEpoch::first());
-        let chunk = Outdated::new(&retired, freed(1));
+        let chunk = RetiredBlocks::new(&reclaimable, freed(1));
         let _next = (left.end(Arc::clone(&chunk)), right.end(Arc::clone(&chunk)));
         drop((chunk, left));
-        assert_eq!(retired.take(), vec![]);
+        assert_eq!(reclaimable.take(), vec![]);
         drop(right);
-        assert_eq!(retired.take(), freed(1));
+        assert_eq!(reclaimable.take(), freed(1));
     }
 }

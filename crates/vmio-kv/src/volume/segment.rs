@@ -21,7 +21,7 @@ use crate::format::volume_header::{SegmentEntry, segment_tables};
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::chunk_generations::ChunkGenerations;
 use crate::volume::commit::{Changes, Committed};
-use crate::volume::epoch::Retired;
+use crate::volume::epoch::ReclaimableBlocks;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
 use crate::volume::space::{AHEAD_UNITS, give_chunks_space, give_own_units_space};
@@ -32,7 +32,7 @@ pub(crate) struct Segment {
     pub(crate) device: Arc<Device>,
     pub(crate) number: u32,
     pub(crate) uuid: Uuid,
-    pub(crate) retired: Arc<Retired>,
+    pub(crate) reclaimable: Arc<ReclaimableBlocks>,
     pub(crate) chunk_generations: ChunkGenerations,
     pub(crate) merges: Merges,
     pub(crate) free_reserve: FreeReserve,
@@ -224,7 +224,7 @@ impl Segment {
             device,
             number: entry.number,
             uuid: entry.uuid,
-            retired: Arc::default(),
+            reclaimable: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
             allocator: BatchingLock::new(allocator),
             allocating: Mutex::default(),
@@ -415,7 +415,7 @@ impl Segment {
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-            // The device's blocks there are no nodes, or outdated ones: nothing may read them.
+            // The device's blocks there are no nodes, or retired ones: nothing may read them.
             Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),

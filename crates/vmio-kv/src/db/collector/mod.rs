@@ -1,9 +1,9 @@
 //! Garbage collection of the log: it appends the live records of the chunks with the most garbage again, and frees the chunks.
 //!
 //! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the
-//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `learning.rs`.
+//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `effort.rs`.
 
-mod learning;
+mod garbage_search;
 mod moves;
 mod pace;
 mod thread;
@@ -17,11 +17,11 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::superblock::Superblock;
 use crate::volume::commit::Changes;
-use crate::volume::epoch::Outdated;
+use crate::volume::epoch::RetiredBlocks;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
 use crate::volume::space_reservation::SpacePriority;
-use learning::Learning;
+use garbage_search::Effort;
 pub(super) use pace::{Bound, Pace};
 pub(super) use thread::{CollectorThread, Wake};
 
@@ -74,7 +74,7 @@ enum Step {
     /// The goal is reached.
     Reached,
     /// Nothing can be gained before compactions that are running have ended.
-    Learns,
+    Uncovers,
     /// There is nothing more to gain.
     InVain,
 }
@@ -144,24 +144,24 @@ impl OpenSegment {
     }
 
     /// Empties a chunk, if the goal is not reached and a chunk is worth it; otherwise looks for garbage.
-    fn step(&self, state: &mut Collecting, goal: Goal, learning: Learning) -> Result<Step> {
+    fn step(&self, state: &mut Collecting, goal: Goal, effort: Effort) -> Result<Step> {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
         // Merges hold the emptied chunks: more moves would take space and free none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
-            return Ok(Step::Learns);
+            return Ok(Step::Uncovers);
         }
         let next = || self.segment.allocator().log_chunks.most_garbage();
         // A merge of levels reveals more garbage than moves of that much live data would gain.
         let gains_little = next().is_none_or(|(_, garbage)| garbage < ALLOCATION_UNIT_BYTES / 4 * 3);
-        if learning == Learning::Most
+        if effort == Effort::InBackground
             && gains_little
-            && self.is_cheap_to_learn()
-            && self.learn(learning)?
+            && self.is_cheap_to_uncover_garbage()
+            && self.uncover_garbage(effort)?
             && self.collector.pace.part() < 0.5
         {
-            return Ok(Step::Learns);
+            return Ok(Step::Uncovers);
         }
         while let Some((unit, _)) = next().filter(|(_, garbage)| *garbage >= least) {
             match self.empty(unit) {
@@ -180,7 +180,7 @@ impl OpenSegment {
         if self.give_up_emptied(state, 1)? && self.least_garbage(state, goal).is_none() {
             return Ok(Step::Reached);
         }
-        Ok(if self.learn(learning)? { Step::Learns } else { Step::InVain })
+        Ok(if self.uncover_garbage(effort)? { Step::Uncovers } else { Step::InVain })
     }
 
     /// Collects until the log is within its limit, or until the present contents yield no more.
@@ -192,18 +192,18 @@ impl OpenSegment {
         // Blocks that readers held until now.
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
-        for learning in [Learning::Memory, Learning::Levels] {
+        for effort in [Effort::FlushMemtables, Effort::MergeLevels] {
             // Less than a chunk is not worth a merge; of large values nothing is known before the merge.
             let is_short =
                 self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
-            if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
+            if effort == Effort::MergeLevels && is_short && !self.has_large_in_doubt() {
                 break;
             }
-            self.learn_all(learning)?;
+            self.uncover_all_garbage(effort)?;
             // Later writes are left to the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
             for _ in 0..chunks {
-                if self.step(&mut state, goal, Learning::Nothing)? != Step::Emptied {
+                if self.step(&mut state, goal, Effort::None)? != Step::Emptied {
                     break;
                 }
             }
@@ -244,9 +244,9 @@ impl OpenSegment {
             return Ok(true);
         }
         self.log.check_goes_on()?;
-        for learning in [Learning::Nothing, Learning::Memory, Learning::Levels] {
-            self.learn_all(learning)?;
-            while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
+        for effort in [Effort::None, Effort::FlushMemtables, Effort::MergeLevels] {
+            self.uncover_all_garbage(effort)?;
+            while self.step(&mut state, goal, Effort::None)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
                 // Readers may hold the freed chunks: then more moves would take the space that is reserved for deletions.
                 if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
@@ -312,12 +312,12 @@ impl OpenSegment {
         }
         state.emptied.drain(..count);
         self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
-        let outdated = Outdated::new(&self.segment.retired, chunks);
+        let retired = RetiredBlocks::new(&self.segment.reclaimable, chunks);
         for keyspace in self.readable_keyspaces() {
-            keyspace.outlive(&outdated, epoch);
+            keyspace.outlive(&retired, epoch);
         }
         drop(committing);
-        drop(outdated);
+        drop(retired);
         self.segment.give_back()?;
         Ok(true)
     }

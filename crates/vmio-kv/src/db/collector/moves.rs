@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::db::collector::learning::Learning;
+use crate::db::collector::garbage_search::Effort;
 use crate::db::open_segment::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
@@ -101,7 +101,7 @@ impl OpenSegment {
         if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>()
             >= self.store.options.memtable_budget_bytes() / 16
         {
-            self.learn_all(Learning::Memory)?;
+            self.uncover_all_garbage(Effort::FlushMemtables)?;
             if keyspaces.iter().any(|keyspace| keyspace.lacks_space()) {
                 return Err(self.segment.full(ALLOCATION_UNIT_BYTES));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use vmio::SignalsBlocked;
 
-use super::learning::Learning;
+use super::garbage_search::Effort;
 use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
 use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
@@ -116,7 +116,7 @@ impl Segments {
                 match segment.collect_due(is_idle) {
                     // The other segments come in between.
                     Ok(Step::Emptied) => wait = Duration::ZERO,
-                    Ok(Step::Learns) => wait = wait.min(COMPACTION_WAIT),
+                    Ok(Step::Uncovers) => wait = wait.min(COMPACTION_WAIT),
                     Ok(Step::Reached | Step::InVain) => {}
                     Err(error) => {
                         // No writer waits for a collection that cannot happen.
@@ -144,7 +144,7 @@ impl OpenSegment {
                 self.segment.give_back()?;
             }
             self.log.check_goes_on()?;
-            let step = self.step(&mut state, goal, Learning::Most)?;
+            let step = self.step(&mut state, goal, Effort::InBackground)?;
             if step != Step::Emptied || self.collector.pace.part() > 0.5 {
                 self.give_up_emptied(&mut state, 1)?;
             }
@@ -154,7 +154,7 @@ impl OpenSegment {
             match step {
                 Step::Emptied if !self.store.compactions.is_stopping() => has_emptied = true,
                 // The moved records are in memory, so another look may find more.
-                Step::Reached if is_idle && has_emptied => return Ok(Step::Learns),
+                Step::Reached if is_idle && has_emptied => return Ok(Step::Uncovers),
                 step => return Ok(step),
             }
         }

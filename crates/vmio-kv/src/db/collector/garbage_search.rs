@@ -16,14 +16,14 @@ const ENTRY_BYTES: u64 = 24;
 
 /// The steps by which a collection may find more garbage than is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Learning {
-    Nothing,
+pub(super) enum Effort {
+    None,
     /// Flush the memtables. An opening then reads the log back from there on, and the collection may take earlier chunks.
-    Memory,
+    FlushMemtables,
     /// Merge all levels.
-    Levels,
+    MergeLevels,
     /// The step that reveals the most, in the background.
-    Most,
+    InBackground,
 }
 
 impl OpenSegment {
@@ -74,7 +74,7 @@ impl OpenSegment {
 
     /// Whether a merge of the levels would reveal more garbage than the merge costs: the entries that it writes again against the bytes in
     /// doubt.
-    pub(super) fn is_cheap_to_learn(&self) -> bool {
+    pub(super) fn is_cheap_to_uncover_garbage(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
         let entries: u64 =
             self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
@@ -91,8 +91,8 @@ impl OpenSegment {
     }
 
     /// Queues compactions that reveal garbage; returns whether there are any.
-    pub(super) fn learn(&self, learning: Learning) -> Result<bool> {
-        if learning != Learning::Most {
+    pub(super) fn uncover_garbage(&self, effort: Effort) -> Result<bool> {
+        if effort != Effort::InBackground {
             return Ok(false);
         }
         let keyspaces = self.keyspaces();
@@ -129,8 +129,8 @@ impl OpenSegment {
     }
 
     /// The same at once, for everything that is there when it begins.
-    pub(super) fn learn_all(&self, learning: Learning) -> Result<()> {
-        if learning == Learning::Nothing {
+    pub(super) fn uncover_all_garbage(&self, effort: Effort) -> Result<()> {
+        if effort == Effort::None {
             return Ok(());
         }
         for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
@@ -147,7 +147,7 @@ impl OpenSegment {
                 }
                 keyspace.wait_for_flush_after(flushed)?;
             }
-            if learning == Learning::Levels {
+            if effort == Effort::MergeLevels {
                 self.merge_all(keyspace)?;
             }
         }
