@@ -38,11 +38,11 @@ impl Commit<'_> {
     /// Draws the line between this commit and the next: pages spilled from now on belong to the next one.
     ///
     /// Pages of a ticket that was drawn before belong to this commit, which waits for the ticket at the end. If the
-    /// commit is to be a point in time, callers keep stores from happening during this call.
+    /// commit is to be a point in time, no store may happen during this call.
     ///
     /// # Default
     ///
-    /// The first [`Self::write`] draws the line, or the end of the commit.
+    /// The first [`Self::write`] draws the line, or else the end of the commit.
     pub fn freeze(&self) {
         // In a forked child the commit is the parent's, and so is the line.
         if self.core.is_of_this_process() {

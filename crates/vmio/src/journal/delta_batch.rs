@@ -1,5 +1,5 @@
-//! The deltas of a commit on their way to the log: many in a record, and the last of them in one write with the commit
-//! record.
+//! The deltas of a commit on their way to the log. A record holds many of them, and the last go in one write with the
+//! commit record.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};

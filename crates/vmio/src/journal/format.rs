@@ -31,7 +31,7 @@ const RECORD_MAGIC: [u8; 4] = *b"vmjr";
 const HEADER_UNCHECKED: usize = 16;
 /// Bytes of a record in front of those that its checksum covers.
 const RECORD_UNCHECKED: usize = 8;
-/// The limit of positions and numbers. No journal lives long enough to reach it.
+/// The limit of positions and numbers. No journal lasts long enough to reach it.
 const NUMBER_MAX: u64 = 1 << 52;
 
 /// A page of memory that direct I/O can use.

@@ -16,7 +16,7 @@ use crate::sys::PAGE_BYTES;
 
 /// Pages of the log that only commit records may take.
 const SPARE_PAGES: u64 = 8;
-/// How many places the log remembers at which both a write and the void in its place failed.
+/// The most places that the log notes at which a write failed, and then the void in its place as well.
 const HOLES_MAX: usize = 64;
 
 /// The reason why nothing was appended.
@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The kind of error that a page gets.
+    /// The error kind for a page that was not appended.
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
             Refusal::Full => io::ErrorKind::StorageFull,

@@ -334,8 +334,8 @@ impl Journal {
     /// The commit covers all files at once. Returns its number once it is durable.
     ///
     /// Threads that commit while a commit is under way share the next one, and one of them leads it. Only the leader's
-    /// `write` runs, so it must add the pages for all of these threads. The `write` of another thread is not called. If
-    /// there are atomic mappings, the line of [`Commit::freeze`] is drawn before the call.
+    /// `write` runs. So each `write` must be good for all files, and may not be called at all. If there are atomic
+    /// mappings, the line of [`Commit::freeze`] is drawn before the call.
     ///
     /// `write` must not wait for the journal, or both wait for ever. It may open and close other files. It must not
     /// commit, join a file, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait

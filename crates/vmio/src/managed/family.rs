@@ -22,8 +22,8 @@ use crate::sys::task_stat;
 /// The members that the shared page has places for. Every further process keeps to the least share that a member can
 /// have.
 const MEMBERS_MAX: usize = 64;
-/// A member may have at least this part of an equal share. Between two looks it grows by at most this part of the
-/// capacity.
+/// One part in this many: the least part of an equal share that a member may have. Also the part of the capacity by
+/// which it grows at most between two looks.
 const LEAST_PART: u64 = 16;
 /// The silence of a member after which others check that its process exists, and after which they give it up. They keep
 /// a member that is stopped, or in an uninterruptible wait.

@@ -60,7 +60,7 @@ impl ManagedFile {
         self.opened.close()
     }
 
-    /// The descriptor of the file that is vmio's own.
+    /// vmio's own descriptor of the file.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.region().file()
     }

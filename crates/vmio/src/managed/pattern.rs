@@ -31,7 +31,7 @@ const SCATTERED_MAX: u32 = 8;
 /// Ranges of a file in which a miss reads a whole stretch. Each may cost the kernel two areas, of which a process has
 /// 65,530.
 const WHOLE_RANGES_MAX: usize = 1024;
-/// Misses for each stretch that is not in memory, after which a file that fits is read as a whole: page by page it
+/// After this many misses for each stretch that is not in memory, a file that fits is read as a whole. Page by page it
 /// would soon have cost as much.
 const MISSES_A_STRETCH: u64 = 2;
 

@@ -1,5 +1,6 @@
-//! Decides for each stretch of a file whether the kernel reads ahead in it, from how the stretch came in and how much
-//! of it was used. A *stay* is the time that a stretch spends in memory, from coming in to being unmapped.
+//! Decides for each stretch of a file whether the kernel reads ahead in it. It learns that from how the stretch came
+//! in, and from how much of it was used. A *stay* is the time that a stretch spends in memory, from coming in to being
+//! unmapped.
 
 use std::io;
 use std::ops::Range;

@@ -40,9 +40,9 @@ const BACK_OFF: Duration = Duration::from_millis(250);
 const ROOM_AGE: Duration = Duration::from_millis(250);
 /// The age at which the dirty pages are counted anew.
 const DIRTY_AGE: Duration = Duration::from_millis(100);
-/// Beyond the budget by more than this part of it, threads that fault are held back.
+/// Threads that fault are held back once the resident pages exceed the budget by one part in this many.
 const HELD_BACK_PART: u64 = 32;
-/// The cgroups may leave less space than the capacity. vmio keeps at least this part of the capacity all the same.
+/// The cgroups may leave less space than the capacity. vmio keeps one part in this many of the capacity all the same.
 const BUDGET_MIN_PART: u64 = 8;
 
 /// The limits that the reclaimer keeps.

@@ -39,7 +39,7 @@ pub(crate) struct ManagedRegion {
     pub(super) ages: SparseArray<AtomicU32>,
     /// By stretch: how many pages have come in.
     pub(super) arrivals: Arrivals,
-    /// How the program goes through the file. A thread that takes this lock holds the ledger.
+    /// How the program goes through the file. Only the owner of the ledger calls [`Pattern::look`].
     pub(super) pattern: Mutex<Pattern>,
     /// By stretch: whether the kernel reads ahead.
     pub(super) read_ahead: ReadAhead,

@@ -15,7 +15,7 @@ use crate::managed::region::ManagedRegion;
 use crate::sys::PAGE_BYTES;
 use crate::sys::page_cache;
 
-/// The age up to which a cheap count is good enough if no pages have come in and they do not seem too many.
+/// The age up to which a cheap count is good enough, unless pages have come in or there seem to be too many.
 const COUNT_AGE: Duration = Duration::from_millis(5);
 /// The time within which arrivals of pages are compared.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -77,9 +77,9 @@ impl Ledger {
         Ok(self.totals.resident(self.mapped.read()?))
     }
 
-    /// Whether the last count is too old. Counts take at most 0.5 % of the time without a reason, 5 % after arrivals,
-    /// and 10 % while there seem to be too many pages. The 5 % fall to 1.25 % while counts find no stretch with dense
-    /// arrivals.
+    /// Whether the last count is too old. Counts take at most 0.5 % of the time if only other mappings may have
+    /// changed, and 10 % while there seem to be too many pages. After arrivals they take at most 5 %, which falls to
+    /// 1.25 % while they find no stretch with dense arrivals.
     pub(super) fn is_count_due(&self, cause: Cause) -> io::Result<bool> {
         let (after, share) = match cause {
             Cause::Doubt => (COUNT_AGE, 200),

@@ -56,7 +56,8 @@ impl Throttle {
         }
         let before = std::mem::take(&mut self.faults);
         let folder = open("/proc/self/task", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        // The C library's readdir takes memory from the program's allocator, whose lock a held thread may have.
+        // The C library's directory streams take memory from the program's allocator, whose lock a held thread may
+        // have.
         let mut buffer = Vec::with_capacity(ENTRIES_BYTES);
         let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {

@@ -1,8 +1,8 @@
 //! Ends the process at a panic that would leave memory unsound.
 
-/// Aborts if dropped by a panic that began after this was made. For code of others (backings, verifiers) that runs
-/// while other threads hold pointers into memory that unwinding would free, or wait for a page word that nobody would
-/// settle.
+/// Aborts if dropped by a panic that began after this was made. It is for code of others (backings, verifiers). While
+/// that runs, other threads hold pointers into memory that unwinding would free, or wait for a page word that nobody
+/// would settle.
 pub(crate) struct AbortOnUnwind {
     /// True if this was made in a destructor, while an unrelated panic was unwinding.
     unwinding_before: bool,

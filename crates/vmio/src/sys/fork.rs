@@ -52,7 +52,7 @@ impl Generation {
 /// which another thread of the parent may have held at the fork.
 ///
 /// A forked child finds nothing here, and dropping it there does nothing. By then the memory at the value's addresses
-/// is the child's own, and a thread of the child may have the ID of one of its parent's.
+/// is the child's own. A thread of the child may have the ID of one of its parent's.
 ///
 /// # Examples
 ///

@@ -42,8 +42,8 @@ impl PersistentMap {
     pub(crate) fn store(&self, offset: u64, from: &[u8]) -> Result<(), Refused> {
         assert!(self.is_writable, "a store to a map for loads");
         let to = self.map.addresses(&(offset..offset + from.len() as u64)).start as *mut u8;
-        // SAFETY: the range is within the mapping, which is made for stores, with MAP_SYNC, and lives as long as this; safe
-        // code has only pointers to it.
+        // SAFETY: the range is within the mapping, which is made for stores, with MAP_SYNC, and lasts as long as this.
+        // Safe code has only pointers to it.
         unsafe { self.instructions.store(to, from) }
     }
 

@@ -1,6 +1,6 @@
 //! Copies to and from persistent memory, and write-back of stores to it from the processor's caches.
 //!
-//! A load or store there can fail: for a bad cell, a file that another process has shortened, or a hole for which there
+//! A load or store there can fail: at a bad cell, behind the end of a file that was cut, or in a hole for which there
 //! is no space. It is then a SIGBUS. Within the routines below it becomes an error: the handler (`sys/signal.rs`) makes
 //! them return.
 

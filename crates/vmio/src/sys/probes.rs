@@ -3,8 +3,8 @@
 //! memory.
 //!
 //! Their arguments are at hand in the surrounding code, so that without a tracer next to nothing is computed. Probes of
-//! the trap path are inlined. Around a commit the cost of a call does not matter; and in generic code a call avoids a
-//! note for each copy that the linker leaves out.
+//! the trap path are inlined. Around a commit the cost of a call does not matter. In generic code a call avoids a note
+//! for each copy that the linker leaves out.
 
 use ::probe::probe;
 

@@ -93,10 +93,9 @@ impl Reservation {
     /// Maps a file like [`Self::of_file`], at a multiple of `align`, and with these flags. The range may reach beyond
     /// the end of the file.
     ///
-    /// The mapping is not laid over a reservation (MAP_FIXED). The kernel removes the mapping below before a file
-    /// system refuses, and another thread may have memory of its own there by the time we give the rest back.
-    /// MAP_FIXED_NOREPLACE does not work either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the
-    /// place is a hint.
+    /// The mapping is not laid over a reservation (MAP_FIXED): the kernel removes what lies there before a file system
+    /// refuses. By the time we give the rest back, another thread may have memory of its own there. MAP_FIXED_NOREPLACE
+    /// does not work either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the place is a hint.
     pub(crate) fn of_file_at_multiple(
         file: BorrowedFd<'_>,
         len: usize,

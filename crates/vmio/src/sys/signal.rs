@@ -114,11 +114,11 @@ fn install() -> io::Result<()> {
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternate stack where there is one (Go and other runtimes insist); nothing may interrupt the handler,
-    // so a nested fault of the same thread cannot wait for itself.
+    // The handler runs on the alternate stack where there is one: Go and other runtimes insist. Nothing may interrupt
+    // it, so that a nested fault of the same thread cannot wait for itself.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
-    // FaultHandler and reads only the chained action, which is set by now, and RESOLVERS.
+    // SAFETY: fills a set that we own, and installs a handler that is async-signal-safe by the contract of
+    // FaultHandler. The handler reads only RESOLVERS and the chained action, which is set by now.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {

@@ -1,4 +1,4 @@
-//! Arrays of which most elements are never touched: only elements that were written use memory.
+//! Arrays of which most elements are never touched. Only written elements use memory.
 
 use std::io;
 use std::marker::PhantomData;

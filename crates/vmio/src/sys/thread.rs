@@ -61,8 +61,8 @@ impl OwnThread {
     }
 }
 
-/// Starts a thread of the library's own. No signal handler of the program runs in it, not even before its first line:
-/// the handler might wait for a page that this thread is to bring in.
+/// Starts a thread of the library's own. No signal handler of the program runs in it, not even before its first line.
+/// The handler might wait for a page that this thread is to bring in.
 pub(crate) fn spawn<Answer: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> Answer + Send + 'static,

@@ -97,8 +97,8 @@ pub(crate) struct Unmapper {
 }
 
 impl Unmapper {
-    /// Finds out two abilities of the kernel: to unmap scattered pages of the calling process in one call (Linux 6.13),
-    /// and to unmap pages that vmio or the program has locked (Linux 5.18). It uses each only if `features` allows.
+    /// Finds out whether one call unmaps scattered pages of the calling process (Linux 6.13), and whether the kernel
+    /// unmaps pages that vmio or the program has locked (Linux 5.18). It uses each only if `features` allows.
     pub(crate) fn probe(features: KernelFeatures) -> Self {
         let this_process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
         let mut unmapper =
