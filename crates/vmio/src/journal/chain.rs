@@ -1,4 +1,4 @@
-//! Putting a version of a page together: the deltas that it is made of, over the image below them or what the file holds.
+//! Assembling a version of a page: its deltas, over the image below them or the page in the file.
 
 use std::io;
 
@@ -8,23 +8,26 @@ use crate::journal::place::Place;
 use crate::journal::ring::Ring;
 use crate::journal::version::{CHAIN_MAX, Version};
 
-/// Room for the records that hold the deltas of a version.
+/// Record buffers that the deltas of one version need.
 pub(crate) const CHAIN_PAGES: usize = CHAIN_MAX as usize;
 
-/// What lies below all deltas.
+/// The contents below all deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bottom {
     /// The image at a position of the log.
     Image(u64),
-    /// What the file holds.
+    /// The page in the file.
     File,
 }
 
-/// Reads a version of a page into `target`; `read_bottom` reads what lies below its deltas. Versions before `tail` are in the
-/// file: it may hold newer ones as well, whole or in part, which a checkpoint has written or is writing. Whatever these
-/// have changed, the deltas from `tail` on change it again. `room` takes [`CHAIN_PAGES`] records.
+/// Reads a version of a page into `target`; `read_bottom` reads the contents below its deltas. `room` takes
+/// [`CHAIN_PAGES`] records.
 ///
-/// If the tail moves on meanwhile, what is read may be garbage, or an error: look at the tail again.
+/// Versions before `tail` are in the file. The file may hold newer versions as well, whole or in part, since a
+/// checkpoint has written them or is writing them. That does no harm: the deltas from `tail` on change the same bytes
+/// again.
+///
+/// If the tail moves on meanwhile, the result may be garbage or an error: callers look at the tail again.
 pub(crate) fn read_version<E>(
     ring: &Ring,
     tail: u64,
@@ -46,7 +49,7 @@ pub(crate) fn read_version<E>(
                 let is_right = |head: &RecordHead| head.position == position && head.incarnation == ring.incarnation;
                 let head = RecordHead::decode(ring.uuid, record).filter(|(head, _)| is_right(head));
                 let delta = head.and_then(|_| delta_of(record, place)).ok_or_else(|| missing(position))?;
-                // It lies before, so this ends.
+                // The base lies before its delta, so this loop ends.
                 version = delta.base;
                 count += 1;
             }

@@ -1,4 +1,4 @@
-//! Bringing committed pages into their files in the background, so that the log can be used again.
+//! Writing committed pages into their files in the background, so that the log can be used again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,20 +18,20 @@ use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
 
-/// After this many pages of the log a thread that waits for the core gets it: a store that has been woken would else wait for the end of
-/// the time slice, milliseconds.
+/// After this many pages of the log the thread yields its core. A store that has just been woken would otherwise wait
+/// for the end of the time slice: milliseconds.
 const YIELD_PAGES: u64 = 16;
 
-/// Asking for checkpoints and waiting for them. One thread makes them all: a thread that waits for it holds nothing that it needs.
+/// Asks for checkpoints and waits for them. One thread makes them all. It needs nothing that a waiting thread holds.
 pub(crate) struct Checkpoints {
-    /// How many were asked for.
+    /// The number of checkpoints asked for.
     asked: AtomicU32,
-    /// The last of these that has been dealt with.
+    /// The last of these that is done.
     done: AtomicU32,
     stopping: AtomicBool,
-    /// The files hold what was committed before this position.
+    /// The files hold all commits before this position.
     applied: AtomicU64,
-    /// Why the last checkpoint failed, until one succeeds.
+    /// The reason why the last checkpoint failed, until one succeeds.
     failure: Mutex<Option<Error>>,
 }
 
@@ -46,12 +46,12 @@ impl Checkpoints {
         }
     }
 
-    /// The files hold what was committed before this position.
+    /// The files hold all commits before this position.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::SeqCst)
     }
 
-    /// Has a checkpoint begin soon, unless one has been asked for already.
+    /// Asks for a checkpoint, unless one is asked for already.
     pub(crate) fn begin(&self) {
         let done = self.done.load(Ordering::SeqCst);
         if self.asked.compare_exchange(done, done.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -59,9 +59,9 @@ impl Checkpoints {
         }
     }
 
-    /// Returns when a checkpoint has been tried that began after this call. Async-signal-safe.
+    /// Returns after a checkpoint that began after this call, whether it succeeded or not. Async-signal-safe.
     pub(crate) fn run(&self) {
-        // One that is under way may have begun too early.
+        // A checkpoint that is under way may have begun too early.
         let wanted = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         futex::wake_all(&self.asked);
         loop {
@@ -73,7 +73,7 @@ impl Checkpoints {
         }
     }
 
-    /// Why the last checkpoint failed.
+    /// Takes the reason why the last checkpoint failed.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         let _signals = SignalsBlocked::new();
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -90,7 +90,7 @@ impl Checkpoints {
 pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
     thread::spawn("vmio-journal", move || {
         writers::step_back();
-        // Whoever waits for it would wait for ever.
+        // Threads that wait for a checkpoint would wait for ever.
         let _must_not_panic = AbortOnUnwind::new();
         let (checkpoints, writers) = (&core.checkpoints, Writers::default());
         loop {
@@ -108,7 +108,7 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
             }
             checkpoints.done.store(asked, Ordering::SeqCst);
             futex::wake_all(&checkpoints.done);
-            // Not before: a thread that waits may hold what the log is written with.
+            // Log it last: a waiting thread may hold a lock that the logger needs.
             if let Some(error) = said {
                 tracing::error!(error, "a checkpoint failed; the journal keeps what is committed");
             }
@@ -119,7 +119,7 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
     })
 }
 
-/// Brings what is committed into the files and gives up what the log need no longer hold.
+/// Writes the committed pages into the files, and frees the part of the log that is no longer needed.
 fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
     let log = &core.log;
     let end = log.durable();
@@ -142,7 +142,7 @@ fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
         })?;
         scan.add(&record);
     }
-    // Cloned: nobody who joins need wait.
+    // Cloned, so that a thread that joins a file need not wait.
     let files: BTreeMap<u32, Arc<Joined>> =
         core.files().iter().map(|joined| (joined.file, Arc::clone(joined))).collect();
     let from_memory = |place: Place, version: Version, target: &mut [u8]| {
@@ -150,7 +150,7 @@ fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
     };
     let backings = files.iter().map(|(file, joined)| (*file, &*joined.data)).collect();
     replay(&log.ring, &scan, &backings, &from_memory, writers)?;
-    // The files' copies are read only from here on, since what was not flushed might still vanish.
+    // From here on, not before, readers use the files: copies that were not flushed might still vanish.
     for (place, committed) in &scan.pages {
         if let Some(joined) = files.get(&place.file) {
             joined.index.clear(place.page, committed.version);

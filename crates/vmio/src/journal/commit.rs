@@ -1,4 +1,4 @@
-//! Commits: one at a time, each for all threads that wait.
+//! Commits: one at a time, each for all threads that wait for one.
 
 use std::cell::OnceCell;
 use std::io;
@@ -20,30 +20,31 @@ use crate::sys::fork::Generation;
 use crate::sys::probes;
 use crate::sys::signal::SignalsBlocked;
 
-/// A commit that is being put together.
+/// A commit in the making.
 ///
-/// Its pages are those that were spilled since the commit before, and those written here.
+/// Its pages are those spilled since the previous commit, and those written here.
 pub struct Commit<'a> {
     core: &'a Core,
     frozen: OnceCell<Frozen>,
 }
 
-/// The commit once its line is drawn.
+/// The commit once its line is drawn: its number, and the files that take part.
 struct Frozen {
     number: u64,
     files: Vec<CommittedFile>,
 }
 
 impl Commit<'_> {
-    /// Draws the line between this commit and the next: what is spilled from now on belongs to the next one. What holds a ticket that
-    /// was drawn before belongs to this one, and is waited for at the end. Called while stores stand still, if the commit is to be a
-    /// point in time.
+    /// Draws the line between this commit and the next: pages spilled from now on belong to the next one.
+    ///
+    /// Pages of a ticket that was drawn before belong to this commit, which waits for the ticket at the end. If the
+    /// commit is to be a point in time, no store may happen during this call.
     ///
     /// # Default
     ///
-    /// The line is drawn with the first [`Self::write`], or at the end.
+    /// The first [`Self::write`] draws the line, or else the end of the commit.
     pub fn freeze(&self) {
-        // The line is the parent's to draw.
+        // In a forked child the commit is the parent's, and so is the line.
         if self.core.is_of_this_process() {
             self.frozen();
         }
@@ -52,7 +53,8 @@ impl Commit<'_> {
     fn frozen(&self) -> &Frozen {
         self.frozen.get_or_init(|| {
             let _signals = SignalsBlocked::new();
-            // First the line: a file that grows before it must not be cut where the pages behind were spilled in time.
+            // The line comes before the lengths: if a file grows before the line, its committed length must cover the
+            // pages that were spilled in time.
             let number = self.core.tickets.advance();
             let files = self.core.files();
             let open = files.iter().filter(|joined| joined.is_open.load(Ordering::SeqCst));
@@ -64,24 +66,25 @@ impl Commit<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::JournalFull`] or [`Error::Journal`]. After an error the commit must fail; what was written becomes part of the next
-    /// one.
+    /// [`Error::JournalFull`] or [`Error::Journal`]. After an error the commit must fail. Pages already written become
+    /// part of the next one.
     pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
         self.core.check_not_forked()?;
-        // Of a page that is written twice, the second is what counts.
+        // If the caller writes a page twice, the second version counts.
         append_deltas(self)?;
         let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
         let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), &number, data);
         appended.map_err(|refusal| self.core.refused(refusal))
     }
 
-    /// Adds a page of a file of which the caller knows the newest version, `before`: writes only what differs in `after`, or
-    /// the whole page if much differs. Nobody may spill the page until the commit has ended. If the commit fails, the newest version
-    /// may be the one before: read the page.
+    /// Adds a page of a file whose newest version, `before`, the caller knows.
+    ///
+    /// Writes only the bytes that differ in `after`, or the whole page if much differs. Nobody may spill the page until
+    /// the commit has ended. If the commit fails, the newest version may be the one before: read the page.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::write`]; [`Error::BadOption`] for what is no page of the file.
+    /// The errors of [`Self::write`]; [`Error::BadOption`] if the arguments are no whole page of the file.
     pub fn write_changes(&self, file: &JournaledBacking, page: u64, before: &[u8], after: &[u8]) -> Result<()> {
         self.core.check_not_forked()?;
         let is_page = before.len() == PAGE_BYTES && after.len() == PAGE_BYTES;
@@ -116,11 +119,11 @@ struct Rounds {
     /// Commits begun.
     begun: u64,
     is_under_way: bool,
-    /// The last one that succeeded, and its number in the journal.
+    /// The last commit that succeeded, and its number in the journal.
     succeeded: Option<(u64, u64)>,
 }
 
-/// The right to lead; given up when dropped.
+/// The right to lead a commit; dropping it gives the lead up.
 struct Lead<'a> {
     queue: &'a CommitQueue,
     round: u64,
@@ -149,7 +152,7 @@ impl CommitQueue {
         committed
     }
 
-    /// The lead, or the number of a commit that another thread has led.
+    /// Returns the lead, or the number of a commit that another thread has led.
     fn enter(&self) -> Result<Lead<'_>, u64> {
         let mut rounds = self.rounds();
         let first_of_use = rounds.begun + 1;
@@ -167,7 +170,7 @@ impl CommitQueue {
         }
     }
 
-    /// Keeps commits from beginning, and waits for the one under way, until what this returns is dropped.
+    /// Waits for the commit under way, and keeps others from beginning until the returned value is dropped.
     pub(crate) fn hold(&self) -> impl Drop {
         let idle = self.ended.wait_while(self.rounds(), |rounds| rounds.is_under_way);
         let mut rounds = idle.unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +186,7 @@ impl CommitQueue {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        // The lead is the parent's, and one of its threads may have had the lock.
+        // In a forked child the lead is the parent's, and one of the parent's threads may have had the lock.
         if !self.queue.generation.is_current() {
             return;
         }
@@ -197,8 +200,8 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// A commit that has been begun. However it ends, nobody has a ticket of it afterwards, and no page waits for it: the next
-/// one relies on that.
+/// A commit that has begun. However it ends, nobody has a ticket of it afterwards, and no page waits for it. The next
+/// commit relies on that.
 struct Begun<'a, 'b> {
     commit: &'a Commit<'b>,
     participants: Participants,
@@ -206,7 +209,7 @@ struct Begun<'a, 'b> {
 }
 
 impl Begun<'_, '_> {
-    /// Waits for those who have a ticket.
+    /// Waits for the threads that have a ticket.
     fn drain(&self) {
         if let Some(frozen) = self.commit.frozen.get() {
             self.commit.core.tickets.drain(frozen.number);
@@ -216,14 +219,14 @@ impl Begun<'_, '_> {
 
 impl Drop for Begun<'_, '_> {
     fn drop(&mut self) {
-        // Of who has tickets a forked child hears nothing; the pages and the deltas are its parent's.
+        // A forked child does not learn when tickets are given back. The pages and the deltas are its parent's.
         if !self.commit.core.is_of_this_process() {
             return;
         }
         self.drain();
         if !self.is_durable {
             let _signals = SignalsBlocked::new();
-            // Their pages are to be passed on as well.
+            // The next commit must take over the pages of unwritten deltas as well.
             let number = self.commit.frozen.get().map_or(0, |frozen| frozen.number);
             self.commit.core.deltas().settle(number, Err(io::ErrorKind::Other));
             self.participants.pass_on(self.commit);
@@ -231,10 +234,10 @@ impl Drop for Begun<'_, '_> {
     }
 }
 
-/// Nothing that the caller of a commit adds to it.
+/// For a commit to which its caller adds nothing.
 pub(crate) const NOTHING_MORE: Option<fn(&Commit<'_>) -> Result<()>> = None;
 
-/// Commits, for who keeps other commits from beginning.
+/// Commits. The caller keeps other commits from beginning.
 pub(crate) fn lead_commit<W>(core: &Core, write: Option<W>) -> Result<u64>
 where
     W: FnOnce(&Commit<'_>) -> Result<()>,
@@ -243,15 +246,15 @@ where
     let mut begun = Begun { commit: &commit, participants: Participants::hold_stores(&commit)?, is_durable: false };
     begun.participants.write(&commit)?;
     if let Some(write) = write {
-        // Pages whose deltas have not been written cannot be evicted, and the caller may need room in a cache.
+        // Pages whose deltas are not written cannot be evicted, and the caller may need space in a cache.
         append_deltas(&commit)?;
         write(&commit)?;
-        // It may have forked, and this be the child, which would write over what its parent writes.
+        // `write` may have forked, and this may be the child: it would overwrite what its parent writes.
         core.check_not_forked()?;
     }
     commit.freeze();
     begun.drain();
-    // Those who had tickets may have failed.
+    // Threads that had tickets may have failed to write their pages.
     begun.participants.write(&commit)?;
     let number = seal(&commit)?;
     debug_assert!(core.log.durable() <= core.log.head() && number < core.tickets.epoch());
@@ -266,15 +269,15 @@ fn append_deltas(commit: &Commit<'_>) -> Result<()> {
     appended.map_err(|refusal| commit.core.refused(refusal))
 }
 
-/// Those who are asked for their pages.
+/// The participants that a commit asks for their pages.
 struct Participants(Vec<Arc<dyn Participant>>);
 
 impl Participants {
-    /// Has all pages protected that were stored to, while stores wait, and draws the line: the commit's point in time.
+    /// Protects all pages that were stored to, while stores wait, and draws the line: the commit's point in time.
     fn hold_stores(commit: &Commit<'_>) -> Result<Self> {
         let core = commit.core;
         let _signals = SignalsBlocked::new();
-        // Nobody comes or goes while a commit is under way.
+        // No participant comes or goes while a commit is under way.
         let participants: Vec<_> = core.files().iter().filter_map(|joined| joined.participant()).collect();
         if !participants.is_empty() {
             participants.iter().try_for_each(|participant| participant.protect())?;
@@ -299,7 +302,7 @@ impl Participants {
     }
 }
 
-/// The store gate while it is closed.
+/// The store gate while it is closed; dropping it opens the gate.
 struct HeldStores<'a> {
     core: &'a Core,
     since: Instant,
@@ -341,7 +344,7 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
             other => break other.map_err(failed)?,
         }
     };
-    // Before it is durable, since then a checkpoint may come.
+    // Settle before the record is durable: from then on a checkpoint may come.
     deltas.settle(*number, Ok(record.first));
     debug_assert!(deltas.is_empty());
     drop(deltas);

@@ -1,4 +1,4 @@
-//! What the handles of an open journal and its checkpointing thread share.
+//! The state that the handles of an open journal share with its checkpointing thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,13 +25,13 @@ pub(crate) struct Joined {
     pub(crate) file: u32,
     pub(crate) data: Box<dyn Backing>,
     pub(crate) index: PageIndex,
-    /// Its length as the mapping sees it: the file itself grows when a commit is brought into it.
+    /// Its length as the mapping sees it. The file itself grows when a checkpoint writes committed pages into it.
     pub(crate) len: AtomicU64,
-    /// Where the log stood when it joined.
+    /// The head of the log when the file joined.
     pub(crate) since: u64,
-    /// False once its backing has been dropped: it takes part in no further commit.
+    /// False once its backing has been dropped: the file takes part in no further commit.
     pub(crate) is_open: AtomicBool,
-    /// The mapping that keeps pages of it in memory, which a commit must ask for.
+    /// The mapping that keeps pages of the file in memory. A commit must ask it for them.
     participant: RwLock<Option<Arc<dyn Participant>>>,
 }
 
@@ -41,7 +41,7 @@ impl Joined {
         Joined { file, data, index, len, since, is_open: AtomicBool::new(true), participant: RwLock::default() }
     }
 
-    /// Sets or clears who must be asked for pages.
+    /// Sets or clears the participant that commits ask for pages.
     pub(crate) fn set_participant(&self, participant: Option<Arc<dyn Participant>>) {
         let _signals = SignalsBlocked::new();
         let before = {
@@ -53,13 +53,13 @@ impl Joined {
 
     /// Copies a version of a page from memory, if it is there.
     pub(crate) fn copy_from_memory(&self, page: u64, version: Version, target: &mut [u8]) -> bool {
-        // Whoever closes the file waits until the copy is made.
+        // A thread that closes the file waits until the copy is made.
         let participant = self.participant.read().unwrap_or_else(PoisonError::into_inner);
         let is_newest = || self.index.version(page) == Some(version);
         participant.as_ref().is_some_and(|memory| is_newest() && memory.copy_clean(page, target, &is_newest))
     }
 
-    /// The participant that must be asked for pages. Signals are blocked.
+    /// The participant that commits ask for pages. Callers block signals.
     pub(crate) fn participant(&self) -> Option<Arc<dyn Participant>> {
         self.participant.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -73,12 +73,12 @@ pub(crate) struct Core {
     pub(crate) tickets: DrainGate,
     /// Closed while a commit protects pages.
     pub(crate) stores: StoreGate,
-    /// The longest that it was closed.
+    /// The longest time for which the gate was closed.
     pub(crate) stores_held_ns_max: AtomicU64,
-    /// The last commit of which an image is lost: it could not be written, and the page is newer by now.
+    /// The last commit that lacks an image: its write failed, and the page is newer by now.
     incomplete: AtomicU64,
     pub(crate) files: Mutex<Vec<Arc<Joined>>>,
-    /// Of the commit under way.
+    /// The deltas of the commit under way.
     deltas: Mutex<DeltaBatch>,
     header: Mutex<Header>,
     pub(crate) checkpoints: Checkpoints,
@@ -103,18 +103,19 @@ impl Core {
         }
     }
 
-    /// Whether the caller is the process that opened the journal. In a forked child locks may be held, and tickets out, of threads that it does
-    /// not have.
+    /// Whether the caller is the process that opened the journal. In a forked child, threads that it does not have may
+    /// hold locks and tickets.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.generation.is_current()
     }
 
-    /// Refuses to go on in a forked child.
+    /// Fails in a forked child.
     pub(crate) fn check_not_forked(&self) -> Result<()> {
         if self.is_of_this_process() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Appends pages of a file, as few records as they fit in, making room by a checkpoint if need be, and notes where they are.
+    /// Appends pages of a file in as few records as they fit in, and notes their positions. Makes space by a checkpoint
+    /// if need be.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -143,12 +144,13 @@ impl Core {
         Ok(())
     }
 
-    /// The deltas of the commit under way. Only who leads it asks, and signals must be blocked while it is held.
+    /// The deltas of the commit under way. Only the thread that leads the commit asks for them, and it blocks signals
+    /// meanwhile.
     pub(crate) fn deltas(&self) -> MutexGuard<'_, DeltaBatch> {
         self.deltas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends the deltas that are in the batch, making room by a checkpoint if need be. They are settled in any case.
+    /// Appends the deltas in the batch. Makes space by a checkpoint if need be. Settles the deltas in any case.
     pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<(), Refusal> {
         if deltas.is_empty() {
             return Ok(());
@@ -169,29 +171,29 @@ impl Core {
         }
     }
 
-    /// Notes that an image is lost which a commit of that number or a later one needs: the commit under way, if it is that.
-    /// A page that is newer in the same commit needs no older image.
+    /// Notes a lost image of a commit, whose page is newer by now. The commit under way is then incomplete, if it has
+    /// this number. Before its line is drawn the newer page belongs to the same commit, which needs no older image.
     pub(crate) fn note_lost_image(&self, commit: u64) {
         if self.tickets.epoch() > commit {
             self.incomplete.fetch_max(commit, Ordering::SeqCst);
         }
     }
 
-    /// Whether a commit lacks an image. Nobody has a ticket of it.
+    /// Whether a commit lacks an image. Callers ask when nobody has a ticket of it any longer.
     pub(crate) fn is_incomplete(&self, commit: u64) -> bool {
         self.incomplete.load(Ordering::SeqCst) >= commit
     }
 
-    /// Has a checkpoint made; whether there is more room than when the log ended at `tail`.
+    /// Makes a checkpoint. Returns whether there is more space than when the log ended at `tail`.
     pub(crate) fn make_room(&self, tail: u64) -> bool {
-        // Every checkpoint frees what there is to free until the next commit.
+        // Every checkpoint frees all that can be freed until the next commit.
         if self.checkpoints.applied() != self.log.durable() {
             self.checkpoints.run();
         }
         self.log.tail() != tail
     }
 
-    /// Writes the header with a change. After an error the one before is in force.
+    /// Writes the header with a change. After an error the previous header remains in force.
     pub(crate) fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,12 +215,12 @@ impl Core {
         self.header.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The files that have joined. Signals must be blocked while it is held.
+    /// The files that have joined. Callers block signals while they hold the list.
     pub(crate) fn files(&self) -> MutexGuard<'_, Vec<Arc<Joined>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of them that have been closed, and whose last commits may have to be brought into them yet.
+    /// The joined files that are closed by now. Their last commits may not be in them yet.
     pub(crate) fn files_that_left(&self) -> Vec<Arc<Joined>> {
         let _signals = SignalsBlocked::new();
         self.files().iter().filter(|joined| !joined.is_open.load(Ordering::SeqCst)).cloned().collect()
@@ -230,7 +232,7 @@ impl Core {
         self.files().iter().any(|joined| joined.is_open.load(Ordering::SeqCst))
     }
 
-    /// The error for what could not be appended.
+    /// The error of an append that was refused.
     pub(crate) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Full => self.full(),
@@ -238,7 +240,7 @@ impl Core {
         }
     }
 
-    /// The error for a journal without room.
+    /// The error of a journal without space.
     pub(crate) fn full(&self) -> Error {
         let bytes = |pages: u64| pages * PAGE_BYTES as u64;
         Error::JournalFull {

@@ -1,4 +1,4 @@
-//! What a commit has changed of a page: the bytes of some ranges, as a delta record has them.
+//! A delta: the byte ranges of a page that a commit has changed, as a record has them.
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +9,7 @@ use crate::sys::PAGE_BYTES;
 
 /// The longest delta in bytes: pages of which more has changed are written whole.
 pub(crate) const DELTA_BYTES_MAX: usize = PAGE_BYTES / 2;
-/// What is compared before words are.
+/// Pages are compared in pieces of this length first, and in words where a piece differs.
 const LINE_BYTES: usize = 256;
 const WORD_BYTES: usize = 8;
 
@@ -33,17 +33,17 @@ const _: () = assert!(size_of::<DeltaFields>() == 20);
 const _: () = assert!(size_of::<RangeFields>() == 4);
 const _: () = assert!(PAGE_BYTES.is_multiple_of(LINE_BYTES) && LINE_BYTES.is_multiple_of(WORD_BYTES));
 
-/// A delta that lies in a record.
+/// A delta in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delta<'a> {
     pub(crate) place: Place,
-    /// What it changes: a version in the log, or what the file holds.
+    /// The version that it changes, or `None` for the page in the file.
     pub(crate) base: Option<Version>,
     ranges: &'a [u8],
 }
 
-/// Encodes what is different in `after` into the front of `target`, as a delta to the version `base`, and returns its
-/// length: 0 if nothing is different, `None` if it would be longer than [`DELTA_BYTES_MAX`].
+/// Encodes the bytes that differ in `after` into the front of `target`, as a delta to the version `base`. Returns its
+/// length: 0 if nothing differs, `None` if it would be longer than [`DELTA_BYTES_MAX`].
 pub(crate) fn encode(
     place: Place,
     base: Option<Version>,
@@ -74,7 +74,7 @@ pub(crate) fn encode(
     Some(end)
 }
 
-/// The ranges in which two pages differ, in words.
+/// The ranges of whole words in which two pages differ.
 fn differences<'a>(before: &'a [u8], after: &'a [u8]) -> impl Iterator<Item = std::ops::Range<usize>> + 'a {
     assert!(before.len() == PAGE_BYTES && after.len() == PAGE_BYTES, "pages of {} and {}", before.len(), after.len());
     let differs = |at: usize, bytes: usize| before[at..at + bytes] != after[at..at + bytes];
@@ -98,8 +98,8 @@ fn differences<'a>(before: &'a [u8], after: &'a [u8]) -> impl Iterator<Item = st
 }
 
 impl<'a> Delta<'a> {
-    /// The first of the deltas that lie in some bytes, and the bytes behind it; `None` if it is none that could have been
-    /// written to a record at that position.
+    /// The first of the deltas in some bytes, and the bytes behind it. `None` if no record at that position can contain
+    /// it.
     fn decode_front(bytes: &'a [u8], position: u64) -> Option<(Self, &'a [u8])> {
         let (fields, rest) = DeltaFields::ref_from_prefix(bytes).ok()?;
         let (ranges, rest) = rest.split_at_checked(usize::from(fields.bytes.get()))?;
@@ -113,7 +113,7 @@ impl<'a> Delta<'a> {
         (is_sound && delta.ranges().all(|range| range.is_some())).then_some((delta, rest))
     }
 
-    /// The changed bytes and where they lie; a `None` where they would not fit a page, which is the last.
+    /// The changed bytes and their offsets. Ends with `None` at a range that does not fit a page.
     fn ranges(self) -> impl Iterator<Item = Option<(usize, &'a [u8])>> {
         let mut left = Some(self.ranges);
         std::iter::from_fn(move || {
@@ -131,7 +131,7 @@ impl<'a> Delta<'a> {
         })
     }
 
-    /// Makes of a page's version before the version after.
+    /// Turns a page's version before the delta into the version after it.
     pub(crate) fn apply(self, page: &mut [u8]) {
         for (offset, data) in self.ranges().flatten() {
             if let Some(target) = page.get_mut(offset..offset + data.len()) {
@@ -141,7 +141,7 @@ impl<'a> Delta<'a> {
     }
 }
 
-/// The deltas of a record whose `bytes` behind the front are these. Ends before one that is not sound.
+/// The deltas of a record, from its `bytes` behind the front. Ends before a delta that is not sound.
 pub(crate) fn deltas(bytes: &[u8], count: usize, position: u64) -> impl Iterator<Item = Delta<'_>> {
     let mut left = bytes;
     let next = move || {
@@ -187,7 +187,7 @@ mod tests {
                     let mut page = before.clone();
                     found[0].apply(&mut page);
                     prop_assert!(page == after);
-                    // Whatever mix of both the page is.
+                    // The page may be any mix of both versions.
                     let mut mixed = [&after[..700], &before[700..3000], &after[3000..]].concat();
                     found[0].apply(&mut mixed);
                     prop_assert!(mixed == after);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(len, 20 + 4 + 16);
         let count = |bytes: &[u8], position| deltas(bytes, 1, position).count();
         assert_eq!((count(&encoded[..len], 10), count(&encoded[..len], 9), count(&encoded[..len - 1], 10)), (1, 0, 0));
-        // Behind the end of the page, too deep, a base that is no position.
+        // A range behind the end of the page, a base that is too deep, and a base that is no position.
         for (byte, value) in [(20, encoded[20] + 8), (8, encoded[8] + 1), (8, 1)] {
             let mut changed = encoded;
             changed[byte] = value;

@@ -1,4 +1,5 @@
-//! The deltas of a commit on their way to the log: many in a record, and the last of them in one write with the commit.
+//! The deltas of a commit on their way to the log. A record holds many of them, and the last go in one write with the
+//! commit record.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};
@@ -11,17 +12,17 @@ use crate::journal::place::Place;
 use crate::journal::version::Version;
 use crate::sys::PAGE_BYTES;
 
-/// Records that are written at once (64 KiB).
+/// The most records in one write (64 KiB).
 const RECORDS_MAX: usize = 16;
 
-/// Deltas that are not yet in the log.
+/// Deltas that are not in the log yet.
 pub(crate) struct DeltaBatch {
-    /// Records, and one more for that of the commit.
+    /// The records, and one more page for the commit record.
     pages: Box<[Page]>,
-    /// Of each record that has been begun, how many deltas are in it, and their length.
+    /// For each record begun: the number of its deltas, and their length in bytes.
     begun: Vec<(u32, usize)>,
     pending: Vec<Pending>,
-    /// A delta that is being made.
+    /// A buffer for the delta in the making.
     encoded: Box<[u8; DELTA_BYTES_MAX]>,
 }
 
@@ -29,13 +30,13 @@ pub(crate) struct DeltaBatch {
 struct Pending {
     file: Arc<Joined>,
     page: u64,
-    /// Which of the records.
+    /// The index of the record with the delta.
     record: usize,
     base: Option<Version>,
 }
 
 impl DeltaBatch {
-    /// Room for this many records, or fewer.
+    /// A batch for this many records, but at most [`RECORDS_MAX`].
     pub(crate) fn new(records_max: usize) -> Self {
         let records = records_max.min(RECORDS_MAX);
         DeltaBatch {
@@ -46,7 +47,7 @@ impl DeltaBatch {
         }
     }
 
-    /// How many records there are.
+    /// The number of records begun.
     pub(crate) fn records(&self) -> usize {
         self.begun.len()
     }
@@ -55,19 +56,19 @@ impl DeltaBatch {
         self.begun.is_empty()
     }
 
-    /// Whether there is one of that page.
+    /// Whether the batch has a delta of this page.
     pub(crate) fn has(&self, file: &Arc<Joined>, page: u64) -> bool {
         self.pending.iter().any(|pending| pending.page == page && Arc::ptr_eq(&pending.file, file))
     }
 
-    /// Whether there is a delta that would not fit any more.
+    /// Whether the next delta may not fit any more.
     fn is_full(&self) -> bool {
         let is_full = |bytes: usize| RECORD_FRONT_BYTES + bytes + DELTA_BYTES_MAX > PAGE_BYTES;
         self.begun.len() + 1 == self.pages.len() && self.begun.last().is_none_or(|(_, bytes)| is_full(*bytes))
     }
 
-    /// Adds what has changed of a page, and returns the length; `None` if that is too much, or if the page is made of too
-    /// many deltas already. If nothing has changed, nothing is added.
+    /// Adds the changes of a page, and returns their encoded length; 0 if nothing has changed. `None` if the changes
+    /// are too long, or if the page consists of too many deltas already.
     fn add(&mut self, file: &Arc<Joined>, page: u64, before: &[u8], after: &[u8]) -> Option<usize> {
         let base = file.index.version(page);
         let place = Place { file: file.file, page };
@@ -90,7 +91,8 @@ impl DeltaBatch {
         Some(len)
     }
 
-    /// Makes records of it that lie in the log as `head` says, with a commit record of these files behind them.
+    /// Makes the deltas records at the place in the log that `head` gives. With `files`, a commit record of these
+    /// follows.
     pub(crate) fn encode(&mut self, uuid: Uuid, head: &RecordHead, files: Option<&[CommittedFile]>) -> &[Page] {
         for ((position, page), (count, bytes)) in (head.position..).zip(&mut self.pages).zip(&self.begun) {
             RecordHead { position, ..*head }.encode_deltas(uuid, *count, *bytes, page);
@@ -102,7 +104,7 @@ impl DeltaBatch {
         &self.pages[..=records]
     }
 
-    /// Empties it: its records have been written from that position on, for that commit, or not.
+    /// Empties the batch. `written` is the position of its first record for this commit, or the error of the write.
     pub(crate) fn settle(&mut self, commit: u64, written: Result<u64, io::ErrorKind>) {
         for Pending { file, page, record, base } in self.pending.drain(..) {
             if let Ok(first) = written {
@@ -117,7 +119,7 @@ impl DeltaBatch {
     }
 }
 
-/// Where the pages of a commit go of which the version before is known.
+/// Takes the pages of a commit whose previous version is known.
 pub(crate) struct CommitDeltas<'a> {
     core: &'a Core,
     commit: u64,
@@ -125,7 +127,7 @@ pub(crate) struct CommitDeltas<'a> {
 }
 
 impl<'a> CommitDeltas<'a> {
-    /// For who leads the commit, with signals blocked.
+    /// Only for the thread that leads the commit, with signals blocked.
     pub(crate) fn new(core: &'a Core, commit: u64) -> Self {
         CommitDeltas { core, commit, batch: core.deltas() }
     }
@@ -135,7 +137,7 @@ impl<'a> CommitDeltas<'a> {
         self.commit
     }
 
-    /// Makes room for one more delta, by writing those that are there if need be.
+    /// Makes space for one more delta. Writes the present ones if need be.
     pub(crate) fn make_room(&mut self) -> Result<()> {
         if !self.batch.is_full() {
             return Ok(());
@@ -144,8 +146,9 @@ impl<'a> CommitDeltas<'a> {
         appended.map_err(|refusal| self.core.refused(refusal))
     }
 
-    /// Has what has changed of a page written, for which there is room; its participant is told when it is. How many bytes that
-    /// takes; 0 if nothing has changed, and nobody is told; `None` if the page had better be written whole.
+    /// Adds the changes of a page, for which the batch has space. Returns how many bytes they take. The participant of
+    /// the page hears when they are written. 0 if nothing has changed: then no participant hears of it. `None` if the
+    /// page should be written whole.
     pub(crate) fn add(&mut self, file: &Arc<Joined>, page: u64, before: &[u8], after: &[u8]) -> Option<usize> {
         self.batch.add(file, page, before, after)
     }

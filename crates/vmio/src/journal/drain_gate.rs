@@ -1,15 +1,15 @@
-//! Waiting until everybody has left who came in before a certain moment, without keeping newcomers out.
+//! Waiting until all threads that entered before a certain moment have left, without keeping newcomers out.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, sleep_on, wake_all};
 
-/// Counts who is inside, by the epoch in which they came. Two epochs are told apart: one must be drained before the
-/// epoch after the next begins. Coming and going is async-signal-safe and waits for nobody.
+/// Counts the threads inside by the epoch in which they entered. It tells only two epochs apart: one must be drained
+/// before the epoch after the next begins. To enter and to leave is async-signal-safe and waits for nobody.
 pub(crate) struct DrainGate {
     epoch: AtomicU64,
     inside: [AtomicU32; 2],
 }
 
-/// Somebody inside; dropping it leaves.
+/// A thread inside; dropping this leaves.
 pub(crate) struct Inside<'a> {
     gate: &'a DrainGate,
     epoch: u64,
@@ -20,13 +20,13 @@ impl DrainGate {
         DrainGate { epoch: AtomicU64::new(epoch), inside: [AtomicU32::new(0), AtomicU32::new(0)] }
     }
 
-    /// Comes in, in the present epoch.
+    /// Enters, in the present epoch.
     pub(crate) fn enter(&self) -> Inside<'_> {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
             let inside = Inside { gate: self, epoch };
             self.inside(epoch).fetch_add(1, Ordering::SeqCst);
-            // If the epoch ended in between, whoever drains it may not have seen us.
+            // If the epoch ended in between, the draining thread may not have seen us.
             if self.epoch.load(Ordering::SeqCst) == epoch {
                 return inside;
             }
@@ -38,17 +38,17 @@ impl DrainGate {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Leaves on behalf of somebody inside who was forgotten.
+    /// Leaves for a thread whose [`Inside`] was forgotten.
     pub(crate) fn leave(&self, epoch: u64) {
         drop(Inside { gate: self, epoch });
     }
 
-    /// Ends the present epoch and returns it. Only one thread may do so at a time, with the epoch before drained.
+    /// Ends the present epoch and returns it. One thread at a time may do so, after it has drained the epoch before.
     pub(crate) fn advance(&self) -> u64 {
         self.epoch.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Waits until nobody is inside who came in an epoch that has ended.
+    /// Waits until all threads that entered in an epoch that has ended have left.
     pub(crate) fn drain(&self, ended: u64) {
         let inside = self.inside(ended);
         loop {
@@ -66,7 +66,7 @@ impl DrainGate {
 }
 
 impl Inside<'_> {
-    /// The epoch in which it came.
+    /// The epoch in which the thread entered.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }

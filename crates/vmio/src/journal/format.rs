@@ -1,4 +1,4 @@
-//! The journal as it lies on the device: docs/formats/journal.md in code.
+//! The format of the journal on its device: docs/formats/journal.md in code.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,30 +8,30 @@ use crate::journal::delta::{Delta, deltas};
 use crate::journal::place::{FILE_PAGES_MAX, Place};
 use crate::sys::PAGE_BYTES;
 
-/// The version of the format that is written.
+/// The version of the format that vmio writes.
 pub(crate) const VERSION: u32 = 2;
-/// The oldest one that is read: it has all of the present one but deltas.
+/// The oldest version that vmio reads. It has all of the present one but deltas.
 const VERSION_OLDEST: u32 = 1;
-/// Length of one of the two copies of the header.
+/// The length of one of the two copies of the header.
 pub(crate) const HEADER_BYTES: usize = 64 << 10;
-/// How many copies of the header there are.
+/// The number of copies of the header.
 pub(crate) const HEADER_COPIES: u64 = 2;
-/// Where the log begins: behind both copies of the header.
+/// The byte at which the log begins, behind both copies of the header.
 pub(crate) const LOG_START_BYTES: u64 = HEADER_COPIES * HEADER_BYTES as u64;
 /// Files that a journal may hold at a time.
 pub(crate) const FILES_MAX: usize = (HEADER_BYTES - PAGE_BYTES) / size_of::<FileRow>();
 /// The longest path of a file, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 960;
-/// Page images of one record.
+/// The most page images in one record.
 pub(crate) const RECORD_PAGES_MAX: usize = (PAGE_BYTES - size_of::<RecordFields>()) / size_of::<PageRow>();
 
 const HEADER_MAGIC: [u8; 8] = *b"vmiojrnl";
 const RECORD_MAGIC: [u8; 4] = *b"vmjr";
-/// What is in front of the bytes that the header's checksum covers.
+/// Bytes of the header in front of those that its checksum covers.
 const HEADER_UNCHECKED: usize = 16;
-/// What is in front of the bytes that a record's checksum covers.
+/// Bytes of a record in front of those that its checksum covers.
 const RECORD_UNCHECKED: usize = 8;
-/// Positions, commits and headers are fewer, whatever a journal lives through.
+/// The limit of positions and numbers. No journal lasts long enough to reach it.
 const NUMBER_MAX: u64 = 1 << 52;
 
 /// A page of memory that direct I/O can use.
@@ -90,7 +90,7 @@ pub(crate) struct RecordFields {
     reserved: [u8; 15],
 }
 
-/// A page image of a record: which page, and the checksum of the image.
+/// A page image in a record: its page, and its checksum.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct PageRow {
@@ -108,7 +108,7 @@ pub(crate) struct CommitRow {
     since: U64,
 }
 
-/// What is in front of a record's rows, or deltas.
+/// Bytes in front of the rows or deltas of a record.
 pub(crate) const RECORD_FRONT_BYTES: usize = size_of::<RecordFields>();
 
 const _: () = assert!(size_of::<HeaderFields>() == 104);
@@ -119,12 +119,13 @@ const _: () = assert!(size_of::<CommitRow>() == 24);
 const _: () = assert!(size_of::<RecordFields>() + FILES_MAX * size_of::<CommitRow>() <= PAGE_BYTES);
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES && align_of::<Page>() == PAGE_BYTES);
 
-/// Identifies a journal; part of every checksum, so that no record of another journal passes for one of this.
+/// Identifies a journal. It is part of every checksum, so that no record of another journal passes for one of this
+/// journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uuid(pub(crate) [u8; 16]);
 
 impl Uuid {
-    /// A random one (version 4).
+    /// A random UUID (version 4).
     pub(crate) fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -152,37 +153,37 @@ impl std::fmt::Display for Uuid {
 /// A file that has joined a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournaledFile {
-    /// Its number in the journal.
+    /// The number of the file in the journal.
     pub(crate) file: u32,
-    /// The path that it was given when it joined.
+    /// The path of the file when it joined.
     pub path: String,
-    /// Its identity at that time, if it had one. After a reboot the device number may be another.
+    /// The identity of the file at that time, if it had one. After a reboot the device number may be another.
     pub identity: Option<Identity>,
 }
 
-/// What the header says.
+/// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The version of the format that it was read in; another is written.
+    /// The version of the format in which it was read. vmio writes [`VERSION`].
     pub(crate) version: u32,
-    /// Counts the headers written; the copy that has the higher one counts.
+    /// Counts the headers written. The copy with the higher number is in force.
     pub(crate) sequence: u64,
     pub(crate) uuid: Uuid,
     /// Length of the log in pages.
     pub(crate) capacity_pages: u64,
-    /// Which life of the journal the records are of: each opening begins another.
+    /// The incarnation to which the records belong: each opening of the journal begins another.
     pub(crate) incarnation: u64,
-    /// Position of the first record that is still needed.
+    /// The position of the first record that is still needed.
     pub(crate) tail: u64,
-    /// The files hold what the commit records before this position brought.
+    /// The files hold all commits whose records lie before this position.
     pub(crate) applied: u64,
-    /// The last of those commits.
+    /// The number of the last of these commits.
     pub(crate) commit: u64,
     pub(crate) files: Vec<JournaledFile>,
 }
 
 impl Header {
-    /// The bytes of a copy.
+    /// The bytes of a copy of the header.
     pub(crate) fn encode(&self) -> Vec<Page> {
         let mut copy = vec![Page::ZERO; HEADER_BYTES / PAGE_BYTES];
         let bytes = copy.as_mut_bytes();
@@ -222,7 +223,7 @@ impl Header {
         copy
     }
 
-    /// Reads a copy; what is wrong with it otherwise.
+    /// Reads a copy of the header. The error says why it is not valid.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let Ok((fields, _)) = HeaderFields::read_from_prefix(bytes) else { return Err("it is too short".into()) };
         if fields.magic != HEADER_MAGIC || bytes.len() != HEADER_BYTES {
@@ -282,9 +283,9 @@ pub enum RecordKind {
     Spill,
     /// Pages written by their commit.
     Batch,
-    /// The end of a commit: all pages before it that belong to it or an earlier one count from here on.
+    /// The end of a commit. From here on all pages before it that belong to this commit or an earlier one count.
     Commit,
-    /// Space where a write failed, to be skipped.
+    /// Space where a write failed. Recovery skips it.
     Void,
     /// Changes of pages by their commit.
     Delta,
@@ -318,21 +319,21 @@ impl RecordKind {
 pub(crate) struct RecordHead {
     pub(crate) kind: RecordKind,
     pub(crate) incarnation: u64,
-    /// Where in the log it lies: positions count pages, and never begin again.
+    /// Its place in the log: positions count pages, and never begin again.
     pub(crate) position: u64,
     /// The commit that its pages belong to.
     pub(crate) commit: u64,
-    /// When it was written, everything before this position was durable.
+    /// At the time of its write, everything before this position was durable.
     pub(crate) durable: u64,
     /// Pages that follow the first one.
     pub(crate) pages: u32,
 }
 
-/// Pages of a file, wherever they lie in it.
+/// Pages of a file, which need not be neighbours.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages<'a> {
     pub(crate) file: u32,
-    /// The number of each of them.
+    /// The page number of each of them, by index.
     pub(crate) number: &'a dyn Fn(usize) -> u64,
 }
 
@@ -342,12 +343,13 @@ pub(crate) struct CommittedFile {
     pub(crate) file: u32,
     /// Its length in bytes.
     pub(crate) len: u64,
-    /// Pages of it at earlier positions that no earlier commit took are dropped: it was closed without a commit.
+    /// The position of the log when the file joined. The commit drops pages of the file at earlier positions, unless an
+    /// earlier commit took them: the file was closed without a commit.
     pub(crate) since: u64,
 }
 
 impl RecordHead {
-    /// Makes `page` the first page of a record of page images, which are of these pages.
+    /// Makes `page` the first page of a record with images of these pages.
     pub(crate) fn encode_pages(&self, uuid: Uuid, of: Pages<'_>, images: &[u8], tail: Option<&Page>, page: &mut Page) {
         let images = images.chunks_exact(PAGE_BYTES).chain(tail.map(|tail| &tail.0[..]));
         let rows = &mut page.0[RECORD_FRONT_BYTES..];
@@ -363,7 +365,7 @@ impl RecordHead {
         self.seal(uuid, count, count as usize * size_of::<PageRow>(), page);
     }
 
-    /// Makes `page` a record of deltas, which are in it already: this many, of this many bytes.
+    /// Makes `page` a record of its deltas: `count` of them, in `bytes` bytes, are in it already.
     pub(crate) fn encode_deltas(&self, uuid: Uuid, count: u32, bytes: usize, page: &mut Page) {
         self.seal(uuid, count, bytes, page);
     }
@@ -402,14 +404,14 @@ impl RecordHead {
         page.0[..size_of::<RecordFields>()].copy_from_slice(fields.as_bytes());
     }
 
-    /// What the first page of a record says, and how many rows there are in it. `None` if it is not one of that journal.
+    /// The head of a record and its number of rows, from its first page. `None` if the page is not one of that journal.
     pub(crate) fn decode(uuid: Uuid, page: &Page) -> Option<(Self, usize)> {
         let (fields, _) = RecordFields::ref_from_prefix(&page.0).ok()?;
         let is_whole = fields.magic == RECORD_MAGIC && fields.checksum == uuid.checksum(&page.0[RECORD_UNCHECKED..]);
         if is_whole { Self::fields(page) } else { None }
     }
 
-    /// The same of a page whose checksum is right.
+    /// As [`Self::decode`], for a page whose checksum is right.
     pub(crate) fn fields(page: &Page) -> Option<(Self, usize)> {
         let (fields, rest) = RecordFields::ref_from_prefix(&page.0).ok()?;
         let kind = RecordKind::from_code(fields.kind)?;
@@ -437,7 +439,7 @@ impl RecordHead {
     }
 }
 
-/// The first page of a record that was read back and whose checksum is right.
+/// The first page of a record that was read back with a right checksum.
 pub(crate) struct RecordPage {
     pub(crate) head: RecordHead,
     page: Page,
@@ -445,7 +447,7 @@ pub(crate) struct RecordPage {
 }
 
 impl RecordPage {
-    /// `None` if the page is not the first one of a record of that journal.
+    /// Reads the first page of a record. `None` if it is none of that journal.
     pub(crate) fn decode(uuid: Uuid, page: &Page) -> Option<Self> {
         let (head, rows) = RecordHead::decode(uuid, page)?;
         Some(RecordPage { head, page: *page, rows })
@@ -456,7 +458,7 @@ impl RecordPage {
         rows.filter_map(|row| T::read_from_bytes(row).ok())
     }
 
-    /// The pages whose images follow, in order, and their checksums.
+    /// The pages whose images follow, in order, with their checksums.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u32)> {
         let is_pages = matches!(self.head.kind, RecordKind::Spill | RecordKind::Batch);
         self.rows::<PageRow>()
@@ -464,13 +466,13 @@ impl RecordPage {
             .map(|row| (Place::of_number(row.place.get()), row.checksum.get()))
     }
 
-    /// The deltas in it.
+    /// The deltas of the record.
     pub(crate) fn deltas(&self) -> impl Iterator<Item = Delta<'_>> {
         let count = if self.head.kind == RecordKind::Delta { self.rows } else { 0 };
         deltas(&self.page.0[RECORD_FRONT_BYTES..], count, self.head.position)
     }
 
-    /// Pages of which it has an image or a delta, or that are to be skipped.
+    /// The number of pages of which the record has an image or a delta, or which it skips.
     pub(crate) fn pages(&self) -> u32 {
         if self.head.kind == RecordKind::Delta { self.rows as u32 } else { self.head.pages }
     }

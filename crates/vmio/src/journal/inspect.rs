@@ -7,7 +7,7 @@ use crate::journal::lock;
 use crate::journal::recovery::{damage, read, torn_at};
 use crate::sys::PAGE_BYTES;
 
-/// What a journal holds, and what opening it would do.
+/// The contents of a journal, and the effect that opening it would have.
 ///
 /// # Examples
 ///
@@ -28,29 +28,29 @@ use crate::sys::PAGE_BYTES;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The version of its format.
+    /// The version of the journal's format.
     pub version: u32,
-    /// Its identity.
+    /// The identity of the journal.
     pub uuid: String,
-    /// How often it has been opened, its creation included.
+    /// How often the journal has been opened, its creation included.
     pub incarnation: u64,
-    /// The length of its log in bytes.
+    /// The length of the log in bytes.
     pub capacity_bytes: u64,
-    /// The number of the last commit that its files hold as a whole.
+    /// The number of the last commit that the files hold as a whole.
     pub applied_commit: u64,
-    /// The number of the last commit, which the files hold after the journal has been opened.
+    /// The number of the last commit. The files hold it once the journal has been opened.
     pub last_commit: u64,
     /// Commits that opening would bring into the files.
     pub commits: u64,
-    /// Pages that it would write to them.
+    /// Pages that opening would write to the files.
     pub pages: u64,
-    /// Bytes of whole records behind the last commit, which it would forget.
+    /// Bytes of whole records behind the last commit, which opening would discard.
     pub bytes_discarded: u64,
-    /// The byte at which a record begins that is not whole, as a crash leaves it.
+    /// The byte at which an incomplete record begins, as a crash leaves one.
     pub torn_at: Option<u64>,
-    /// The byte from which on something is missing that had been durable. No crash does that, and the journal cannot be opened.
+    /// The byte from which on durable records are missing. No crash does that, and the journal cannot be opened.
     pub damaged_at: Option<u64>,
-    /// Its files.
+    /// The files of the journal.
     pub files: Vec<InspectedFile>,
     /// The records that are still needed, in order.
     pub records: Vec<Record>,
@@ -60,13 +60,13 @@ pub struct Inspection {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InspectedFile {
-    /// The path that it was given when it joined.
+    /// The path of the file when it joined.
     pub path: String,
-    /// Its identity at that time.
+    /// The identity of the file at that time.
     pub identity: Option<Identity>,
-    /// Pages that opening would write to it.
+    /// Pages that opening would write to the file.
     pub pages: u64,
-    /// The length that it would be given at least, if there are commits for it.
+    /// The least length that opening would give the file, if there are commits for it.
     pub len: Option<u64>,
 }
 
@@ -76,11 +76,11 @@ pub struct InspectedFile {
 pub struct Record {
     /// The kind of the record.
     pub kind: RecordKind,
-    /// The byte of the journal at which it begins.
+    /// The byte of the journal at which the record begins.
     pub offset: u64,
     /// The number of the commit that it belongs to; 0 for a void.
     pub commit: u64,
-    /// Page images or deltas in it, or pages that a void skips.
+    /// Page images or deltas in the record, or pages that a void skips.
     pub pages: u32,
 }
 
@@ -89,7 +89,8 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::NotAJournal`] if there is none, [`crate::Error::Journal`] if it cannot be read, [`crate::Error::InUse`].
+    /// [`crate::Error::NotAJournal`] if the device holds none, [`crate::Error::Journal`] if reading fails,
+    /// [`crate::Error::InUse`].
     pub fn of(device: impl Backing + 'static) -> Result<Self> {
         let (_locked, device) = lock(Box::new(device))?;
         let mut found = Vec::new();

@@ -20,17 +20,19 @@ use crate::journal::{Journal, Opened};
 use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 
-/// A file of a journal, as a mapping sees it: the newest version of each page, committed or not.
+/// A file of a journal as a mapping sees it: the newest version of each page, committed or not.
 ///
-/// [`Backing::write_at`] spills pages to the journal; they belong to the next commit. [`Backing::flush`] commits what
-/// was spilled, of all files of the journal. Once this is dropped, what was not committed is forgotten.
+/// [`Backing::write_at`] spills pages to the journal; they belong to the next commit. [`Backing::flush`] commits the
+/// spilled pages of all files of the journal. Dropping this forgets uncommitted pages.
 pub struct JournaledBacking {
     joined: Arc<Joined>,
     opened: Arc<Opened>,
 }
 
-/// The right to write pages that belong to a certain commit, which waits for the ticket. It is drawn when the pages are copied,
-/// since the line between two commits may fall between the copy and the write.
+/// The right to write pages of a certain commit, which waits until the ticket is dropped.
+///
+/// A caller draws the ticket when it copies the pages, since the line between two commits may fall between the copy and
+/// the write.
 pub struct CommitTicket<'a>(Inside<'a>);
 
 impl CommitTicket<'_> {
@@ -54,19 +56,19 @@ impl JournaledBacking {
         CommitTicket(self.opened.core.tickets.enter())
     }
 
-    /// In a forked child the journal is the parent's.
+    /// Fails in a forked child, where the journal is the parent's.
     fn check_not_forked(&self) -> io::Result<()> {
         self.opened.check_not_forked().map_err(io::Error::other)
     }
 
-    /// Spills pages that belong to the commit of a ticket; otherwise as [`Backing::write_at`].
+    /// Spills pages that belong to the commit of a ticket; otherwise like [`Backing::write_at`].
     pub fn spill(&self, ticket: &CommitTicket<'_>, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_not_forked()?;
         let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
         self.append(RecordKind::Spill, ticket.commit(), &number, data)
     }
 
-    /// Draws a ticket that outlives its borrow: the number of the commit, to be handed back.
+    /// Draws a ticket that outlives its borrow. Returns the number of the commit, which the caller hands back.
     pub(crate) fn draw(&self) -> u64 {
         let ticket = self.ticket();
         let number = ticket.commit();
@@ -74,22 +76,23 @@ impl JournaledBacking {
         number
     }
 
-    /// Hands back what [`Self::draw`] returned.
+    /// Hands back a ticket, by the number that [`Self::draw`] returned.
     pub(crate) fn hand_back(&self, number: u64) {
         self.opened.core.tickets.leave(number);
     }
 
-    /// The number of the commit that stores belong to. It does not change while somebody is inside the store gate.
+    /// The number of the commit that stores belong to. It does not change while a thread is inside the store gate.
     pub(crate) fn present_commit(&self) -> u64 {
         self.opened.core.tickets.epoch()
     }
 
-    /// Whoever makes a page of the file writable must be inside.
+    /// The gate in which a thread must be while it makes a page of the file writable.
     pub(crate) fn store_gate(&self) -> &StoreGate {
         &self.opened.core.stores
     }
 
-    /// Writes pages of a commit, whose numbers grow, for who holds a ticket of it or leads it. Those behind the end are left out.
+    /// Writes pages of a commit, in ascending order. The caller has a ticket of the commit or leads it. Leaves out
+    /// pages behind the end.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -107,12 +110,12 @@ impl JournaledBacking {
         }
     }
 
-    /// Notes that an image of that commit could not be written, and that its page is newer by now.
+    /// Notes that an image of this commit is lost: its write failed, and the page is newer by now.
     pub(crate) fn note_lost_image(&self, commit: u64) {
         self.opened.core.note_lost_image(commit);
     }
 
-    /// The error for a page of a commit that could not be written.
+    /// The error for a page of a commit whose write failed.
     pub(crate) fn commit_error(&self, source: io::Error) -> Error {
         let core = &self.opened.core;
         match source.kind() {
@@ -121,34 +124,35 @@ impl JournaledBacking {
         }
     }
 
-    /// Commits, with all files of the journal.
+    /// Commits this file together with all files of the journal.
     pub(crate) fn commit(&self) -> crate::Result<u64> {
         self.opened.commit(NOTHING_MORE)
     }
 
-    /// Adds a participant: from now on every commit asks it for pages of the file. Waits for the commit under way, whose line may not
-    /// be drawn yet: nobody would protect what is stored before that.
+    /// Adds a participant: from now on every commit asks it for pages of the file. Waits for the commit under way,
+    /// whose line may still be ahead. Nobody would protect pages that the program stores to before that line.
     pub(crate) fn add_participant(&self, participant: Arc<dyn Participant>) {
         let _no_commit = self.opened.queue.hold();
         self.joined.set_participant(Some(participant));
     }
 
-    /// Forgets what is not committed: the file takes part in no further commit.
+    /// Forgets uncommitted pages: the file takes part in no further commit.
     pub(crate) fn withdraw(&self) {
         self.opened.withdraw(&self.joined);
     }
 
-    /// Whether it is a file of that journal.
+    /// Whether this is a file of that journal.
     pub(crate) fn is_of(&self, journal: &Journal) -> bool {
         Arc::ptr_eq(&self.opened, &journal.0)
     }
 
-    /// How many pages a commit finds room for, at least.
+    /// The least number of pages for which a commit finds space.
     pub(crate) fn commit_reserve_pages(&self) -> u64 {
         self.opened.core.log.commit_reserve()
     }
 
-    /// Reads the longest front of the range that lies in one place, and returns its length; 0 if that has changed meanwhile.
+    /// Reads the longest front of the range that lies in one place, and returns its length; 0 if the place has changed
+    /// meanwhile.
     fn read_run(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let (index, log) = (&self.joined.index, &self.opened.core.log);
         let first = offset / PAGE_BYTES as u64;
@@ -165,7 +169,8 @@ impl JournaledBacking {
             Some(newest) => log.ring.read(newest.position, target),
             None => self.read_file(offset, target),
         };
-        // A checkpoint may have moved the page to the file meanwhile, and what was read of the log may have been written over.
+        // A checkpoint may have moved the page to the file meanwhile. Newer records may then have overwritten what was
+        // read of the log.
         let is_still_there =
             index.version(first) == newest && (1..run).all(|step| index.version(first + step) == expected(step));
         if !is_still_there || is_delta && log.tail() != tail {
@@ -186,7 +191,7 @@ impl JournaledBacking {
     }
 
     fn read_file(&self, offset: u64, target: &mut [u8]) -> io::Result<()> {
-        // What the file does not have yet reads as zeros.
+        // Bytes behind the end of the file read as zeros.
         let read = self.joined.data.read_at(offset, target)?;
         target[read..].fill(0);
         Ok(())
@@ -205,7 +210,7 @@ impl Backing for JournaledBacking {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.check_not_forked()?;
         let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
-        // Images are whole pages, and so are the buffers of whoever reads with O_DIRECT.
+        // Images are whole pages. So are the buffers of callers that read with O_DIRECT.
         let pages = wanted.next_multiple_of(PAGE_BYTES).min(buffer.len());
         let mut done = 0;
         while done < pages {
@@ -215,7 +220,7 @@ impl Backing for JournaledBacking {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // Before a ticket is drawn: commits wait for it.
+        // Check this before drawing a ticket: commits wait for tickets.
         self.check_not_forked()?;
         self.spill(&self.ticket(), offset, data)
     }
@@ -246,7 +251,7 @@ impl Backing for JournaledBacking {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        // Whoever gets the lock next expects to find in the file what was committed.
+        // The next owner of the lock expects the committed pages in the file.
         self.opened.checkpoint().map_err(io::Error::other)?;
         self.joined.data.unlock()
     }
@@ -274,7 +279,7 @@ mod tests {
     use crate::backing::MemoryBacking;
     use crate::journal::{CommitDeltas, JournalOptions};
 
-    /// Pages that are stored to; a commit has to protect them before its line is drawn.
+    /// A mapping with stores, which a commit has to protect before it draws its line.
     #[derive(Default)]
     struct Stores {
         protected_for: AtomicU64,
@@ -301,8 +306,8 @@ mod tests {
         }
     }
 
-    /// A commit without participants draws its line late. A participant that came before that would hold pages of it that nobody
-    /// has protected.
+    /// A commit without participants draws its line late. A participant that came before that would hold pages of it
+    /// that nobody has protected.
     #[test]
     fn no_participant_is_added_while_a_commit_is_under_way() {
         let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();

@@ -14,22 +14,22 @@ use crate::journal::ring::Ring;
 use crate::journal::scan::read_record;
 use crate::sys::PAGE_BYTES;
 
-/// Pages of the log that nothing but commit records may take.
+/// Pages of the log that only commit records may take.
 const SPARE_PAGES: u64 = 8;
-/// Places where a write failed and the void could not be written either, that can be remembered.
+/// The most places that the log notes at which a write failed, and then the void in its place as well.
 const HOLES_MAX: usize = 64;
 
-/// Why nothing was appended.
+/// The reason why nothing was appended.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// There is no room.
+    /// The log has no space.
     Full,
     /// The device failed.
     Failed(io::Error),
 }
 
 impl Refusal {
-    /// What kind of error it is for a page.
+    /// The error kind for a page that was not appended.
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
             Refusal::Full => io::ErrorKind::StorageFull,
@@ -51,25 +51,25 @@ pub(crate) struct Log {
     head: AtomicU64,
     /// The first position whose page is still needed.
     tail: AtomicU64,
-    /// Everything before it is on the device, whatever happens.
+    /// Everything before this position is on the device, whatever happens.
     durable: AtomicU64,
-    /// Pages that spills leave to the next commit.
+    /// Pages that spills leave free for the next commit.
     commit_reserve: u64,
-    /// Those who have a position and have not yet written there.
+    /// The threads that have a position and have not yet written there.
     appending: DrainGate,
     pub(crate) buffers: RecordBuffers,
-    /// Position times 1024 and length of what must be made a void; 0 is none.
+    /// The places that have to become voids: position times 1024, plus length; 0 for none.
     holes: [AtomicU64; HOLES_MAX],
     holes_lost: AtomicBool,
-    /// Failed flushes, and how many of them no longer matter since everything was written and flushed again.
+    /// Failed flushes. Below it, how many of them no longer matter, since everything was written and flushed again.
     failed_flushes: AtomicU64,
     mended_flushes: AtomicU64,
-    /// One flush at a time: the kernel tells of a failure only once, and everybody must hear of it.
+    /// Admits one flush at a time. The kernel reports a failure only once, and every thread must hear of it.
     flushing: Mutex<()>,
 }
 
 impl Log {
-    /// An empty log that goes on where the header says.
+    /// An empty log that begins at the tail of a header.
     pub(crate) fn new(ring: Ring, header: &Header, commit_reserve: u64) -> Self {
         Log {
             ring,
@@ -87,7 +87,7 @@ impl Log {
         }
     }
 
-    /// Pages that spills leave to the next commit.
+    /// Pages that spills leave free for the next commit.
     pub(crate) fn commit_reserve(&self) -> u64 {
         self.commit_reserve
     }
@@ -104,19 +104,19 @@ impl Log {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// Gives everything before a position up to be written over.
+    /// Frees everything before a position, so that later records overwrite it.
     pub(crate) fn advance_tail(&self, tail: u64) {
         assert!(self.tail() <= tail && tail <= self.durable(), "tail {tail} of {:?}", (self.tail(), self.durable()));
         self.tail.store(tail, Ordering::SeqCst);
         debug_assert!(self.head() - self.tail() <= self.ring.capacity_pages());
     }
 
-    /// Pages of images that the longest record of this log has.
+    /// The most page images in a record of this log.
     pub(crate) fn record_pages_max(&self) -> usize {
         RECORD_PAGES_MAX.min((self.ring.capacity_pages() / 8) as usize)
     }
 
-    /// Appends a record of pages of a file, the last of them cut off maybe, and returns the position of the first image.
+    /// Appends a record of pages of a file, the last of which may be cut off. Returns the position of the first image.
     pub(crate) fn append(&self, kind: RecordKind, commit: u64, of: Pages<'_>, data: &[u8]) -> Result<u64, Refusal> {
         let pages = data.len().div_ceil(PAGE_BYTES);
         assert!((1..=self.record_pages_max()).contains(&pages), "a record of {pages} pages");
@@ -133,7 +133,7 @@ impl Log {
         Ok(written.map(|()| position + 1)?)
     }
 
-    /// Appends the deltas of a batch, and returns the position of the first record of them.
+    /// Appends the deltas of a batch, and returns the position of their first record.
     pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<u64, Refusal> {
         let records = deltas.records() as u64;
         let _appending = self.appending.enter();
@@ -148,7 +148,7 @@ impl Log {
         Ok(written.map(|()| position)?)
     }
 
-    /// Takes pages of the log unless fewer than `left` would be left.
+    /// Takes pages of the log, unless fewer than `left` would remain.
     fn allocate(&self, pages: u64, left: u64) -> Option<u64> {
         let fits = |head: u64| {
             let end = head + pages;
@@ -181,7 +181,7 @@ impl Log {
         last.map_or(Ok(()), |last| self.ring.write(head.position + pages as u64, &last.0))
     }
 
-    /// Has recovery skip a place where a write failed; at the latest the next commit does.
+    /// Makes recovery skip a place where a write failed, at the latest from the next commit on.
     fn make_void(&self, position: u64, pages: u64) {
         if self.write_void(position, pages).is_ok() {
             return;
@@ -211,8 +211,8 @@ impl Log {
         if self.holes_lost.load(Ordering::SeqCst) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
     }
 
-    /// Writes deltas and a commit record behind everything appended so far, in one request. One thread at a time, which calls
-    /// [`Self::make_durable`] next. After an error nothing of it has been written.
+    /// Writes deltas and a commit record behind everything appended so far, in one request. One thread at a time may do
+    /// so, and it calls [`Self::make_durable`] next. After an error none of them has been written.
     pub(crate) fn commit(
         &self,
         commit: u64,
@@ -222,8 +222,8 @@ impl Log {
         let records = deltas.records() as u64;
         let left = if records > 0 { SPARE_PAGES } else { 0 };
         let first = self.allocate(records + 1, left).ok_or(CommitFailure::Full)?;
-        // Whoever has a position before that of the commit record comes first: recovery reads no further than to the
-        // first record that is not whole.
+        // Threads with a position before that of the commit record come first: recovery stops at the first record that
+        // is not whole.
         self.appending.drain(self.appending.advance());
         let failed_flushes = self.failed_flushes.load(Ordering::SeqCst);
         if let Err(error) = self.write_commit(commit, first, files, deltas, failed_flushes) {
@@ -234,18 +234,18 @@ impl Log {
         Ok(Unflushed { first, position: first + records, failed_flushes })
     }
 
-    /// Flushes a commit record with everything before it: the position behind the record. After an error nothing is known to be
-    /// durable that was not before.
+    /// Flushes a commit record with everything before it, and returns the position behind the record. After an error,
+    /// only what was durable before is known to be durable.
     pub(crate) fn make_durable(&self, record: Unflushed) -> Result<u64, CommitFailure> {
         let Unflushed { position, failed_flushes, .. } = record;
         debug_assert!(self.durable() <= position && position < self.head());
-        // A flush that failed elsewhere meanwhile may have lost the record, too.
+        // A flush of another thread that failed meanwhile may have lost the record, too.
         let flushed = self.flush().and_then(|()| match self.failed_flushes.load(Ordering::SeqCst) == failed_flushes {
             true => Ok(()),
             false => Err(io::ErrorKind::Other.into()),
         });
         if let Err(error) = flushed {
-            // The next commit must not bring this one back: a file of it may have been closed by then.
+            // The next commit must not bring this one back: a file of this one may be closed by then.
             self.make_void(position, 1);
             return Err(CommitFailure::Flush(error));
         }
@@ -284,7 +284,7 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes the device; a failure makes the next commit write everything again.
+    /// Flushes the device. After a failure the next commit writes everything again.
     pub(crate) fn flush(&self) -> io::Result<()> {
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.ring.device().flush().inspect_err(|_| {
@@ -293,22 +293,22 @@ impl Log {
     }
 }
 
-/// A commit record that has been written.
+/// A commit record that is written and not flushed yet.
 pub(crate) struct Unflushed {
-    /// The position of the first delta that was written with it.
+    /// The position of the first delta written with it.
     pub(crate) first: u64,
     position: u64,
     failed_flushes: u64,
 }
 
-/// Why a commit is not acknowledged.
+/// The reason why a commit is not acknowledged.
 #[derive(Debug)]
 pub(crate) enum CommitFailure {
-    /// No room for the commit record.
+    /// The log has no space for the commit record.
     Full,
-    /// The log could not be written.
+    /// Writing the log failed.
     Write(io::Error),
-    /// It could not be flushed.
+    /// Flushing the log failed.
     Flush(io::Error),
 }
 

@@ -1,10 +1,10 @@
-//! Failure-atomic commits: the contents of several files change from one commit to the next, with nothing in between, whatever
-//! happens to the process or the machine.
+//! Failure-atomic commits: the contents of several files change from one commit to the next, with nothing in between,
+//! whatever happens to the process or the machine.
 //!
-//! A journal is a file or device beside the data. Pages that must leave memory before their commit are spilled to the journal, and
-//! read from there. A commit writes the rest, marks the end, and flushes once. A checkpoint brings what is committed into the
-//! files, in the background, and on opening after a crash. docs/formats/journal.md has the format, docs/design/journal.md
-//! the reasons.
+//! A journal is a file or device beside the data. A page that must leave memory before its commit is spilled to the
+//! journal, and read back from there. A commit writes the other pages, marks the end, and flushes once. A checkpoint
+//! writes the committed pages into the files. It runs in the background, and when a journal is opened after a crash.
+//! docs/formats/journal.md has the format, docs/design/journal.md the reasons.
 
 mod chain;
 mod checkpoint;
@@ -89,8 +89,9 @@ impl JournalOptions {
         JournalOptions { checkpoint_at: 0.5, commit_reserve: 0.25 }
     }
 
-    /// Sets the share of the log in use, 0.0 to 1.0, from which on a checkpoint begins in the background. With 1.0 the checkpoint
-    /// waits until the log is full.
+    /// Sets the share of the log in use, 0.0 to 1.0, from which on a checkpoint begins in the background.
+    ///
+    /// With 1.0 the checkpoint waits until the log is full.
     ///
     /// # Default
     ///
@@ -100,8 +101,9 @@ impl JournalOptions {
         self
     }
 
-    /// Sets the share of the log, 0.0 to 0.9, that spills leave free. A commit of what is dirty in memory must find room there,
-    /// or it fails with [`Error::JournalFull`].
+    /// Sets the share of the log, 0.0 to 0.9, that spills leave free.
+    ///
+    /// A commit of the dirty pages in memory must find space there, or it fails with [`Error::JournalFull`].
     ///
     /// # Default
     ///
@@ -129,7 +131,8 @@ impl Default for JournalOptions {
     }
 }
 
-/// An open journal. A handle: a clone is the same journal, which closes with its last handle and the last of its files.
+/// An open journal. It is a handle: a clone is the same journal, which closes with its last handle and the last of its
+/// files.
 ///
 /// # Examples
 ///
@@ -166,18 +169,18 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalUse {
-    /// The length of its log.
+    /// The length of the log.
     pub capacity_bytes: u64,
-    /// The part of the log that is needed: not in the files yet, or not committed.
+    /// The part of the log that is needed: its pages are not in the files yet, or not committed.
     pub used_bytes: u64,
-    /// The part that was appended since the last commit.
+    /// The part of the log appended since the last commit.
     pub uncommitted_bytes: u64,
-    /// The longest that a commit has held up stores to mappings ([`crate::MappingOptions::atomic`]).
+    /// The longest time that a commit has held up stores to mappings ([`crate::MappingOptions::atomic`]).
     pub stores_held_ns_max: u64,
 }
 
 impl Journal {
-    /// Makes an empty journal that fills `device`; what was there is lost.
+    /// Makes an empty journal that fills `device`, whose contents are lost.
     ///
     /// # Errors
     ///
@@ -193,7 +196,8 @@ impl Journal {
     fn create_on(device: Box<dyn Backing>, options: JournalOptions) -> Result<Self> {
         let capacity_pages = capacity_of(device.len())?;
         if let Some(file) = device.file() {
-            // So that no spill finds the disk full. A file system that cannot is left to its luck.
+            // Allocate now, so that no spill finds the disk full. Without support from the file system that may still
+            // happen.
             let allocated = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, device.len());
             match allocated {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODEV) => {}
@@ -213,7 +217,7 @@ impl Journal {
             files: Vec::new(),
         };
         let ring = Ring::new(device, &header);
-        // Both copies: whatever journal was here before must not come back.
+        // Both copies: a journal that was here before must not come back.
         for sequence in [0, 1] {
             let copy = Header { sequence, ..header.clone() };
             ring.write_header(&copy).map_err(failed_at(ring.device(), "writing"))?;
@@ -226,10 +230,10 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::create`], and [`Error::Open`].
+    /// The errors of [`Self::create`], and [`Error::Open`].
     pub fn create_file(path: impl AsRef<Path>, len: u64, options: JournalOptions) -> Result<Self> {
         let path = path.as_ref();
-        // So that no journal is emptied for options that make no sense, nor one that is in use.
+        // Check first: bad options must not empty a journal, least of all one in use.
         options.check()?;
         capacity_of(len)?;
         let journal = match FileBacking::open(path, Access::ReadWrite) {
@@ -248,13 +252,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens a journal and brings its files to the state of the last commit. `open_file` opens a file that the journal
-    /// has commits for.
+    /// Opens a journal and brings its files to the state of the last commit.
+    ///
+    /// `open_file` opens a file that the journal has commits for.
     ///
     /// # Errors
     ///
-    /// - [`Error::NotAJournal`], [`Error::JournalDamaged`] or [`Error::Journal`] for a device that is no journal, is damaged, or cannot be read.
-    /// - [`Error::JournaledFile`] or [`Error::Checkpoint`] for a file of the journal that is not what it was, or cannot be written.
+    /// - [`Error::NotAJournal`] if the device holds no journal, [`Error::JournalDamaged`] if that is damaged,
+    ///   [`Error::Journal`] if reading fails.
+    /// - [`Error::JournaledFile`] if a file of the journal is another one than before, [`Error::Checkpoint`] if writing
+    ///   to it fails.
     /// - [`Error::BadOption`], and [`Error::InUse`] if another process has the journal open.
     pub fn open(
         device: impl Backing + 'static,
@@ -270,12 +277,14 @@ impl Journal {
         Ok((journal, report))
     }
 
-    /// Opens the journal in a file, with its files where they were.
+    /// Opens the journal in a file, with its files at their old paths.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::open`]. [`Error::NotAJournal`] also if another user than root and this one owns the file, or if anybody may
-    /// write to it: what a journal holds is written to any file that it names.
+    /// The errors of [`Self::open`].
+    ///
+    /// [`Error::NotAJournal`] also if another user than root and this one owns the file, or if anybody may write to it.
+    /// Such a user could have any file written that the journal names.
     pub fn open_file(path: impl AsRef<Path>, options: JournalOptions) -> Result<(Self, RecoveryReport)> {
         let device = FileBacking::open(path, Access::ReadWrite)?;
         let journal = device.describe();
@@ -307,7 +316,8 @@ impl Journal {
     ///
     /// - [`Error::BadOption`] for a path of more than 960 bytes, or a sixty-first file; [`Error::ReadOnly`].
     /// - [`Error::AlreadyMapped`] if the file is part of the journal already.
-    /// - [`Error::Checkpoint`], [`Error::Journal`] or [`Error::JournalFlush`] if what is committed cannot be written; [`Error::Forked`].
+    /// - [`Error::Checkpoint`], [`Error::Journal`] or [`Error::JournalFlush`] if writing earlier commits fails;
+    ///   [`Error::Forked`].
     pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
         self.join_boxed(Box::new(data))
     }
@@ -318,41 +328,49 @@ impl Journal {
         Ok(JournaledBacking::new(joined, Arc::clone(&self.0)))
     }
 
-    /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), what was spilled, and what
-    /// `write` adds, of all files at once. Returns the commit's number once the commit is durable.
+    /// Commits the stores to all mappings of the journal ([`crate::MappingOptions::atomic`]), the spilled pages, and
+    /// the pages that `write` adds.
     ///
-    /// Threads that commit while a commit is under way share the next one, whose pages one of them writes: `write` is for all files,
-    /// and may not be called. If there are such mappings, the line of [`Commit::freeze`] is drawn before the call.
+    /// The commit covers all files at once. Returns its number once it is durable.
     ///
-    /// `write` must not wait for the journal, or both wait for ever. It may open and close other files. It must not commit, join
-    /// a file, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
-    /// does.
+    /// Threads that commit while a commit is under way share the next one, and one of them leads it. Only the leader's
+    /// `write` runs. So each `write` must be good for all files, and may not be called at all. If there are atomic
+    /// mappings, the line of [`Commit::freeze`] is drawn before the call.
+    ///
+    /// `write` must not wait for the journal, or both wait for ever. It may open and close other files. It must not
+    /// commit, join a file, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait
+    /// for a thread that does.
     ///
     /// # Errors
     ///
-    /// [`Error::JournalFull`], [`Error::Journal`] or [`Error::JournalFlush`], and the errors of `write`. After an error the commit may
-    /// be found after a crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
+    /// [`Error::JournalFull`], [`Error::Journal`] or [`Error::JournalFlush`], and the errors of `write`.
     ///
-    /// A child that `write` forks takes no part in the commit: there the call fails with [`Error::Forked`] once `write` returns.
+    /// After an error and a crash, recovery may find the commit as a whole or not at all. Its pages are part of the
+    /// next commit that succeeds.
+    ///
+    /// A child that `write` forks takes no part in the commit: in the child the call fails with [`Error::Forked`] once
+    /// `write` returns.
     pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
         self.0.commit(Some(write))
     }
 
-    /// Commits what was stored to all mappings of the journal, and what was spilled: [`Self::commit`] without pages of
-    /// the caller's.
+    /// Commits the stores to all mappings of the journal, and the spilled pages: [`Self::commit`] without pages of the
+    /// caller's own.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::commit`].
+    /// The errors of [`Self::commit`].
     pub fn commit_all(&self) -> Result<u64> {
         self.0.commit(NOTHING_MORE)
     }
 
-    /// Brings all that is committed into the files. The journal does so by itself, and keeps what it could not write there.
+    /// Writes all committed pages into the files.
+    ///
+    /// The journal does so by itself. It keeps pages that it could not write there.
     ///
     /// # Errors
     ///
-    /// [`Error::Checkpoint`] for a file that cannot be written; [`Error::Journal`].
+    /// [`Error::Checkpoint`] if writing to a file fails; [`Error::Journal`].
     pub fn checkpoint(&self) -> Result<()> {
         self.0.checkpoint()
     }
@@ -370,12 +388,12 @@ impl Journal {
     }
 }
 
-/// The error of what was being done to a journal's device, `writing` it for example.
+/// The error of an operation on a journal's device, "writing" for example.
 fn failed_at(device: &dyn Backing, operation: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Journal { journal: device.describe(), operation, source }
 }
 
-/// Whether nobody but this user and root can have written what the journal holds.
+/// Whether only this user and root can have written the journal.
 fn check_trusted(device: &FileBacking) -> Result<()> {
     let failed = failed_at(device, "looking at");
     let Some(file) = device.file() else { return Ok(()) };
@@ -413,7 +431,7 @@ impl Opened {
         if checkpoints.applied() >= wanted {
             return Ok(());
         }
-        // Of several that waited for it, one gets the reason.
+        // Of several threads that waited for it, only one gets the reason.
         let unknown = || failed_at(log.ring.device(), "checkpointing")(std::io::ErrorKind::Other.into());
         Err(checkpoints.take_failure().unwrap_or_else(unknown))
     }
@@ -429,8 +447,8 @@ impl Opened {
         }
         let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
         let _no_commit = self.queue.hold();
-        // What the file's earlier life committed must be in it before the new one begins, and so must be what other files
-        // have left that are to go from the table.
+        // The commits of the file's earlier time in the journal must be in it before the new time begins. The same goes
+        // for other closed files that leave the table.
         let left: Vec<Arc<Joined>> = self.core.files_that_left();
         self.checkpoint()?;
         let _signals = SignalsBlocked::new();
@@ -442,7 +460,7 @@ impl Opened {
         if files.iter().any(|joined| Some(joined.file) == known) {
             return Err(Error::AlreadyMapped { backing: path, how: "through this journal" });
         }
-        // Nothing in the log is needed of files that have left.
+        // The log has nothing that files which have left still need.
         let mut rows: Vec<JournaledFile> =
             rows.into_iter().filter(|row| files.iter().any(|joined| joined.file == row.file)).collect();
         if rows.len() == FILES_MAX {
@@ -458,7 +476,7 @@ impl Opened {
         Ok(joined)
     }
 
-    /// Takes a file out, once the commits that it took part in are in it.
+    /// Takes a file out of the journal, once the commits that it took part in are in it.
     pub(crate) fn leave(&self, joined: &Arc<Joined>) {
         if !self.core.is_of_this_process() {
             return;
@@ -472,12 +490,12 @@ impl Opened {
         self.core.files().retain(|other| !Arc::ptr_eq(other, joined));
     }
 
-    /// Has a file take part in no further commit.
+    /// Keeps a file out of all further commits.
     pub(crate) fn withdraw(&self, joined: &Joined) {
         let _no_other_commit = self.queue.hold();
         joined.is_open.store(false, Ordering::SeqCst);
         joined.set_participant(None);
-        // What was spilled takes room in the log until the next commit. If no file is open that needs it, an empty one will
+        // Spilled pages take space in the log until the next commit. If no open file needs one, an empty commit will
         // do.
         let log = &self.core.log;
         if self.core.has_open_files() || log.head() == log.durable() {
@@ -491,7 +509,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // A forked child has neither the thread nor the right to write.
+        // A forked child has no thread of the journal, and must not write to it.
         if !self.core.is_of_this_process() {
             return;
         }
@@ -508,7 +526,7 @@ impl Drop for Opened {
     }
 }
 
-/// Pages of the log of a journal of that length in bytes.
+/// The pages in the log of a journal of this length in bytes.
 fn capacity_of(len: u64) -> Result<u64> {
     let capacity_pages = len.saturating_sub(LOG_START_BYTES) / PAGE_BYTES as u64;
     if capacity_pages < CAPACITY_PAGES_MIN {
@@ -518,7 +536,7 @@ fn capacity_of(len: u64) -> Result<u64> {
     Ok(capacity_pages)
 }
 
-/// Keeps other processes off.
+/// Locks the journal against other processes.
 fn lock(device: Box<dyn Backing>) -> Result<(Locking, Box<dyn Backing>)> {
     let user = FileUser::cached(device.access());
     Locking::begin(device, user)

@@ -1,6 +1,6 @@
-//! Where a page lies that the journal has: in which file, and where in it.
+//! The place of a page in a journal's files: the file, and the page in it.
 
-/// Pages of a file: their numbers have 48 bits.
+/// The most pages of a file: page numbers have 48 bits.
 pub(crate) const FILE_PAGES_MAX: u64 = 1 << 48;
 
 /// A page of a file, as a record names it.
@@ -11,7 +11,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// As records have it: file and page in one number.
+    /// File and page in one number, as records have them.
     pub(crate) fn number(self) -> u64 {
         u64::from(self.file) << FILE_PAGES_MAX.ilog2() | self.page
     }

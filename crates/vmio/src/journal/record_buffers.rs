@@ -1,11 +1,11 @@
-//! Buffers in which records are put together: there is no allocating where a page is spilled.
+//! Buffers in which records are assembled, since a spill must not allocate.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::journal::format::Page;
 use crate::sys::cpu;
 
-/// Pages of a buffer: short records are written from it in one request.
+/// Pages of a buffer. One request writes a short record from it.
 pub(crate) const BUFFER_PAGES: usize = 16;
 const BUFFERS: usize = 16;
 
@@ -17,8 +17,8 @@ impl RecordBuffers {
         RecordBuffers((0..BUFFERS).map(|_| Mutex::new(vec![Page::ZERO; BUFFER_PAGES].into_boxed_slice())).collect())
     }
 
-    /// Takes a buffer with whatever is in it. Never sleeps on a lock, so a signal handler gets another buffer than the
-    /// thread that it interrupted; yields the core while all are in use.
+    /// Takes a buffer, with the remains of earlier records in it. It never sleeps on a lock, so a signal handler gets
+    /// another buffer than the thread that it interrupted. It yields the core while all buffers are in use.
     pub(crate) fn acquire(&self) -> MutexGuard<'_, Box<[Page]>> {
         let start = cpu::current();
         loop {

@@ -1,4 +1,4 @@
-//! Opening a journal: what was committed is brought into the files, what was not is forgotten.
+//! Opening a journal: it brings committed pages into the files, and forgets all others.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,29 @@ use crate::journal::scan::{Damage, Scan, find_damage, read_record, read_record_p
 use crate::journal::writers::Writers;
 use crate::sys::PAGE_BYTES;
 
-/// What opening a journal found and did.
+/// The result of opening a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// The number of the last commit; the files hold exactly that one.
+    /// The number of the last commit. The files hold exactly that one.
     pub last_commit: u64,
     /// Commits that the files did not hold yet.
     pub commits: u64,
-    /// Pages that were written into the files.
+    /// Pages that recovery wrote into the files.
     pub pages_replayed: u64,
-    /// Bytes of whole records behind the last commit, which were forgotten.
+    /// Bytes of whole records behind the last commit, which recovery discarded.
     pub bytes_discarded: u64,
-    /// The byte of the journal at which a record begins that is not whole: the crash came while it was written, or it
-    /// was never flushed.
+    /// The byte of the journal at which an incomplete record begins: the crash came during its write, or it was never
+    /// flushed.
     pub torn_at: Option<u64>,
-    /// The files that were brought up to date.
+    /// The files that recovery brought up to date.
     pub files: Vec<String>,
 }
 
 /// Opens one of the files that a journal names.
 pub(crate) type OpenFile<'a> = &'a dyn Fn(&JournaledFile) -> Result<Box<dyn Backing>>;
 
-/// Reads header and log, and shows each record. Changes nothing.
+/// Reads the header and the log, and shows each record to `show`. Changes nothing.
 pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) -> Result<(Ring, Header, Scan)> {
     let header = read_header(&*device).map_err(failed_at(&*device, "reading"))?;
     let header = header.map_err(|reason| Error::NotAJournal { journal: device.describe(), reason })?;
@@ -61,7 +61,7 @@ pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) 
     Ok((ring, header, scan))
 }
 
-/// What is damaged at the byte where the log ends, if anything is.
+/// The damage at the end of the log and its byte in the journal, if there is any.
 pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option<(u64, Damage)>> {
     let limit = header.tail + header.capacity_pages;
     let found = find_damage(ring, scan.end, limit).map_err(failed_at(ring.device(), "reading"))?;
@@ -69,13 +69,13 @@ pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option
     Ok(found.or(is_short.then_some(Damage::Record)).map(|damage| (ring.offset(scan.end), damage)))
 }
 
-/// The byte at which a record begins that is not whole, if what lies there can be told from space never used.
+/// The byte at which an incomplete record begins, if it can be told from space never used.
 pub(crate) fn torn_at(ring: &Ring, scan: &Scan) -> Result<Option<u64>> {
     let begun = read_record_page(ring, scan.end).map_err(failed_at(ring.device(), "reading"))?.is_some();
     Ok(begun.then(|| ring.offset(scan.end)))
 }
 
-/// Brings the files up to date and the journal into its next life, with an empty log.
+/// Brings the files up to date, and begins the next incarnation of the journal with an empty log.
 pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Result<(Ring, Header, RecoveryReport)> {
     let (ring, header, scan) = read(device, &mut |_| {})?;
     if let Some((offset, damage)) = damage(&ring, &header, &scan)? {
@@ -100,7 +100,7 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
         files: files.values().map(|data| data.describe()).collect(),
     };
     drop(locks);
-    // Records of the life before may lie beyond the end: in the next one they count for nothing.
+    // Records of the previous incarnation may lie beyond the end. In the next one they count for nothing.
     let next = Header {
         version: VERSION,
         sequence: header.sequence + 1,

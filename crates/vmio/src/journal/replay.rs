@@ -1,4 +1,4 @@
-//! Bringing committed pages into their files: what a checkpoint and a recovery have in common.
+//! Writing committed pages into their files, for checkpoints and for recovery.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub(crate) type Files<'a> = BTreeMap<u32, &'a dyn Backing>;
 /// Copies a version of a page from memory; false if it is not there.
 pub(crate) type FromMemory<'a> = &'a (dyn Fn(Place, Version, &mut [u8]) -> bool + Sync);
 
-/// Writes all committed pages into the files, gives these their committed lengths, and flushes them. Doing it again does
+/// Writes all committed pages into the files, gives them their committed lengths, and flushes them. To repeat it does
 /// no harm, however far it came.
 pub(crate) fn replay(
     ring: &Ring,
@@ -46,7 +46,7 @@ pub(crate) fn replay(
     Ok(())
 }
 
-/// What all threads need to know.
+/// The input that all threads share.
 struct Replay<'a> {
     ring: &'a Ring,
     scan: &'a Scan,
@@ -54,13 +54,13 @@ struct Replay<'a> {
     memory: FromMemory<'a>,
 }
 
-/// A page that is to be written.
+/// A page to write.
 type Todo = (Place, Committed);
 
-/// Writes the pages of all files, in their order: several at the same time.
+/// Writes the pages of all files in their order; several threads work at the same time.
 fn write_pages(replay: &Replay<'_>, writers: &Writers) -> Result<()> {
     let pages: Vec<Todo> = replay.scan.pages.iter().map(|(place, committed)| (*place, *committed)).collect();
-    // Only of a device is there something to be gained.
+    // Several threads pay off only on devices.
     let of_devices = replay.files.values().all(|data| data.direct_reads().is_some());
     let parts = Mutex::new(pages.chunks(PART_PAGES));
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -71,14 +71,14 @@ fn write_pages(replay: &Replay<'_>, writers: &Writers) -> Result<()> {
                 while next().is_some() {}
                 return written;
             }
-            // See `checkpoint.rs`.
+            // Yields as `checkpoint.rs` does: see `YIELD_PAGES`.
             std::thread::yield_now();
         }
         Ok(())
     })
 }
 
-/// Writes some pages, neighbours in a file together.
+/// Writes some pages; neighbours in a file go in one write.
 fn write_part(replay: &Replay<'_>, part: &[Todo], room: &mut Room) -> Result<()> {
     let Room { pages: buffer, chain } = room;
     for (todo, page) in part.iter().zip(&mut *buffer) {
@@ -90,7 +90,8 @@ fn write_part(replay: &Replay<'_>, part: &[Todo], room: &mut Room) -> Result<()>
         let (place, _) = run[0];
         let data = file_of(replay.ring, replay.files, place.file)?;
         let offset = place.page * PAGE_BYTES as u64;
-        // A page behind the committed end is none of the commit's: the file has been cut since, or never reached it.
+        // A page behind the committed end does not belong to the commit: the file has been cut since, or never reached
+        // it.
         let len = replay.scan.lengths.get(&place.file).copied().unwrap_or(0).min(data.len());
         let bytes = len.saturating_sub(offset).min((run.len() * PAGE_BYTES) as u64) as usize;
         if bytes > 0 {
@@ -101,7 +102,7 @@ fn write_part(replay: &Replay<'_>, part: &[Todo], room: &mut Room) -> Result<()>
     Ok(())
 }
 
-/// What is committed of a page: from memory, or put together from the log and the file.
+/// Reads the committed version of a page: from memory, or assembled from the log and the file.
 fn read_committed(replay: &Replay<'_>, (place, committed): &Todo, page: &mut Page, room: &mut [Page]) -> Result<()> {
     let Replay { ring, scan, files, memory } = replay;
     if memory(*place, committed.version, &mut page.0) {
@@ -129,7 +130,7 @@ fn read_committed(replay: &Replay<'_>, (place, committed): &Todo, page: &mut Pag
         }
         Bottom::File => {
             let read = data.read_at(place.page * PAGE_BYTES as u64, page).map_err(failed(*data))?;
-            // What the file does not have yet is zeros.
+            // Bytes behind the end of the file are zeros.
             page[read.min(PAGE_BYTES)..].fill(0);
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! The circle of pages that holds the log: positions count on for ever, and pages are used again.
+//! The ring of pages that holds the log. Positions count on for ever, and pages are used again.
 
 use std::io;
 
@@ -22,12 +22,12 @@ impl Ring {
         Ring { device, capacity_pages, uuid, incarnation }
     }
 
-    /// The same device in the next life of the journal.
+    /// The same device in the next incarnation of the journal.
     pub(crate) fn reborn(self, header: &Header) -> Self {
         Ring::new(self.device, header)
     }
 
-    /// Length of the log.
+    /// The length of the log in pages.
     pub(crate) fn capacity_pages(&self) -> u64 {
         self.capacity_pages
     }
@@ -36,7 +36,7 @@ impl Ring {
         &*self.device
     }
 
-    /// The byte of the device at which a position lies.
+    /// The byte of the device that belongs to a position.
     pub(crate) fn offset(&self, position: u64) -> u64 {
         LOG_START_BYTES + position % self.capacity_pages * PAGE_BYTES as u64
     }
@@ -67,7 +67,7 @@ impl Ring {
     }
 }
 
-/// The newer of the two copies of the header that are whole; what is wrong with them if neither is.
+/// The newer valid copy of the header. If neither is valid, the inner error says why.
 pub(crate) fn read_header(device: &dyn Backing) -> io::Result<Result<Header, String>> {
     let mut newest: Result<Header, String> = Err("it is too short".into());
     for copy in 0..HEADER_COPIES {

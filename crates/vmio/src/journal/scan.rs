@@ -10,53 +10,53 @@ use crate::journal::place::Place;
 use crate::journal::ring::Ring;
 use crate::journal::version::Version;
 
-/// Pages that are read at once in search of records behind the end of the log.
+/// Pages in one read of the search for records behind the end of the log.
 const SEARCH_PAGES: u64 = 256;
-/// Pages of the log that are read at once for the first pages of records in them (256 KiB).
+/// Pages of the log in one read for the first pages of records (256 KiB).
 const WINDOW_PAGES: u64 = 64;
 
-/// What is committed of a page.
+/// The committed version of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     /// The last version.
     pub(crate) version: Version,
-    /// The position of the last image, if there is one, and its checksum.
+    /// The position and the checksum of the last image, if there is one.
     pub(crate) image: Option<(u64, u32)>,
 }
 
-/// A page of a record whose commit has not been met yet.
+/// A page of a record whose commit record has not come yet.
 struct Pending {
     record: u64,
     commit: u64,
     place: Place,
     version: Version,
-    /// Of an image.
+    /// The checksum of an image; `None` for a delta.
     checksum: Option<u32>,
 }
 
-/// What a part of the log holds.
+/// The contents of a part of the log.
 pub(crate) struct Scan {
-    /// Where the scan began: versions before are in the files.
+    /// The beginning of the scan: versions before it are in the files.
     pub(crate) tail: u64,
-    /// The last commit, or the one that the scan began with.
+    /// The last commit found, or the header's.
     pub(crate) commit: u64,
-    /// Commits met that the files do not hold yet.
+    /// Commits found that the files do not hold yet.
     pub(crate) commits: u64,
-    /// Behind the last commit record, or where the scan began.
+    /// The position behind the last commit record, or the beginning of the scan.
     pub(crate) committed_end: u64,
     /// The first position that holds no whole record.
     pub(crate) end: u64,
     /// The committed pages.
     pub(crate) pages: BTreeMap<Place, Committed>,
-    /// Committed lengths of files in bytes.
+    /// The committed lengths of files in bytes.
     pub(crate) lengths: BTreeMap<u32, u64>,
-    /// The files hold what the commits before this position brought.
+    /// The files hold all commits whose records lie before this position.
     applied: u64,
     pending: Vec<Pending>,
 }
 
 impl Scan {
-    /// Begins where a header says.
+    /// Begins at the tail of a header.
     pub(crate) fn new(header: &Header) -> Self {
         Scan {
             tail: header.tail,
@@ -101,14 +101,14 @@ impl Scan {
         }
     }
 
-    /// The first position that is needed once all committed pages are in their files: spills may lie before the commit
-    /// record of a commit that they do not belong to.
+    /// The first position that is needed once all committed pages are in their files. A spill that belongs to a later
+    /// commit may lie before the last commit record.
     pub(crate) fn first_needed(&self) -> u64 {
         self.pending.iter().map(|page| page.record).min().unwrap_or(self.committed_end).min(self.committed_end)
     }
 }
 
-/// Reads the record at a position with its images into `pages`; `None` if it is not whole, or not one.
+/// Reads the record at a position, with its images, into `pages`. `None` if it is incomplete or no record.
 pub(crate) fn read_record(ring: &Ring, position: u64, pages: &mut Vec<Page>) -> io::Result<Option<RecordPage>> {
     let Some(record) = read_record_page(ring, position)? else { return Ok(None) };
     let holds_images = record.head.kind != RecordKind::Void;
@@ -119,7 +119,7 @@ pub(crate) fn read_record(ring: &Ring, position: u64, pages: &mut Vec<Page>) -> 
     Ok(images_match().then_some(record))
 }
 
-/// Reads the first page of the record at a position.
+/// Reads the first page of the record at a position; `None` if there is no record.
 pub(crate) fn read_record_page(ring: &Ring, position: u64) -> io::Result<Option<RecordPage>> {
     let mut page = [Page::new_zeroed()];
     ring.read(position, page.as_mut_bytes())?;
@@ -133,7 +133,7 @@ fn decode_at(ring: &Ring, position: u64, page: &Page) -> Option<RecordPage> {
     })
 }
 
-/// First pages of records one after another, of which many are read at once.
+/// Reads the first pages of records one after another, many in one request.
 pub(crate) struct RecordPages<'a> {
     ring: &'a Ring,
     end: u64,
@@ -142,18 +142,18 @@ pub(crate) struct RecordPages<'a> {
 }
 
 impl<'a> RecordPages<'a> {
-    /// Of the log before `end`.
+    /// Reads the log before `end`.
     pub(crate) fn new(ring: &'a Ring, end: u64) -> Self {
         RecordPages { ring, end, start: 0, window: Vec::new() }
     }
 
-    /// As [`read_record_page`], before the end.
+    /// Like [`read_record_page`], for a position before the end.
     pub(crate) fn read(&mut self, position: u64) -> io::Result<Option<RecordPage>> {
         if !(self.start..self.start + self.window.len() as u64).contains(&position) {
             self.start = position;
             self.window.resize(WINDOW_PAGES.min(self.end - position) as usize, Page::ZERO);
             if self.ring.read(position, self.window.as_mut_bytes()).is_err() {
-                // What cannot be read may lie behind, in a place that nobody needs since its write failed.
+                // The unreadable page may be a later one, in a place that nobody needs since its write failed.
                 self.window.truncate(1);
                 self.ring.read(position, self.window.as_mut_bytes())?;
             }
@@ -162,17 +162,18 @@ impl<'a> RecordPages<'a> {
     }
 }
 
-/// Why what lies at the end of a log was not lost in a crash, where anything may be lost that was not flushed.
+/// Damage at the end of a log that no crash explains. (A crash may lose anything that was not flushed.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// Something is missing there that a record behind it, or the header, says had been durable.
+    /// A record is missing that had been durable, as a record behind it or the header says.
     Record,
-    /// There are records of a later life, whose header had been durable before the first of them: the one that was read is older.
+    /// There are records of a later incarnation. Its header had been durable before them, so the header that was read
+    /// is too old.
     Header,
 }
 
 impl Damage {
-    /// For people.
+    /// A description for users.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Damage::Record => "a record is missing that had been durable",
@@ -181,7 +182,7 @@ impl Damage {
     }
 }
 
-/// What records behind `end` say of what lies there.
+/// Looks behind `end` for records that prove damage at `end`.
 pub(crate) fn find_damage(ring: &Ring, end: u64, limit: u64) -> io::Result<Option<Damage>> {
     let mut found = None;
     let mut pages = vec![Page::new_zeroed(); SEARCH_PAGES as usize];

@@ -1,5 +1,7 @@
-//! Threads that bring committed pages into their files at the same time. They last: to start one, or to take memory for it, changes
-//! the address space, for which the kernel keeps every thread waiting that fetches or protects a page.
+//! Threads that write committed pages into their files at the same time.
+//!
+//! The threads last. To start one, or to take memory for it, changes the address space. Meanwhile the kernel keeps
+//! every thread waiting that fetches or protects a page.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,33 +14,34 @@ use crate::journal::chain::CHAIN_PAGES;
 use crate::journal::format::Page;
 use crate::sys::signal::SignalsBlocked;
 
-/// Threads that write at a time: what is committed lies apart in the files.
+/// Threads that write at the same time: committed pages lie apart in the files.
 const WRITERS: usize = 16;
-/// Pages that a thread takes at a time, neighbours in the files.
+/// Pages that a thread takes at a time, in the order of the files.
 pub(super) const PART_PAGES: usize = 64;
-/// What they add to their nice value, as the cache's workers do. With 15, commits of 16 pages fell by 6 %, since checkpoints
-/// took longer and the log was full more often; stores beside them waited no less.
+/// The addition to the threads' nice value, as for the cache's workers. With 15, the rate of commits of 16 pages fell
+/// by 6 %, since checkpoints took longer and the log was full more often. Stores beside them waited no less.
 const NICE: i32 = 5;
 
-/// Some threads, from the first use on, and room for what each of them writes.
+/// A pool of threads, started at the first use, and working memory for each of them.
 #[derive(Default)]
 pub(crate) struct Writers {
-    /// Nothing if threads are not available: then the caller works alone.
+    /// Holds `None` if threads are not available: then the caller works alone.
     pool: OnceLock<Option<ThreadPool>>,
     rooms: [Mutex<Room>; WRITERS],
 }
 
-/// Memory that a writer works in, taken when it is first used.
+/// The working memory of a writer, taken at its first use.
 #[derive(Default)]
 pub(super) struct Room {
     /// Pages as they will be in a file.
     pub(super) pages: Vec<Page>,
-    /// What a page is put together from.
+    /// The records from which a page is assembled.
     pub(super) chain: Vec<Page>,
 }
 
 impl Writers {
-    /// Runs the same on all threads if that is `worth_it`, or on the caller's; returns when all are done, with the first error.
+    /// Runs `work` on all threads if that is `worth_it`, or on the caller's. Returns when all are done, with the first
+    /// error.
     pub(super) fn run(&self, worth_it: bool, work: impl Fn(&mut Room) -> Result<()> + Sync) -> Result<()> {
         let work_in = |room: usize| {
             let mut room = self.rooms[room].lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +58,7 @@ impl Writers {
 }
 
 fn start() -> Option<ThreadPool> {
-    // They have the mask of whoever starts them.
+    // The threads inherit the signal mask of the thread that starts them.
     let _signals = SignalsBlocked::new();
     let builder = ThreadPoolBuilder::new()
         .num_threads(WRITERS)
@@ -64,7 +67,7 @@ fn start() -> Option<ThreadPool> {
     builder.build().inspect_err(|error| tracing::warn!(%error, "checkpoints are written by one thread")).ok()
 }
 
-/// Has the calling thread come after whoever stores or commits on busy cores. That failing is no reason to stop.
+/// Puts the calling thread behind threads that store or commit on busy cores. A failure is no reason to stop.
 pub(super) fn step_back() {
     let _ = rustix::process::nice(NICE);
 }
@@ -79,7 +82,7 @@ mod tests {
         Err(Error::system("a test")(io::Error::other(why)))
     }
 
-    /// Has one thread of all do something else, and returns what the caller is told, and how many threads came to their end.
+    /// Runs `odd` on one of the threads. Returns the result that the caller gets, and how many other threads ended.
     fn run_with_one(writers: &Writers, odd: impl Fn() -> Result<()> + Sync) -> (Result<()>, usize) {
         let (calls, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let told = writers.run(true, |room| {
@@ -106,7 +109,7 @@ mod tests {
         let (told, ended) = run_with_one(&writers, || panic!("as the test wants it"));
         assert!(told.is_err_and(|error| format!("{error:?}").contains("panicked")));
         assert_eq!(ended, WRITERS - 1);
-        // The room in which it happened is used again.
+        // The working memory of the thread that panicked is used again.
         let (told, ended) = run_with_one(&writers, || Ok(()));
         assert!(told.is_ok() && ended == WRITERS - 1);
     }

@@ -1,4 +1,5 @@
-//! What is read ahead of the program: the stretches that it has not come to, and the thread that has the kernel read them.
+//! Read-ahead before the program: the stretches that it has not come to yet, and the thread that makes the kernel read
+//! them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +12,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::page_cache;
 use crate::sys::thread::{self, OwnThread};
 
-/// Whoever has not come to what was read ahead within this time is not coming.
+/// A program that has not come to a stretch read ahead within this time is not expected any more.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A stretch that was read ahead and that nobody has touched.
@@ -36,8 +37,8 @@ impl Ahead {
         self.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.region, region));
     }
 
-    /// Forgets what the program has come to; returns what it will not come to any more, if that is needed. (`mapped` of a stretch is how many of
-    /// its pages are.)
+    /// Forgets the stretches that the program has come to. If space is needed, returns those that have waited longer
+    /// than [`PATIENCE`]. (`mapped` gives the number of mapped pages of a stretch.)
     pub(super) fn settle(&mut self, is_needed: bool, mapped: impl Fn(&ManagedRegion, u64) -> u64) -> Vec<Waiting> {
         self.waiting.retain(|waiting| mapped(&waiting.region, waiting.stretch) == 0);
         self.waiting.extract_if(.., |waiting| is_needed && waiting.since.elapsed() > PATIENCE).collect()
@@ -49,15 +50,15 @@ impl Ahead {
     }
 }
 
-/// A stretch that is to be read.
+/// A stretch to read.
 pub(super) struct Request {
     pub(super) region: Arc<ManagedRegion>,
     pub(super) stretch: u64,
-    /// Of the file.
+    /// Its byte range in the file.
     pub(super) bytes: Range<u64>,
 }
 
-/// Has the kernel read: on some devices that takes as long as the read itself.
+/// The thread that makes the kernel read. On some devices the call takes as long as the read itself.
 pub(super) struct Reader {
     shared: Arc<Queue>,
     thread: Option<OwnThread>,
@@ -88,7 +89,7 @@ impl Reader {
         self.shared.woken.notify_one();
     }
 
-    /// Has nothing of a region read any more.
+    /// Drops all requests for a region.
     pub(super) fn forget(&self, region: &Arc<ManagedRegion>) {
         self.shared.state().requests.retain(|request| !Arc::ptr_eq(&request.region, region));
     }
@@ -126,9 +127,9 @@ impl Queue {
             drop(state);
             let known = region.arrivals.get(stretch);
             if known.is_in_line || known.read * (PAGE_BYTES as u64) < bytes.end - bytes.start {
-                continue; // It was given up since, and nobody counts it.
+                continue; // It was given up since, so nobody would count its pages.
             }
-            // It is a hint: what cannot be read now is an error of the access that needs it.
+            // Read-ahead is a hint: an access that needs an unreadable page gets the error.
             if let Err(error) = read(&region, &bytes) {
                 tracing::debug!(%error, "no read-ahead");
             }

@@ -1,25 +1,25 @@
-//! What is known of each stretch of a file: how many of its pages have come in, and how many more the kernel holds.
+//! The state of each stretch of a file: how many of its pages have come in, and how many more the kernel holds.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::sparse_array::SparseArray;
 
-/// Three numbers of pages (a stretch has 512 at most) and a mark, in 32 bits.
+/// A stretch packs three numbers of pages (512 at most) and a mark into 32 bits.
 const BITS: u32 = 10;
 const MASK: u32 = (1 << BITS) - 1;
 const IN_LINE: u32 = 1 << 31;
 
-/// A stretch, as counted.
+/// The state of a stretch at the last count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     /// Pages that were mapped at the beginning of the period.
     pub(super) before: u64,
-    /// At the last count.
+    /// Pages that were mapped at the last count.
     pub(super) mapped: u64,
     /// Pages that were read, whether mapped or not.
     pub(super) read: u64,
-    /// Whether it was unmapped, and waits to be dropped.
+    /// Whether the stretch is unmapped and waits in line (see [`crate::managed`]).
     pub(super) is_in_line: bool,
 }
 
@@ -30,7 +30,7 @@ impl Known {
     }
 }
 
-/// All stretches of a file. Whoever changes them has the ledger.
+/// All stretches of a file. A thread that changes one holds the ledger.
 pub(super) struct Arrivals {
     stretches: SparseArray<AtomicU32>,
 }

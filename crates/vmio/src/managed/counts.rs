@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counters that only grow.
 #[derive(Default)]
 pub(crate) struct Counts {
-    /// Pages dropped that had not to be written.
+    /// Pages dropped that needed no write.
     pub(super) evicted_clean: Count,
     /// Pages dropped after a write.
     pub(super) evicted_dirty: Count,
     /// Dirty pages whose write the reclaimer began.
     pub(super) written_pages: Count,
-    /// How often it began to write.
+    /// How often the reclaimer began to write.
     pub(super) writes: Count,
     /// Ranges taken out of the page table.
     pub(super) shootdowns: Count,

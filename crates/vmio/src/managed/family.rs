@@ -1,7 +1,9 @@
-//! A process and its forked children that keep one budget together.
+//! A *family*: a process and its forked children, which keep one budget together. Each of these processes is a
+//! *member*.
 //!
-//! Each says in memory that all of them have how much it holds. What the others hold is taken off the budget of each; a process that wants more and
-//! has less than an equal share gets it, since those with more then give up what is beyond theirs.
+//! Each member publishes in shared memory how many pages it holds. The budget of each is the capacity less the pages
+//! that the others hold. A member that wants more, and has less than an equal share, gets it: members with more give up
+//! what exceeds their share.
 
 use std::fs;
 use std::io;
@@ -17,34 +19,38 @@ use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::task_stat;
 
-/// Of a longer line of processes, the rest keeps to the least that any has.
+/// The members that the shared page has places for. Every further process keeps to the least share that a member can
+/// have.
 const MEMBERS_MAX: usize = 64;
-/// What each may have of an equal share, at least, and by which part of the capacity it may grow from look to look.
+/// One part in this many: the least part of an equal share that a member may have. Also the part of the capacity by
+/// which it grows at most between two looks.
 const LEAST_PART: u64 = 16;
-/// How long a member may be silent before it is looked for, and before it is given up unless it was stopped.
+/// The silence of a member after which others check that its process exists, and after which they give it up. They keep
+/// a member that is stopped, or in an uninterruptible wait.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-// The words of the shared page: the capacity, how many have gone that had pages, and four of each member.
+// The words of the shared page: the capacity, how many members that held pages have gone, and four words for each
+// member.
 const CAPACITY: usize = 0;
 const GONE: usize = 1;
 const MEMBERS: usize = 8;
 const WORDS: usize = 4;
 
-/// The processes of a budget.
+/// The memory that the members share.
 pub(super) struct Family {
     page: SparseArray<AtomicU64>,
 }
 
-/// What a member tells the others; each is a word of its own.
+/// The words that a member publishes.
 #[derive(Clone, Copy)]
 enum Word {
-    /// The process; 0 if the place is free.
+    /// The process ID; 0 if the place is free.
     Process,
-    /// Pages that it holds, or may hold before it tells again.
+    /// The pages that it holds, or may hold before it reports again.
     Pages,
-    /// Whether it wants more, and has less than an equal share.
+    /// Whether it wants more pages and has less than an equal share.
     Wants,
-    /// When it told last, in nanoseconds since the machine began.
+    /// The time of its last report, in nanoseconds since boot.
     Told,
 }
 
@@ -55,7 +61,7 @@ impl Family {
         Ok(family)
     }
 
-    /// Pages that all may have together.
+    /// Pages that all members may hold together.
     pub(super) fn capacity(&self) -> u64 {
         self.page.get(CAPACITY).load(Ordering::Relaxed)
     }
@@ -64,7 +70,7 @@ impl Family {
         self.page.get(CAPACITY).store(pages.into(), Ordering::Relaxed);
     }
 
-    /// How many members have gone so far.
+    /// How many members that held pages have gone so far.
     fn gone(&self) -> u64 {
         self.page.get(GONE).load(Ordering::Acquire)
     }
@@ -78,25 +84,25 @@ impl Family {
     }
 }
 
-/// A process as a member; it leaves when this is dropped, but not in a child.
+/// This process as a member. Dropping it leaves the family, except in a forked child.
 pub(super) struct Member {
     family: Arc<Family>,
     generation: Generation,
     process: u64,
-    /// None if there was no place.
+    /// `None` if all places were taken.
     place: Option<usize>,
-    /// Those that had gone when it looked last.
+    /// [`Family::gone`] at its last look.
     gone: u64,
     looked_for_silent: Duration,
-    /// What it held when it told last.
+    /// The pages that it held at its last report.
     resident: u64,
 }
 
-/// What a member may have.
+/// How many pages a member may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) pages: u64,
-    /// Whether somebody has gone since the last time, and left in memory what it had.
+    /// Whether a member has gone since the last look, and has left its pages in memory.
     pub(super) somebody_has_gone: bool,
 }
 
@@ -118,12 +124,12 @@ impl Member {
         self.place = (0..MEMBERS_MAX).find(is_taken);
     }
 
-    /// Tells the others that it holds this many pages, and finds out how many it may.
+    /// Reports how many pages this member holds, and returns how many it may hold.
     pub(super) fn share(&mut self, resident: u64) -> Share {
         self.share_at(resident, now())
     }
 
-    /// Tells the others that it is at work, which may take long.
+    /// Reports that this member is in the middle of reclaim, which may take long.
     pub(super) fn is_at_work(&self, resident: u64) {
         if let Some(place) = self.place {
             self.family.word(place, Word::Pages).store(resident, Ordering::Relaxed);
@@ -132,7 +138,7 @@ impl Member {
     }
 
     fn share_at(&mut self, resident: u64, now: Duration) -> Share {
-        // Whoever was silent for too long, since its cores were busy, has lost its place.
+        // On busy cores a member may be silent for so long that others give its place away.
         if self.place.is_none_or(|place| self.family.get(place, Word::Process) != self.process) {
             self.take_place();
         }
@@ -154,13 +160,13 @@ impl Member {
         let pages = match self.place {
             None => capacity / LEAST_PART / MEMBERS_MAX as u64,
             Some(_) if count == 1 => rest,
-            // Others may begin to grow at the same time: step by step they see each other.
+            // Others may begin to grow at the same time. Small steps let the members see each other.
             Some(_) => rest.min(resident + capacity / LEAST_PART).min(if is_wanted { fair } else { rest }),
         };
         let has_grown = resident > std::mem::replace(&mut self.resident, resident);
         if let Some(place) = self.place {
             let wants = count > 1 && rest < fair && resident + rest / 4 >= rest;
-            // A process that does not grow claims no more than it has.
+            // A process that does not grow claims no more pages than it has.
             let more = if count > 1 && has_grown { pages.saturating_sub(resident) } else { 0 };
             let claimed = resident + more.min(fair / LEAST_PART);
             self.family.word(place, Word::Pages).store(claimed, Ordering::Relaxed);
@@ -177,13 +183,13 @@ impl Member {
         (0..MEMBERS_MAX).filter(move |place| Some(*place) != own)
     }
 
-    /// Gives the places away of those that have ended without a word, or have become another program.
+    /// Frees the places of processes that ended without leaving, or that have executed another program.
     fn look_for_silent(&self, now: Duration) {
         for place in self.others() {
             let process = self.family.get(place, Word::Process);
             let told = Duration::from_nanos(self.family.get(place, Word::Told));
             let silence = now.saturating_sub(told);
-            // A process that has just come tells at its first look.
+            // A process that has just joined reports at its first look.
             if process == 0 || told.is_zero() && is_there(process) || silence <= SILENCE.0 {
                 continue;
             }
@@ -230,7 +236,7 @@ fn is_there(process: u64) -> bool {
     !matches!(state_of(process), None | Some('Z' | 'X'))
 }
 
-/// As the kernel tells it; none if there is no such process.
+/// The state of a process, from /proc/PID/stat; `None` if there is no such process.
 fn state_of(process: u64) -> Option<char> {
     task_stat::state(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
@@ -264,7 +270,7 @@ mod tests {
         processes.iter().map(join).collect()
     }
 
-    /// Each takes what it may have, as fast as a device lets all of them from look to look.
+    /// Each member takes its share, as fast as a device serves all of them between two looks.
     fn settle(members: &mut [Member], held: &mut [u64]) {
         let fastest = CAPACITY / LEAST_PART / held.len() as u64;
         for _ in 0..1000 {
@@ -297,7 +303,7 @@ mod tests {
     fn who_needs_little_leaves_the_rest() {
         let own = u64::from(std::process::id());
         let mut members = members(&[own; 16]);
-        // Fifteen that hold something and do nothing.
+        // Fifteen members hold some pages and are idle.
         for _ in 0..2 {
             members[1..].iter_mut().for_each(|idle| _ = idle.share(10));
         }
@@ -333,7 +339,7 @@ mod tests {
         assert_eq!(both[0].share_at(0, later), Share { pages: CAPACITY, somebody_has_gone: false });
     }
 
-    /// An exec leaves the process, but nothing of the program.
+    /// After an exec the process exists, but nothing of the program that joined.
     #[test]
     fn who_is_silent_for_long_has_gone_and_may_come_again() {
         let own = u64::from(std::process::id());

@@ -1,4 +1,4 @@
-//! Bringing pages in: by the kernel, now or in the background.
+//! Bringing pages in through the kernel, now or in the background.
 
 use std::io;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use crate::managed::region::ManagedRegion;
 use crate::mapped_file::bytes_of;
 use crate::sys::{PAGE_BYTES, page_cache};
 
-/// Pages that are brought in by one call in the background: the budget is looked at in between.
+/// Pages that one call brings in in the background. The budget is checked between calls.
 const STEP_PAGES: u64 = 32;
 
 impl ManagedRegion {
-    /// Makes pages resident and mapped, so that they count and are given up like any others.
+    /// Makes pages resident and mapped, so that they count and are evicted like any others.
     pub(super) fn fetch(&self, pages: Range<u64>) -> Result<()> {
         let bytes = bytes_of(&pages);
         if bytes.is_empty() {
             return Ok(());
         }
-        // One by one, faults would read a page at a time. It is a hint: the faults read what it has not.
+        // Single faults would read a page at a time. Read-ahead is a hint: the faults read what it has not read.
         if pages.end - pages.start > 1
             && let Err(error) = page_cache::read_ahead(self.file(), &bytes)
         {
@@ -31,7 +31,7 @@ impl ManagedRegion {
         self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
     }
 
-    /// The kernel says only that some page is not available: a read tells which one, and why.
+    /// Finds the page that cannot be read, and why, by reading: the kernel says only that some page is not available.
     fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
         let mut page = [0; PAGE_BYTES];
         let mut fails = |offset: &u64| match self.file.read_at(&mut page, *offset) {
@@ -45,12 +45,12 @@ impl ManagedRegion {
 }
 
 impl OpenManaged {
-    /// Has pages brought in by threads of the cache, for each of which the kernel reads a part.
+    /// Has threads of the cache bring pages in; each has the kernel read a part.
     pub(super) fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
         let core = &self.core;
         let pool = start_pool(&core.pool, &core.starting, core.reclaimer.generation())?;
         Ok(pool.fetch_in_parts(&ranges, || {
-            // Not the open file, which must not be closed by one of these threads.
+            // The tasks do not own the open file: none of these threads may be the one that closes it.
             let (region, reclaimer) = (Arc::clone(&self.region), Arc::clone(&core.reclaimer));
             move |ranges| {
                 let has_room = |_: &Range<u64>| urgency == Urgency::Wanted || reclaimer.room_pages() > STEP_PAGES;

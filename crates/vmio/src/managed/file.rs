@@ -36,14 +36,14 @@ pub(crate) struct ManagedFile {
 }
 
 impl ManagedFile {
-    /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
+    /// Maps a backing that is a file or a device. If the process has it mapped already, returns that mapping.
     pub(crate) fn open(core: &Arc<ManagedCore>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
         let identity = CacheIdentity::of(core, core.reclaimer.generation());
         let start = |backing, options| OpenManaged::start(core, backing, options, None);
         Ok(ManagedFile { opened: open_files::open(Some(identity), backing, options, start)? })
     }
 
-    /// The same of a file that this process has mapped already, as the child of another.
+    /// Like [`Self::open`], for a file that this process has inherited as a mapping from its parent.
     pub(crate) fn adopt(
         core: &Arc<ManagedCore>,
         backing: Box<dyn Backing>,
@@ -60,7 +60,7 @@ impl ManagedFile {
         self.opened.close()
     }
 
-    /// That of the file which is its own.
+    /// vmio's own descriptor of the file.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.region().file()
     }
@@ -69,8 +69,8 @@ impl ManagedFile {
         &self.opened.region
     }
 
-    /// Calls `each` with the parts of a range of bytes, offset and place in the caller's buffer: so large that calls do
-    /// not matter, so small that the budget is kept. Their pages are resident.
+    /// Calls `each` for the parts of a range of bytes, with their offset and their place in the caller's buffer. A part
+    /// is large enough that calls cost little, and small enough to keep the budget. Its pages are resident at the call.
     fn in_parts(&self, offset: u64, len: usize, mut each: impl FnMut(u64, Range<usize>) -> Result<()>) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -84,7 +84,7 @@ impl ManagedFile {
         Ok(())
     }
 
-    /// Writes back and drops what nobody else has mapped.
+    /// Writes pages back and drops those that no other process has mapped.
     fn give_up(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         if region.has_failed() {
@@ -156,7 +156,7 @@ impl MappedFile for ManagedFile {
             Advice::DontNeed | Advice::Invalidate => self.give_up(whole),
             Advice::Cold => reclaimer.let_go(&self.opened.region, &whole).map_err(failed),
             Advice::Reuse(_) => Ok(()),
-            // The kernel has no such notion: what is stored is written, what is missed is read.
+            // The kernel has no such advice: it writes stored pages and reads missed ones all the same.
             Advice::Fresh | Advice::Free => self.check_writable(),
         }
     }
@@ -175,7 +175,7 @@ impl MappedFile for ManagedFile {
             return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit });
         }
         self.region().pins.hold(pages.clone());
-        // From here on, dropping it gives everything back.
+        // From here on, dropping `held` gives everything back.
         let held = PinnedPages { opened: Arc::clone(&self.opened), pages };
         // A thread that shrinks the cache looks for pins after it has set the capacity.
         if reclaimer.pinned_pages.load(Ordering::SeqCst) > reclaimer.pinned_pages_max() {
@@ -189,7 +189,7 @@ impl MappedFile for ManagedFile {
         pins::lock(&self.region().map, &bytes, access == Access::ReadWrite).map_err(Error::system(
             "locking pinned pages in memory (`ulimit -l` limits them: pin less, or raise it)",
         ))?;
-        // A mapping that is being shortened looks for pins after it has set its new length.
+        // A thread that shortens the mapping looks for pins after it has set the new length.
         if bytes.end > self.region().extent().end {
             return Err(Error::OutOfRange { range: bytes, len: self.len() });
         }
@@ -266,8 +266,8 @@ impl MappedFile for ManagedFile {
                 failed(source)
             });
         }
-        // Whatever the program stored behind the end, in the last page, is not part of the file; but what other processes have
-        // appended since is.
+        // Bytes that the program stored behind the end, in the last page, are not part of the file. Bytes that other
+        // processes have appended since are.
         let end = old.max(file_end::file_len(&*region.backing).map_err(failed)?);
         let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
         if len > end && !tail.is_empty() {

@@ -1,4 +1,5 @@
-//! What the program has done with for now, and has out of its page tables: it is in the page cache still, and waits in line like the rest.
+//! Pages that the program needs no more for now. They are out of its page tables, still in the page cache, and wait in
+//! line to be dropped like the rest.
 
 use std::io;
 use std::ops::Range;
@@ -13,14 +14,15 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
 
-/// Pages of one stretch.
+/// Pages of one stretch that the program has given back.
 struct GivenBack {
     region: Arc<ManagedRegion>,
     stretch: u64,
     pages: u64,
 }
 
-/// What the reclaimer has not looked at yet. The program need not wait for the ledger, which may be waiting for the device.
+/// Pages given back that the reclaimer has not taken over yet. So the program need not wait for the ledger, whose
+/// holder may wait for the device.
 #[derive(Default)]
 pub(super) struct Inbox {
     given_back: Mutex<Vec<GivenBack>>,
@@ -31,7 +33,7 @@ impl Inbox {
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Unmaps pages that nobody has pinned.
+    /// Unmaps the pages of a range that no pin holds, and counts them as in line.
     pub(super) fn let_go(
         &self,
         region: &Arc<ManagedRegion>,
@@ -46,7 +48,7 @@ impl Inbox {
         }
         let stretch_of = |address: usize| ((address - region.map.base() as usize) / PAGE_BYTES) as u64 / stretch_pages;
         let mut stretches = Vec::new();
-        // The range may be large, and have little in memory.
+        // The range may be large, and little of it in memory.
         scan.present(region.map.addresses(&bytes_of(&reached)), |run| {
             stretches.extend(stretch_of(run.start)..=stretch_of(run.end - 1));
         })?;
@@ -56,10 +58,10 @@ impl Inbox {
             let addresses = region.map.addresses(&bytes_of(&whole));
             let before = scan.count(addresses.clone())?;
             for part in region.pins.free_parts(whole.start.max(reached.start)..whole.end.min(reached.end)) {
-                // Pages that the program has locked itself stay.
+                // Pages that the program has locked by itself stay.
                 let _ = region.map.unmap(&bytes_of(&part));
             }
-            // With any part of a huge page all of it goes.
+            // The kernel unmaps a huge page as a whole.
             let pages = before.saturating_sub(scan.count(addresses)?);
             if pages > 0 {
                 totals.in_line.fetch_add(pages, Ordering::Relaxed);
@@ -69,14 +71,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Forgets what belongs to a region.
+    /// Forgets the pages of a region.
     pub(super) fn forget(&self, region: &Arc<ManagedRegion>) {
         self.given_back().retain(|given_back| !Arc::ptr_eq(&given_back.region, region));
     }
 }
 
 impl Ledger {
-    /// Puts what was given back in line: the whole stretches, of which others may have brought in more.
+    /// Puts stretches that the program gave back in line, as a whole: others may have brought in more of their pages.
     pub(super) fn take_given_back(&mut self, inbox: &Inbox) {
         let given_back = std::mem::take(&mut *inbox.given_back());
         if given_back.is_empty() {
@@ -89,7 +91,7 @@ impl Ledger {
             }
             let bytes = of_stretch.start * PAGE_BYTES as u64..of_stretch.end * PAGE_BYTES as u64;
             let known = region.arrivals.get(stretch);
-            // A stretch that is given back again and again is in memory once.
+            // A stretch that is given back again and again is in memory only once.
             let in_memory = page_cache::look(region.file(), &bytes).and_then(|cached| {
                 let mapped = self.scan.count(region.map.addresses(&bytes)).ok()?;
                 Some(cached.pages.saturating_sub(mapped))
@@ -110,7 +112,7 @@ impl Ledger {
         self.count_line();
     }
 
-    /// Begins to write the first stretch in line of which that has not been done; `false` if there is none.
+    /// Begins to write the first stretch in line whose write has not begun; `false` if there is none.
     pub(super) fn write_given_back(&mut self) -> bool {
         let first = self.line.iter().position(|unmapped| !unmapped.is_written);
         first.map(|index| self.write_in_line(index)).is_some()

@@ -1,8 +1,8 @@
-//! What of the managed files is in memory, and in which order it goes.
+//! The pages of the managed files that are in memory, and the order in which they go.
 //!
-//! A page leaves in two steps. A stretch of neighbouring pages is *unmapped*, with one TLB shootdown, and the writes of
-//! its dirty pages begin; it then waits in line. When it is the first, those of its pages are dropped from the
-//! page cache that nobody has touched meanwhile: the others have been mapped again by a minor fault.
+//! A page leaves in two steps. First, a stretch of neighbouring pages is *unmapped*, with one TLB shootdown, and the
+//! writes of its dirty pages begin. The stretch then waits *in line*. When its turn comes, the pages that nobody has
+//! touched meanwhile are dropped from the page cache. A touched page has been mapped again by a minor fault, and stays.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,26 +22,26 @@ use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
 
-/// Stretches at the head of the line among which one is sought that needs no write, while the first is being written.
+/// While the first stretch in line is being written, one that needs no write is sought among this many.
 const LOOK_AHEAD: usize = 64;
 
-/// Stretches of which one look tells whether anything of them is in memory.
+/// One look at the page cache covers this many stretches, and tells whether any of their pages is in memory.
 const PART_STRETCHES: u64 = 512;
 
-/// What is counted, so that the number of resident pages can be told without a lock.
+/// The totals from which readers get the number of resident pages without a lock.
 #[derive(Default)]
 pub(super) struct Totals {
-    /// Mapped file pages of the process that are not ours.
+    /// Mapped file pages of the process that do not belong to managed files.
     pub(super) foreign: AtomicI64,
     /// Pages in line.
     pub(super) in_line: AtomicU64,
-    /// Pages that were read and that nobody has mapped.
+    /// Pages that the kernel has read and nobody has mapped.
     pub(super) cached_only: AtomicU64,
 }
 
 impl Totals {
-    /// Resident pages, about: ours that are mapped, those in line, and those read ahead. (Pages in line that were touched again
-    /// count twice until they are dropped, and those read ahead until the next count.)
+    /// Resident pages, approximately: our mapped pages, those in line, and those read ahead. (Pages in line that the
+    /// program has touched again count twice until they are dropped, and pages read ahead until the next count.)
     pub(super) fn resident(&self, mapped: u64) -> u64 {
         let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
         ours.max(0) as u64 + self.in_line() + self.cached_only.load(Ordering::Relaxed)
@@ -52,7 +52,7 @@ impl Totals {
     }
 }
 
-/// A stretch that holds pages, as counted.
+/// A stretch with mapped pages, as of the last count.
 pub(super) struct Victim {
     pub(super) priority: u8,
     pub(super) age: u32,
@@ -60,40 +60,40 @@ pub(super) struct Victim {
     pub(super) stretch: u64,
 }
 
-/// Pages that are in no page table of ours but still in memory.
+/// Pages that are in memory and no longer in our page tables.
 pub(super) struct Unmapped {
     pub(super) region: Arc<ManagedRegion>,
-    /// Where they lie, among others.
+    /// The byte range in which they lie, among others.
     pub(super) bytes: Range<u64>,
     pub(super) pages: u64,
-    /// Those of them that are being written.
+    /// How many of them are being written.
     pub(super) dirty: u64,
-    /// Whether their writes have begun, if there are any to be made.
+    /// Whether their writes have begun, or are not needed.
     pub(super) is_written: bool,
 }
 
-/// The books of all files of a cache.
+/// The ledger: what the engine knows of the pages of all files of a cache.
 pub(super) struct Ledger {
     pub(super) scan: Arc<PageScan>,
     pub(super) mapped: Arc<MappedPages>,
     pub(super) totals: Arc<Totals>,
     counts: Arc<Counts>,
     pub(super) stretch_pages: u64,
-    /// After this many pages are unmapped, others of a class that goes first may have come in.
+    /// After this many pages are unmapped, pages of a priority that goes first may have come in.
     class_pages: u64,
     pub(super) regions: Vec<Arc<ManagedRegion>>,
-    /// What goes next, the first one last.
+    /// The stretches that go next; the first of them is last.
     pub(super) queue: Vec<Victim>,
     pub(super) line: VecDeque<Unmapped>,
-    /// Counts stretches as they are unmapped.
+    /// The ledger's time: grows by one with each stretch that is unmapped.
     pub(super) time: u32,
-    /// The priority of what goes at present.
+    /// The priority of the pages that go at present.
     pub(super) class: Option<u8>,
     pub(super) unmapped_since_count: u64,
-    /// When the last stretch was unmapped in which the kernel read ahead, in the ledger's time; 0 if never.
+    /// When the last stretch in which the kernel read ahead was unmapped, in the ledger's time; 0 if never.
     read_ahead: u32,
     pub(super) ahead: Ahead,
-    /// What is to be read.
+    /// Requests for the thread that reads ahead.
     pub(super) requests: Vec<Request>,
     pub(super) survey: Survey,
 }
@@ -125,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// The capacity has changed.
+    /// Adapts to a changed capacity.
     pub(super) fn set_capacity(&mut self, pages: u32) {
         self.class_pages = class_pages(pages);
     }
@@ -154,15 +154,15 @@ impl Ledger {
         &self.regions
     }
 
-    /// What goes next has to be found out anew.
+    /// Forgets the order, so that the next eviction counts anew.
     pub(super) fn reorder(&mut self) {
         self.queue.clear();
     }
 
     // ---- giving up
 
-    /// Unmaps the stretch that is to go next and begins to write it. Returns how many of its pages are dirty; `None`
-    /// if there is nothing to unmap.
+    /// Unmaps the stretch that goes next and begins to write it. Returns how many of its pages are dirty; `None` if
+    /// there is nothing to unmap.
     pub(super) fn unmap_next(&mut self, budget: u64) -> io::Result<Option<u64>> {
         let mut counted = false;
         loop {
@@ -183,14 +183,14 @@ impl Ledger {
         }
     }
 
-    /// Counts anew; returns where [`Self::write_next`] begins.
+    /// Counts anew; returns the place at which [`Self::write_next`] begins.
     pub(super) fn recount(&mut self, budget: u64) -> io::Result<usize> {
         self.count(budget)?;
         Ok(self.queue.len())
     }
 
     /// Unmaps the next stretch with dirty pages before `place` in the queue, and begins to write it. Returns how many
-    /// pages that are; `None` if there is no such stretch.
+    /// pages are being written; `None` if there is no such stretch.
     pub(super) fn write_next(&mut self, place: &mut usize) -> io::Result<Option<u64>> {
         while let Some(index) = (*place).min(self.queue.len()).checked_sub(1) {
             *place = index;
@@ -208,7 +208,7 @@ impl Ledger {
         Ok(None)
     }
 
-    /// Whether in the last turnover of a cache of this many pages the kernel has read ahead.
+    /// Whether the kernel has read ahead within the last turnover of a cache of this many pages.
     pub(super) fn reads_ahead(&self, capacity_pages: u64) -> bool {
         self.read_ahead > 0 && u64::from(self.time.wrapping_sub(self.read_ahead)) <= capacity_pages / self.stretch_pages
     }
@@ -226,7 +226,7 @@ impl Ledger {
             let is_whole = part == of_stretch;
             let bytes = part.start * PAGE_BYTES as u64..part.end * PAGE_BYTES as u64;
             let pages = self.scan.count(region.map.addresses(&bytes))?;
-            // Pages that the program has locked itself stay.
+            // Pages that the program has locked by itself stay.
             if pages == 0 || region.map.unmap(&bytes).is_err() {
                 continue;
             }
@@ -245,16 +245,16 @@ impl Ledger {
         Ok(all_dirty)
     }
 
-    /// The pages of a stretch that are in reach.
+    /// The pages of a stretch that may be in memory.
     pub(super) fn pages_of(&self, region: &ManagedRegion, stretch: u64) -> Range<u64> {
         let first = stretch * self.stretch_pages;
         let end = (first + self.stretch_pages).min(region.reach().end / PAGE_BYTES as u64);
         first..end.max(first)
     }
 
-    /// Finds out from a stay in memory whether the kernel is to read ahead the next time.
+    /// Decides after a stay in memory whether the kernel reads ahead in the stretch next time.
     fn learn(&mut self, region: &ManagedRegion, stretch: u64, bytes: &Range<u64>, (mapped, dirty): (u64, u64)) {
-        // Where a miss brings in all of it, that all of it came in says nothing.
+        // Where a miss brings in the whole stretch, the number of pages that came in says nothing.
         if region.reads_whole(bytes) {
             return;
         }
@@ -275,8 +275,9 @@ impl Ledger {
         }
     }
 
-    /// Begins to write what is dirty of pages that are not mapped: so no page needs a shootdown of its own to be
-    /// write-protected. Returns how many are on their way; all may be if the kernel does not tell.
+    /// Begins to write the dirty pages of an unmapped range. Since they are unmapped, the kernel need not write-protect
+    /// each with a shootdown of its own. Returns how many pages are dirty or being written. If the kernel does not
+    /// tell, that is `pages`.
     pub(super) fn begin_write(&self, region: &Arc<ManagedRegion>, bytes: &Range<u64>, pages: u64) -> u64 {
         let before = page_cache::look(region.file(), bytes);
         let dirty = before.map_or(pages, |cached| cached.dirty);
@@ -290,7 +291,7 @@ impl Ledger {
         dirty + before.map_or(0, |cached| cached.in_write)
     }
 
-    /// A stretch that was read ahead in vain waits to be dropped.
+    /// Puts a stretch in line that was read ahead in vain.
     pub(super) fn give_up_waiting(&mut self, region: Arc<ManagedRegion>, stretch: u64) {
         let known = region.arrivals.get(stretch);
         region.arrivals.set(stretch, Known { is_in_line: true, ..known });
@@ -299,15 +300,15 @@ impl Ledger {
         self.put_in_line(Unmapped { region, bytes, pages: known.read, dirty: 0, is_written: true });
     }
 
-    /// Another process has gone that had the budget together with this one: what it has left in memory of files that both have mapped waits to
-    /// be dropped.
+    /// Puts pages in line that a process of the family left in memory when it ended, in files that both processes have
+    /// mapped.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
         let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
         for region in self.regions.clone() {
             let reach = region.reach();
             let mut from = 0;
             while from < reach.end {
-                // Where nothing is, one look tells for all of it.
+                // One look at a large part finds that all of it is absent.
                 let part = from..(from + PART_STRETCHES * stretch_bytes).min(reach.end);
                 from = part.end;
                 if page_cache::look(region.file(), &part).is_some_and(|cached| cached.pages == 0) {
@@ -324,14 +325,14 @@ impl Ledger {
     fn take_over_at(&mut self, region: &Arc<ManagedRegion>, bytes: &Range<u64>) -> io::Result<()> {
         let stretch = bytes.start / (self.stretch_pages * PAGE_BYTES as u64);
         let known = region.arrivals.get(stretch);
-        // Of what this process may not look at it cannot be told.
+        // If the kernel does not let this process look, the last count must serve.
         let cached = page_cache::look(region.file(), bytes).map_or(known.read, |cached| cached.pages);
         if known.is_in_line || region.has_failed() || cached <= known.read.max(known.mapped) {
             return Ok(());
         }
         let dirty = if region.access == Access::ReadWrite { self.begin_write(region, bytes, 0) } else { 0 };
         region.arrivals.set(stretch, Known { is_in_line: true, ..known });
-        // They are in nobody's books, or in those of a third that has them mapped.
+        // No process counts these pages, or a third one does that has them mapped: hence 0.
         self.put_in_line(Unmapped {
             region: Arc::clone(region),
             bytes: bytes.clone(),
@@ -352,8 +353,8 @@ impl Ledger {
         self.totals.in_line.store(in_line, Ordering::Relaxed);
     }
 
-    /// Drops the first stretch in line, or while that is being written the first that had nothing to write; `false` if
-    /// there is none.
+    /// Drops the first stretch in line. While that is being written, drops instead the first one that had nothing to
+    /// write; `false` if there is none.
     pub(super) fn drop_next(&mut self) -> io::Result<bool> {
         let Some(first) = self.line.front() else { return Ok(false) };
         let in_write = |unmapped: &Unmapped| {
@@ -370,7 +371,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Drops the first stretch in line, waiting for its writes; `false` if the line is empty.
+    /// Drops the first stretch in line, and waits for its writes; `false` if the line is empty.
     pub(super) fn drop_first(&mut self) -> io::Result<bool> {
         let any = !self.line.is_empty();
         if any {
@@ -392,16 +393,16 @@ impl Ledger {
             self.note_failure(&region, error);
         }
         if region.has_failed() {
-            return Ok(()); // What was stored may be nowhere else.
+            return Ok(()); // The pages may be the only copy of some stores.
         }
         let stretch = bytes.start / (self.stretch_pages * PAGE_BYTES as u64);
         let mut around = bytes.clone();
         if region.read_ahead.is_on(stretch) {
             let end = region.reach().end.max(bytes.end);
-            // What nobody uses of what it reads beyond is in no page table.
+            // The kernel may have read pages beyond the stretch. Those that nobody uses are in no page table.
             around = bytes.start.saturating_sub(WINDOW_BYTES)..(bytes.end + WINDOW_BYTES).min(end);
         }
-        // Only what is not mapped: for pages that it cannot drop, the kernel stops at each core to look for them.
+        // Drop only unmapped pages: for a page that it cannot drop, the kernel visits every core to look for it.
         let base = region.map.base() as usize;
         let mut mapped_again = 0;
         let mut from = around.start;
@@ -432,7 +433,7 @@ impl Ledger {
     }
 }
 
-/// Pages of one priority that go before the order is looked at anew.
+/// How many pages of one priority go before a new count looks for pages that should go first.
 fn class_pages(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages) / 8
 }
@@ -447,7 +448,7 @@ mod tests {
 
     const STRETCH: u64 = 16;
 
-    /// What the kernel says of the stretch's area of memory.
+    /// Whether the kernel reads ahead in a stretch, from the flags of its area in /proc/self/smaps.
     fn reads_ahead(region: &ManagedRegion, stretch: u64) -> bool {
         let address = region.map.base() as usize + (stretch * STRETCH) as usize * PAGE_BYTES;
         let areas = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -463,11 +464,11 @@ mod tests {
     #[test]
     fn the_kernel_reads_ahead_where_all_came_in_and_nothing_was_stored() {
         let folder = tempfile::tempdir().unwrap();
-        // Stretches so far apart that no window of read-ahead reaches from one to another.
+        // Stretches far apart: no read-ahead window reaches from one to the next.
         let [second, last] = [500, 1000];
         let backing = FileBacking::create(folder.path().join("file"), 1024 * STRETCH * PAGE_BYTES as u64).unwrap();
         let mut region = ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH, None).unwrap();
-        // Whatever the device's window is here.
+        // Independent of the window of the device here.
         region.read_ahead = ReadAhead::new(1024, Some(WINDOW_BYTES)).unwrap();
         let region = Arc::new(region);
         let looks = (Arc::new(PageScan::open().unwrap()), Arc::new(MappedPages::open().unwrap()));
@@ -490,7 +491,7 @@ mod tests {
         assert!(evict());
         assert!(!reads_ahead(&region, 0));
 
-        // After a turnover without.
+        // A whole turnover without read-ahead.
         for _ in 0..1024 / STRETCH {
             read(last * STRETCH..last * STRETCH + 1);
             evict();

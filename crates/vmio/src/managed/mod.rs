@@ -1,8 +1,15 @@
-//! The managed engine: Linux's own mmap takes the faults, and a background reclaimer keeps what is resident within the budget
-//! from outside, before the kernel has to reclaim.
+//! The managed engine: Linux's own mmap takes the faults, and a background reclaimer keeps the resident pages within
+//! the budget from outside, before the kernel has to reclaim.
 //!
-//! [`ManagedFile`] is what a mapping of it holds; `region` is one mapped file, `ledger` what of all files is in memory and
-//! in which order it goes, `reclaimer` the background thread. docs/design/managed-engine.md says why it is so.
+//! A mapping of this engine holds a [`ManagedFile`]. `region` is one mapped file. `ledger` records which pages of all
+//! files are in memory, and in which order they go. `reclaimer` is the background thread. docs/design/managed-engine.md
+//! gives the reasons.
+//!
+//! Three words have a meaning of their own here:
+//!
+//! - A *stretch* is the unit in which pages are given up: 512 neighbouring pages, fewer in a small cache.
+//! - A stretch *in line* is unmapped and still in memory. It waits for its turn to leave the page cache.
+//! - A *family* is the processes that keep one budget together: a process and its forked children.
 
 mod ahead;
 mod arrivals;
@@ -35,14 +42,14 @@ use crate::sys::fork::Generation;
 use crate::sys::hold;
 use crate::sys::thread::{self, OwnThread};
 
-/// The reclaimer and its thread, which ends with the last handle and the last mapping.
+/// The reclaimer and its thread, which ends with the last handle or mapping of the cache.
 pub(crate) struct ManagedCore {
     pub(crate) reclaimer: Arc<Reclaimer>,
     thread: Mutex<Option<OwnThread>>,
-    /// Threads that fetch pages, once somebody does.
+    /// The threads that fetch pages; started at the first fetch.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) starting: Mutex<()>,
-    /// What changes the capacity, if that is left to vmio.
+    /// Changes the capacity, if the caller leaves that to vmio.
     pub(crate) follower: OnceLock<Follower>,
 }
 
@@ -52,7 +59,7 @@ impl ManagedCore {
         Self::start_in(family, limits)
     }
 
-    /// That of a forked child, which keeps one budget together with its parent's.
+    /// Starts the engine of a forked child, which keeps one budget together with its parent.
     pub(crate) fn start_in_child(parent: &ManagedCore, generation: Generation) -> io::Result<Self> {
         let family = Arc::clone(parent.reclaimer.family());
         let limits = Limits { generation, ..parent.reclaimer.limits_now() };
@@ -64,7 +71,7 @@ impl ManagedCore {
         let its = Arc::clone(&reclaimer);
         let (begun, has_begun) = mpsc::channel();
         let thread = thread::spawn("vmio-reclaimer", move || {
-            // Between two looks the program takes what it can get.
+            // The program should run between two rounds of the reclaimer.
             if let Err(error) = thread::shorten_time_slice() {
                 tracing::debug!(%error, "on busy cores the reclaimer may come late");
             }
@@ -73,7 +80,7 @@ impl ManagedCore {
             let _ = begun.send(());
             its.run();
         })?;
-        // On busy cores a new thread waits long until it runs first, and until then nobody keeps the budget.
+        // On busy cores a new thread waits long for its first run, and until then nobody keeps the budget.
         let _ = has_begun.recv();
         Ok(ManagedCore {
             reclaimer,

@@ -34,7 +34,7 @@ impl OpenManaged {
         Ok(OpenManaged { region, core: Arc::clone(core) })
     }
 
-    /// Makes what was stored to some pages durable.
+    /// Makes the stores to a range of bytes durable.
     pub(super) fn flush(&self, bytes: &Range<u64>) -> Result<()> {
         let region = &self.region;
         if region.access == Access::ReadOnly || bytes.is_empty() {
@@ -82,7 +82,8 @@ impl OpenRegion for OpenManaged {
         let region = &self.region;
         self.core.reclaimer.remove(region);
         let reach = region.reach();
-        // What nobody else has mapped leaves the memory; after a failure it is all that is left of some stores.
+        // Pages that no other process has mapped leave memory. After a failure they stay: they may be the only copy of
+        // some stores.
         let given_up = match region.has_failed() {
             true => Ok(()),
             false => region.map.unmap(&reach).and_then(|()| page_cache::drop_clean(region.file(), &reach)),

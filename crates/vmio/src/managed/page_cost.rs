@@ -1,4 +1,5 @@
-//! What it costs to read a page by itself. Where that is little, as on zram, reading more than the program asks for costs more than it saves.
+//! The cost of reading one page by itself. Where it is low, as on zram, reading more than the program asks for costs
+//! more than it saves.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,24 +14,28 @@ use crate::page::SPAN_BYTES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::PerProcess;
 
-/// Reads of which the median counts.
+/// The number of reads, of which the median counts.
 const READS: u64 = 5;
-/// What it takes to read 2 MiB at once, about: with any fast device most of that is the memory's.
+/// The time to read 2 MiB at once, about. On any fast device most of it is the memory's.
 const WHOLE: Duration = Duration::from_micros(700);
-/// Up to this many pages, reading a whole stretch is worth it on any device but memory.
+/// A break-even at or below this many pages counts as 0: a whole stretch is then worth reading on any device but
+/// memory.
 const FEW_PAGES: u64 = 32;
-/// From this many pages on it is worth it on any: looks seldom find a stretch whose pages have all come in.
+/// The highest break-even. With this many pages a whole stretch is worth reading on any device: a look seldom finds
+/// that all its pages have come in.
 const MANY_PAGES: u64 = 128;
 
 /// A page that may be read directly.
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// The number of pages of a whole stretch (512) that a program must need to make reading all of it worthwhile: 0 if that is few, or not known.
-/// Reads five pages past the page cache, the first time that a device is asked about, by a descriptor that is open already: to close another
-/// would release the program's record locks.
+/// The number of pages of a whole stretch (512) that a program must need to make reading all of it worthwhile. 0 if
+/// that is few, or not known.
+///
+/// The first call for a device reads five pages past the page cache. It uses a descriptor that is open already: to
+/// close another would release the program's record locks.
 pub(super) fn break_even_pages(backing: &dyn Backing) -> u64 {
-    /// By device.
+    /// The results, by device.
     static KNOWN: PerProcess<Mutex<BTreeMap<u64, u64>>> = PerProcess::new();
     let measured = || -> io::Result<u64> {
         let Some(direct) = backing.direct_reads() else { return Ok(0) };
@@ -44,7 +49,7 @@ pub(super) fn break_even_pages(backing: &dyn Backing) -> u64 {
         if let Some(pages) = known()?.get(&device) {
             return Ok(*pages);
         }
-        // Where a file has no data yet its device is not read.
+        // A file that has no data yet is not read: the read would not reach its device.
         let Some(places) = places_with_data(direct, backing.len(), is_device) else { return Ok(0) };
         let pages = pages_for(time_of_a_page(direct, &places)?);
         tracing::debug!(device, pages, "pages from which on reading a whole stretch is worthwhile");
@@ -62,7 +67,7 @@ fn pages_for(time_of_a_page: Duration) -> u64 {
     if pages <= FEW_PAGES { 0 } else { pages.min(MANY_PAGES) }
 }
 
-/// Pages all over a file that are on the device.
+/// Five pages, spread over a file, that lie on the device.
 fn places_with_data(file: BorrowedFd<'_>, len: u64, is_device: bool) -> Option<Vec<u64>> {
     let part = len / READS;
     let place = |index| {
@@ -114,7 +119,7 @@ mod tests {
         std::fs::write(file.path(), vec![1; LEN as usize]).unwrap();
         file.as_file().sync_all().unwrap();
         assert_eq!(found().unwrap(), [0, 2, 4, 6, 8].map(|mib| mib << 20));
-        // A file with room that nobody has written to yet.
+        // A file with space that nobody has written to yet.
         file.as_file().set_len(0).unwrap();
         rustix::fs::fallocate(file.as_file(), rustix::fs::FallocateFlags::empty(), 0, LEN).unwrap();
         assert_eq!(found(), None);

@@ -1,31 +1,37 @@
-//! Where a program reads on in a file: found out from how many pages have come in where.
+//! Where a program reads on in a file, found from how many pages of each stretch have come in.
 //!
-//! Where accesses jump about, the kernel is to read one page at a miss. Where many pages of a stretch came in within a short time,
-//! the program goes through it: the stretch is read as a whole, and those that follow are read before the program comes to them,
-//! more and more of them. If it is faster than the reader, a miss there reads a whole stretch. So it does at first in files that are mapped for
-//! loads alone, until it shows that accesses jump about.
+//! Where accesses are scattered, the kernel should read one page at a miss. Many pages of a stretch that come in within
+//! a short time show that the program goes through it. The kernel then reads the rest of the stretch, and a growing
+//! number of those that follow, before the program comes to them. Such a series of stretches is a *stream*.
+//!
+//! If the program is faster than the reader thread, a miss in a stream reads a whole stretch. Files that are mapped for
+//! loads alone begin that way, until scattered accesses show.
 
 use std::iter;
 use std::ops::Range;
 
-/// Pages of a stretch that came in within a period, at least, if the program goes through it. (A small stretch: a quarter.)
+/// The least number of pages of a stretch that come in within a period if the program goes through it. (For a small
+/// stretch: a quarter of it.)
 const DENSE: u64 = 8;
-/// And this many times the number in an average stretch.
+/// The stretch must also exceed the average stretch by this factor.
 const DENSER: u64 = 4;
-/// Streams of a file that are followed at a time.
+/// Streams of a file that are followed at the same time.
 const STREAMS_MAX: usize = 8;
-/// Stretches before a stream of which a miss reads all: enough for as long as nobody may look, on busy cores.
+/// Stretches before a stream in which a miss reads a whole stretch: enough for the time that the reclaimer may be away
+/// on busy cores.
 const COURSE: u64 = 32;
-/// Stretches side by side that are a stream for sure, at first; and at most, where what was taken for one has been none again and again.
+/// Neighbouring stretches that make a stream for certain, at first; and at most, after streams that turned out to be
+/// chance.
 const LENGTH_SURE: u32 = 3;
 const LENGTH_SURE_MAX: u32 = 96;
 /// Looks at a stream that must have found whole stretches worthwhile.
 const WORTHWHILE_SURE: u32 = 2;
-/// Stretches that came in whole and beside no other until a miss reads one page again.
+/// Stretches that came in whole and beside no other, after which a miss reads one page again.
 const SCATTERED_MAX: u32 = 8;
-/// Ranges of a file in which a miss reads a whole stretch: each may cost the kernel two areas, of which a process has 65,530.
+/// Ranges of a file in which a miss reads a whole stretch. Each may cost the kernel two areas, of which a process has
+/// 65,530.
 const WHOLE_RANGES_MAX: usize = 1024;
-/// Misses for each stretch that is not in memory, after which a file that fits is read as a whole: going on page by page
+/// After this many misses for each stretch that is not in memory, a file that fits is read as a whole. Page by page it
 /// would soon have cost as much.
 const MISSES_A_STRETCH: u64 = 2;
 
@@ -33,65 +39,65 @@ const MISSES_A_STRETCH: u64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grown {
     pub(super) stretch: u64,
-    /// Pages that came in, in this period.
+    /// Pages that came in during this period.
     pub(super) pages: u64,
     /// The longest run of neighbours that are mapped.
     pub(super) run: u64,
-    /// Whether the program has said that it goes upwards.
+    /// Whether the program has advised that accesses go upwards.
     pub(super) is_sequential: bool,
 }
 
-/// What is known when a pattern is asked for.
+/// The state of the file and the cache at a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
     pub(super) stretch_pages: u64,
     /// Stretches that the file has.
     pub(super) stretches: u64,
-    /// How many whole ones are not in memory.
+    /// How many whole stretches are not in memory.
     pub(super) absent: u64,
-    /// Stretches that may be read ahead of a stream.
+    /// The most stretches that may be read ahead of a stream.
     pub(super) window_max: u64,
-    /// Stretches for which there is room without something having to be given up.
+    /// Stretches for which there is space without giving anything up.
     pub(super) room: u64,
 }
 
-/// Stretches that the program goes through, one after the other.
+/// Stretches that the program goes through one after the other.
 #[derive(Debug)]
 struct Stream {
     last: u64,
-    /// Stretches that it went through.
+    /// How many stretches it went through.
     length: u32,
-    /// How often enough of a stretch was seen to come in to make reading all of it worthwhile.
+    /// How often enough of a stretch came in to make reading all of it worthwhile.
     worthwhile: u32,
     is_downward: bool,
     window: u64,
     /// Stretches up to this one (or down to it) have been asked for.
     asked: u64,
-    /// When it went on last, in looks.
+    /// The look at which it last went on.
     used: u64,
 }
 
-/// What is to be done about what was found.
+/// The reads and settings that follow from a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Stretches that are to be read now.
+    /// Stretches to read now.
     pub(super) read: Vec<Range<u64>>,
-    /// Stretches of which a miss is to read all.
+    /// Stretches in which a miss is to read the whole stretch.
     pub(super) whole: Vec<Range<u64>>,
-    /// Whether a miss is to read one page again, wherever it is.
+    /// Whether a miss is to read one page again, everywhere in the file.
     pub(super) by_page: bool,
-    /// Whether the kernel is to read around misses as usual from now on, or no longer.
+    /// `Some(true)`: the kernel is to read around misses as usual from now on; `Some(false)`: no longer.
     pub(super) usual: Option<bool>,
 }
 
 impl Plan {
-    /// Of a stretch a miss is not to read all.
+    /// Takes a stretch out of those that a miss is to read as a whole.
     pub(super) fn keep_from_whole(&mut self, stretch: u64) {
         self.whole = without(self.whole.drain(..), &(stretch..stretch + 1));
     }
 }
 
-/// How a file is read.
+/// The pattern of accesses to a file.
 #[derive(Debug)]
 pub(super) struct Pattern {
     streams: Vec<Stream>,
@@ -102,11 +108,12 @@ pub(super) struct Pattern {
     is_usual: bool,
     /// Whether a miss may read a whole stretch.
     may_be_whole: bool,
-    /// Where it does, upwards and apart from each other.
+    /// The stretches that a miss reads as a whole, in ascending ranges that do not touch.
     whole: Vec<Range<u64>>,
-    /// How many more stretches came in whole beside none than beside another, since misses read whole stretches.
+    /// Stretches that came in whole and alone, less those that came in beside another, since misses read whole
+    /// stretches.
     scattered: u32,
-    /// Stretches side by side before which misses read whole ones.
+    /// Neighbouring stretches after which misses read whole stretches.
     sure: u32,
     /// Pages of a stretch that a program must need to make reading all of it worthwhile.
     break_even_pages: u64,
@@ -129,15 +136,15 @@ impl Default for Pattern {
 }
 
 impl Pattern {
-    /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
-    /// A program that needs `break_even_pages` of a stretch is served best by all of it.
+    /// The pattern of a new file. Stretches before `whole_until` are read as a whole at first; with `None`, no stretch
+    /// ever is. A program that needs `break_even_pages` of a stretch is served best by all of it.
     pub(super) fn new(whole_until: Option<u64>, break_even_pages: u64) -> Self {
         let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
         Pattern { may_be_whole: whole_until.is_some(), whole, break_even_pages, ..Pattern::default() }
     }
 
-    /// Takes in what has come in since the last look; `period_pages` in all since the period began. A store to a huge page makes all of it dirty:
-    /// stretches that the program has stored to are not to come in as such.
+    /// Takes in the arrivals since the last look; `period_pages` is all arrivals since the period began. A store to a
+    /// huge page makes all of it dirty, so a stretch that the program has stored to must not come in as one.
     pub(super) fn look(
         &mut self,
         grown: &[Grown],
@@ -161,7 +168,7 @@ impl Pattern {
         plan
     }
 
-    /// Whether this many pages in a stretch may be a stream's.
+    /// Whether this many pages in a stretch may belong to a stream.
     pub(super) fn is_dense(pages: u64, stretch_pages: u64) -> bool {
         pages >= least_dense(stretch_pages)
     }
@@ -179,7 +186,7 @@ impl Pattern {
             if at != stream.last {
                 stream.set_direction(at);
             }
-            // Of one that came in by itself because a miss reads all, nothing is known.
+            // A stretch that came in alone because a miss reads all of it says nothing.
             stream.worthwhile += u32::from(is_whole || grown.pages.max(grown.run) >= self.break_even_pages);
             if at == stream.last {
                 return;
@@ -193,7 +200,7 @@ impl Pattern {
                 self.sure = (self.sure / 2).max(LENGTH_SURE);
             }
             if length >= self.sure {
-                // Two side by side may be chance.
+                // Two neighbours may be chance.
                 self.scattered = self.scattered.saturating_sub(1);
                 if is_worthwhile && self.may_be_whole && !is_stored(at) {
                     self.read_whole(ahead, plan);
@@ -205,14 +212,14 @@ impl Pattern {
         let mut stream =
             Stream { last: at, length: 1, worthwhile: 0, is_downward: false, window, asked: at, used: looks };
         if grown.is_sequential || (!is_whole && grown.run >= least_dense(around.stretch_pages)) {
-            // The rest of its first stretch, too.
+            // The rest of its first stretch comes in, too.
             plan.read.push(at..stream.ask(around.stretches).map_or(at + 1, |ahead| ahead.end));
         } else if is_whole {
             self.scattered += 1;
             if self.scattered >= SCATTERED_MAX {
                 self.scattered = 0;
                 self.read_by_page(plan);
-                // Of many stretches that come in here and there some lie side by side by chance.
+                // Of many stretches that come in at random, some are neighbours by chance.
                 self.sure = (2 * self.sure).min(LENGTH_SURE_MAX);
             }
         }
@@ -224,32 +231,32 @@ impl Pattern {
         self.streams.push(stream);
     }
 
-    /// Whether a miss there reads the whole stretch.
+    /// Whether a miss in the stretch reads all of it.
     pub(super) fn reads_whole(&self, stretch: u64) -> bool {
         let after = self.whole.partition_point(|range| range.start <= stretch);
         after > 0 && self.whole[after - 1].contains(&stretch)
     }
 
-    /// No miss reads a whole stretch any more.
+    /// Makes misses read single pages everywhere.
     fn read_by_page(&mut self, plan: &mut Plan) {
         plan.by_page = true;
         plan.whole.clear();
         self.whole.clear();
     }
 
-    /// The program says of stretches how it will read them: none of them comes in whole any more.
+    /// Stops reading stretches as a whole, since the program advises how it will read them.
     pub(super) fn forget_whole(&mut self, stretches: &Range<u64>) {
         self.whole = without(self.whole.drain(..), stretches);
     }
 
-    /// Has misses read whole stretches where a stream will come.
+    /// Makes misses read whole stretches where a stream will come.
     pub(super) fn read_whole(&mut self, ahead: Range<u64>, plan: &mut Plan) {
         let is_far_enough =
             |pattern: &Self| ahead.is_empty() || pattern.reads_whole(ahead.start + (ahead.end - ahead.start) / 2);
         if !self.may_be_whole || self.whole.len() >= WHOLE_RANGES_MAX || is_far_enough(self) {
             return;
         }
-        // In one with those that it touches.
+        // Merges the range with those that it touches.
         let first = self.whole.partition_point(|range| range.end < ahead.start);
         let last = self.whole.partition_point(|range| range.start <= ahead.end);
         let touched = &self.whole[first..last];
@@ -259,7 +266,8 @@ impl Pattern {
         plan.whole.push(ahead);
     }
 
-    /// Whether the kernel is to read around misses, if that changes: of a file that fits, what it reads will be used.
+    /// Whether the kernel should read around misses, if that has changed. If a file fits, the program will use what the
+    /// kernel reads.
     pub(super) fn reads_usually(&mut self, around: Surroundings) -> Option<bool> {
         let is_usual = around.room > if self.is_usual { 0 } else { around.absent };
         (is_usual != self.is_usual).then(|| {
@@ -273,7 +281,7 @@ impl Pattern {
         self.is_usual
     }
 
-    /// Pages have come in one by one. Whether the file fits, and is better read as a whole by now.
+    /// Takes in pages that came in one by one. Returns whether the file fits and is better read as a whole by now.
     pub(super) fn warms_up(&mut self, misses: u64, around: Surroundings) -> bool {
         self.misses += misses;
         let is_worth_it = misses > 0
@@ -288,7 +296,7 @@ impl Pattern {
 }
 
 impl Stream {
-    /// The stream goes to `at` next: up, or down.
+    /// Notes that the stream goes to `at` next; a change of direction begins it anew.
     fn set_direction(&mut self, at: u64) {
         let is_downward = at < self.last;
         if is_downward != self.is_downward {
@@ -296,7 +304,7 @@ impl Stream {
         }
     }
 
-    /// Where it will come if it goes on.
+    /// The stretches to which it comes next if it goes on.
     fn course(&self, stretches: u64) -> Range<u64> {
         match self.is_downward {
             false => self.last + 1..(self.last + 1 + COURSE).min(stretches).max(self.last + 1),
@@ -304,7 +312,7 @@ impl Stream {
         }
     }
 
-    /// The stretches of its window that have not been asked for.
+    /// The stretches of its window that have not been asked for yet.
     fn ask(&mut self, stretches: u64) -> Option<Range<u64>> {
         let ahead = match self.is_downward {
             false => {
@@ -324,7 +332,7 @@ impl Stream {
     }
 }
 
-/// What is left of ranges without one.
+/// `ranges` without the part that `one` covers.
 fn without(ranges: impl Iterator<Item = Range<u64>>, one: &Range<u64>) -> Vec<Range<u64>> {
     let parts = ranges.flat_map(|range| [range.start..range.end.min(one.start), range.start.max(one.end)..range.end]);
     parts.filter(|part| !part.is_empty()).collect()
@@ -387,7 +395,7 @@ mod tests {
         let scattered: Vec<_> =
             (0..300).map(|index| Grown { stretch: index * 3, pages: 7, run: 2, is_sequential: false }).collect();
         assert_eq!(pattern.look(&scattered, 2100, AROUND, |_| false), Plan::default());
-        // Many, but not more than in any other stretch.
+        // Many pages, but not more than in any other stretch.
         let busy: Vec<_> =
             (0..1000).map(|stretch| Grown { stretch, pages: 30, run: 30, is_sequential: false }).collect();
         assert_eq!(pattern.look(&busy, 30_000, AROUND, |_| false), Plan::default());
@@ -398,7 +406,7 @@ mod tests {
         let mut pattern = Pattern::default();
         let busy = |stretch| Grown { run: 3, ..dense(stretch) };
         assert_eq!(pattern.look(&[busy(7)], 20, AROUND, |_| false), Plan::default());
-        // One beside another is: equal distances, say.
+        // A stretch beside another is: the program may read at equal distances.
         assert_eq!(pattern.look(&[busy(8)], 20, AROUND, |_| false).read, [9..11]);
     }
 
@@ -415,7 +423,7 @@ mod tests {
         for stream in 0..=STREAMS_MAX as u64 {
             assert_eq!(look(&mut pattern, stream * 50), [stream * 50..stream * 50 + 2]);
         }
-        // The first one is forgotten, the second is not.
+        // The first stream is forgotten, the second is not.
         assert_eq!(look(&mut pattern, 51), [52..54]);
         assert_eq!(look(&mut pattern, 1), [1..3]);
     }
@@ -444,7 +452,8 @@ mod tests {
         assert_eq!(pattern.whole, []);
     }
 
-    /// On a fast device whole stretches and single pages came in alternately: Annoy's searches read eight times as much as plain.
+    /// On a fast device whole stretches and single pages came in alternately: Annoy's searches read eight times as much
+    /// as plain mmap.
     #[test]
     fn chance_neighbours_bring_whole_stretches_ever_more_seldom() {
         let mut pattern = Pattern::new(Some(1000), 0);
@@ -465,7 +474,7 @@ mod tests {
             times_whole += usize::from(!pattern.look(&grown, 600, AROUND, |_| false).whole.is_empty());
         }
         assert!(times_whole < 40, "{times_whole} times");
-        // A real scan is believed in the end, and sooner the next time.
+        // In the end a real scan counts as one, and sooner the next time.
         let around = Surroundings { stretches: 100_000, ..AROUND };
         let mut whole_at = |pass: u64| {
             let stretches = (0..900).map(|at| dense(at + pass * 10_000));
@@ -495,7 +504,7 @@ mod tests {
             let plan = pattern.look(&[dense(stretch)], 20, AROUND, |_| true);
             assert!(!plan.read.is_empty() && plan.whole.is_empty() && !plan.by_page, "{plan:?}");
         }
-        // Where it has only loaded so far, and then stores.
+        // The program has only loaded from these so far, and then stores.
         (100..104).for_each(|stretch| _ = pattern.look(&[dense(stretch)], 20, AROUND, |_| false));
         assert!(pattern.reads_whole(104));
         assert!(pattern.look(&[dense(104)], 20, AROUND, |stretch| stretch == 104).by_page);

@@ -15,14 +15,14 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Holds pages; to be called before they are locked.
+    /// Counts a hold of pages. Callers do so before they lock the pages.
     pub(super) fn hold(&self, pages: Range<u64>) {
         let mut counts = self.counts();
         pages.for_each(|page| *counts.entry(page).or_default() += 1);
     }
 
-    /// Gives a hold back, and unlocks the pages that nobody else holds. All in one step: somebody who begins to hold
-    /// one of them now locks it after this.
+    /// Gives a hold back, and unlocks the pages that no other pin holds, in one step. A thread that begins to hold one
+    /// of them now locks it after this.
     pub(super) fn release(&self, pages: Range<u64>, map: &FileMap) {
         let mut counts = self.counts();
         let mut free = Vec::new();

@@ -1,4 +1,6 @@
-//! Where the kernel is to read ahead in a file: learnt, stretch by stretch, from how it came in and what of it was used.
+//! Decides for each stretch of a file whether the kernel reads ahead in it. It learns that from how the stretch came
+//! in, and from how much of it was used. A *stay* is the time that a stretch spends in memory, from coming in to being
+//! unmapped.
 
 use std::io;
 use std::ops::Range;
@@ -6,55 +8,58 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys::sparse_array::SparseArray;
 
-/// Stays in memory for which a stretch reads ahead before it is looked at anew: meanwhile its pages come in whether used or not.
+/// Stays for which the kernel reads ahead in a stretch before it has to prove itself again. Until then its pages come
+/// in whether used or not.
 const STAYS: u32 = 16;
-/// Stretches of a file that read ahead at the same time: each may cost the kernel two areas, of which a process has 65,530.
+/// Stretches of a file with read-ahead at the same time. Each may cost the kernel two areas, of which a process has
+/// 65,530.
 const STRETCHES_MAX: u32 = 4096;
 
-/// The kernel reads no more than this at a time, or is not let: what lies beyond a stretch would be in nobody's books. It is Linux's usual window.
+/// The largest window with which vmio lets the kernel read ahead: nobody would count what a larger one reads beyond a
+/// stretch. It is Linux's usual window.
 pub(super) const WINDOW_BYTES: u64 = 128 << 10;
 
-/// Some pages were left in memory when the stretch was last dropped, or it was not dropped yet.
+/// Some pages stayed in memory when the stretch was last dropped, or it is not dropped yet.
 const IS_LEFT_OVER: u32 = 1 << 31;
-/// The caller has said that accesses to the stretch jump about.
+/// The caller has advised that accesses to the stretch are scattered.
 const IS_RANDOM: u32 = 1 << 30;
-/// That they go upwards.
+/// The caller has advised that accesses go upwards.
 const IS_SEQUENTIAL: u32 = 1 << 29;
-/// Stays for which it still reads ahead.
+/// The remaining stays for which the kernel reads ahead in the stretch.
 const STAYS_MASK: u32 = 0xff;
 
-/// What the caller has said of how a stretch is read.
+/// The caller's advice on how a stretch is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advised {
     Random,
     Sequential,
 }
 
-/// What is seen of a stretch as it is unmapped.
+/// The state of a stretch at the end of a stay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
-    /// Pages that it has.
+    /// The size of the stretch.
     pub(super) pages: u64,
-    /// Those that were mapped.
+    /// Pages that were mapped.
     pub(super) mapped: u64,
-    /// Those that were in memory.
+    /// Pages that were in memory.
     pub(super) cached: u64,
-    /// Whether any had been stored to.
+    /// Whether the program had stored to any page.
     pub(super) is_dirty: bool,
 }
 
-/// What is known of the stretches of a file.
+/// The read-ahead of all stretches of a file.
 pub(super) struct ReadAhead {
     stretches: SparseArray<AtomicU32>,
-    /// Stretches that read ahead, and how many may.
+    /// The number of stretches with read-ahead, and below it the most that may have it.
     count: AtomicU32,
     count_max: u32,
-    /// Whether the caller has said anything.
+    /// Whether the caller has advised of any stretch.
     has_advice: AtomicBool,
 }
 
 impl ReadAhead {
-    /// The kernel reads `window_bytes` at a time, as far as it tells.
+    /// `window_bytes` is the kernel's read-ahead window, if the kernel tells it.
     pub(super) fn new(stretches: usize, window_bytes: Option<u64>) -> io::Result<Self> {
         let is_bounded = window_bytes.is_some_and(|bytes| bytes <= WINDOW_BYTES);
         let count_max = if is_bounded { STRETCHES_MAX } else { 0 };
@@ -71,7 +76,7 @@ impl ReadAhead {
         self.load(stretch) & STAYS_MASK > 0
     }
 
-    /// A stretch is unmapped. Returns what the kernel is to be told, if that changes.
+    /// Ends a stay: the stretch is unmapped. Returns whether the kernel is to read ahead from now on, if that changes.
     pub(super) fn end_stay(&self, stretch: u64, stay: Stay) -> Option<bool> {
         let known = self.load(stretch);
         self.store(stretch, known | IS_LEFT_OVER);
@@ -80,7 +85,7 @@ impl ReadAhead {
         }
         let is_on = known & STAYS_MASK > 0;
         let left = match is_on {
-            // The kernel maps neighbours of what is used, so this is more than was.
+            // The kernel maps neighbours of used pages too, so fewer pages were used than are mapped.
             true if stay.is_dirty || stay.mapped * 2 < stay.cached => 0,
             true => (known & STAYS_MASK) - 1,
             false if known & IS_LEFT_OVER != 0 || stay.is_dirty || stay.mapped * 8 < stay.pages * 7 => 0,
@@ -91,33 +96,33 @@ impl ReadAhead {
         (is_on != (left > 0)).then_some(left > 0)
     }
 
-    /// A stretch was dropped; `is_left_over` if some of its pages stayed.
+    /// Begins a stay: the stretch was dropped. `is_left_over` says that some of its pages stayed.
     pub(super) fn begin_stay(&self, stretch: u64, is_left_over: bool) {
         let known = self.load(stretch) & !IS_LEFT_OVER;
         self.store(stretch, if is_left_over { known | IS_LEFT_OVER } else { known });
     }
 
-    /// Whether what the kernel reads at a time is little.
+    /// Whether the kernel's window is at most [`WINDOW_BYTES`].
     pub(super) fn is_bounded(&self) -> bool {
         self.count_max > 0
     }
 
-    /// Whether the caller has said anything of any stretch.
+    /// Whether the caller has advised of any stretch.
     pub(super) fn has_advice(&self) -> bool {
         self.has_advice.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller has said that accesses jump about.
+    /// Whether the caller has advised that accesses are scattered.
     pub(super) fn is_advised_against(&self, stretch: u64) -> bool {
         self.load(stretch) & IS_RANDOM != 0
     }
 
-    /// Whether the caller has said that accesses go upwards.
+    /// Whether the caller has advised that accesses go upwards.
     pub(super) fn is_sequential(&self, stretch: u64) -> bool {
         self.load(stretch) & IS_SEQUENTIAL != 0
     }
 
-    /// From now on the caller says how stretches are read, or no longer does. The kernel has been told.
+    /// Notes the caller's advice on stretches, or its end. The caller of this function has told the kernel.
     pub(super) fn advise(&self, stretches: Range<u64>, advised: Option<Advised>) {
         self.has_advice.fetch_or(advised.is_some(), Ordering::Relaxed);
         let mark = match advised {
@@ -150,7 +155,7 @@ impl ReadAhead {
         self.stretches.get(stretch as usize).load(Ordering::Relaxed)
     }
 
-    /// Whoever calls has the ledger.
+    /// Callers hold the ledger.
     fn store(&self, stretch: u64, known: u32) {
         self.stretches.get(stretch as usize).store(known, Ordering::Relaxed);
     }
@@ -167,7 +172,7 @@ mod tests {
         ReadAhead::new(2 * STRETCHES_MAX as usize, Some(WINDOW_BYTES)).unwrap()
     }
 
-    /// A whole stay of a stretch of which nothing is left over.
+    /// A whole stay, after which no page is left over.
     fn pass(ahead: &ReadAhead, stretch: u64, stay: Stay) -> Option<bool> {
         let told = ahead.end_stay(stretch, stay);
         ahead.begin_stay(stretch, false);
@@ -216,7 +221,7 @@ mod tests {
         ahead.end_stay(0, Stay { mapped: 40, ..WHOLE });
         ahead.begin_stay(0, true);
         assert_eq!(ahead.end_stay(0, WHOLE), None);
-        // Still in line, and already in use again.
+        // The stretch is still in line, and already in use again.
         assert_eq!(ahead.end_stay(0, WHOLE), None);
         ahead.begin_stay(0, false);
         assert_eq!(ahead.end_stay(0, WHOLE), Some(true));

@@ -1,5 +1,5 @@
-//! The background reclaimer keeps the managed files within the budget: it looks, gives up what is too much before the
-//! kernel must, and sleeps no longer than the reserve of free pages will last.
+//! The background reclaimer keeps the managed files within the budget. It looks, gives up the excess before the kernel
+//! must, and sleeps no longer than the reserve of free pages will last.
 
 use std::io;
 use std::ops::Range;
@@ -30,19 +30,19 @@ use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
 use crate::telemetry::Stats;
 
-/// Pages that come in per second while nobody looks, at most: some more than a fast device delivers.
+/// The most pages that come in per second between two looks: somewhat more than a fast device delivers.
 const ARRIVALS_PER_S: u64 = 250_000;
 /// How long the reclaimer sleeps, at least and at most.
 const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
-/// How long after a failure of its own.
+/// How long the reclaimer sleeps after a failure of its own.
 const BACK_OFF: Duration = Duration::from_millis(250);
-/// How old a look at the cgroups may be.
+/// The age at which the space that the cgroups leave is read anew.
 const ROOM_AGE: Duration = Duration::from_millis(250);
-/// How often the dirty pages are counted.
+/// The age at which the dirty pages are counted anew.
 const DIRTY_AGE: Duration = Duration::from_millis(100);
-/// From such a part beyond the budget on, threads that fault are held back.
+/// Threads that fault are held back once the resident pages exceed the budget by one part in this many.
 const HELD_BACK_PART: u64 = 32;
-/// The cgroups may leave less room than the capacity, but vmio does not give up more than this part of it.
+/// The cgroups may leave less space than the capacity. vmio keeps one part in this many of the capacity all the same.
 const BUDGET_MIN_PART: u64 = 8;
 
 /// The limits that the reclaimer keeps.
@@ -50,11 +50,11 @@ const BUDGET_MIN_PART: u64 = 8;
 pub(crate) struct Limits {
     /// The process that built the cache.
     pub(crate) generation: Generation,
-    /// Pages that may be resident at first.
+    /// Pages that may be resident when the cache starts.
     pub(crate) capacity_pages: u32,
-    /// The share of them that may be dirty before they are written though nothing is given up.
+    /// The share of them that may be dirty. Above it the reclaimer writes, even if it gives nothing up.
     pub(crate) dirty_ratio: f64,
-    /// Whether threads that bring in pages faster than they can be given up wait for it.
+    /// Whether threads that bring in pages faster than the reclaimer gives them up have to wait.
     pub(crate) holds_back: bool,
 }
 
@@ -70,16 +70,17 @@ pub(crate) struct Reclaimer {
     totals: Arc<Totals>,
     pub(super) counts: Arc<Counts>,
     pub(super) pinned_pages: AtomicU64,
-    /// The capacity, or what the cgroups and the other processes of the budget leave of it.
+    /// The capacity, or the part of it that the cgroups and the other processes of the family leave.
     budget_pages: AtomicU64,
+    /// The processes that keep the budget together.
     family: Arc<Family>,
     member: Mutex<Member>,
     throttle: Mutex<Throttle>,
-    /// At the last look.
+    /// The dirty pages at the last count.
     dirty_pages: AtomicU64,
     ledger: Mutex<Ledger>,
     inbox: Inbox,
-    /// The thread that reads ahead, once there is something to read.
+    /// The thread that reads ahead, started at the first request.
     reader: Mutex<Option<Reader>>,
     cgroups: MemoryCgroups,
     stopping: AtomicBool,
@@ -87,13 +88,13 @@ pub(crate) struct Reclaimer {
     woken: Condvar,
 }
 
-/// What the thread remembers from look to look.
+/// The state of the thread between its rounds.
 struct Watch {
     room_looked: Option<Instant>,
     room: u64,
     dirty_looked: Instant,
     dirty_took: Duration,
-    /// Resident pages when it left off.
+    /// Resident pages at the end of the last round.
     left: u64,
     sleep: Duration,
     has_warned: bool,
@@ -138,7 +139,7 @@ impl Reclaimer {
         self.limits.generation
     }
 
-    /// The processes that have the budget together.
+    /// The processes that keep the budget together.
     pub(super) fn family(&self) -> &Arc<Family> {
         &self.family
     }
@@ -148,7 +149,7 @@ impl Reclaimer {
         Limits { capacity_pages: self.capacity_pages(), ..self.limits }
     }
 
-    /// The descriptors that it reads the process's memory through.
+    /// The descriptors through which it reads the process's memory.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.scan.descriptor(), self.mapped.descriptor()]
     }
@@ -157,7 +158,7 @@ impl Reclaimer {
         self.capacity_pages.load(Ordering::SeqCst)
     }
 
-    /// The unit in which pages are given up; it stays what it was at first.
+    /// The unit in which pages are given up; a later change of the capacity leaves it as it is.
     pub(super) fn stretch_pages(&self) -> u64 {
         stretch_pages(self.limits.capacity_pages)
     }
@@ -176,7 +177,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Removes it.
+    /// Removes a file from them.
     pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
         let mut ledger = self.ledger();
         ledger.remove(region);
@@ -190,12 +191,12 @@ impl Reclaimer {
         *self.has_files.lock().unwrap_or_else(PoisonError::into_inner) = !ledger.regions().is_empty();
     }
 
-    /// Priorities have changed.
+    /// Has the order of stretches found anew, since priorities have changed.
     pub(super) fn reorder(&self) {
         self.ledger().reorder();
     }
 
-    /// The program needs these pages no more for now: they are given up before others. Waits for nothing.
+    /// Gives up pages that the program needs no more for now, before others. Waits for nothing.
     pub(super) fn let_go(&self, region: &Arc<ManagedRegion>, pages: &Range<u64>) -> io::Result<()> {
         self.inbox.let_go(region, pages, (&self.scan, &self.totals, self.stretch_pages()))
     }
@@ -206,7 +207,7 @@ impl Reclaimer {
         region.note_failure(error)
     }
 
-    /// Remembers how a range will be read, in whole stretches: as the caller says, or as it is found out.
+    /// Notes how the program will read a range, in whole stretches; `None`: the reclaimer finds it out.
     pub(super) fn advise_reads(
         &self,
         region: &ManagedRegion,
@@ -242,7 +243,7 @@ impl Reclaimer {
         self.mapped.read().map_or(0, |mapped| self.totals.resident(mapped))
     }
 
-    /// Pages that may still be fetched without something having to be given up.
+    /// Pages that may be fetched without giving anything up.
     pub(super) fn room_pages(&self) -> u64 {
         let budget = self.budget_pages.load(Ordering::Relaxed);
         budget.saturating_sub(low(budget)).saturating_sub(self.resident_pages())
@@ -251,7 +252,7 @@ impl Reclaimer {
     pub(crate) fn stats(&self) -> Stats {
         let capacity_pages = u64::from(self.capacity_pages());
         if !self.generation().is_current() {
-            return Stats { capacity_pages, ..Stats::default() }; // What there is is the parent's.
+            return Stats { capacity_pages, ..Stats::default() }; // The resident pages are the parent's.
         }
         let resident_pages = self.resident_pages();
         let counts = &*self.counts;
@@ -276,7 +277,7 @@ impl Reclaimer {
 
     // ---- the capacity
 
-    /// Changes the capacity and gives up what is too much. The inner error says why the capacity is what it was.
+    /// Changes the capacity and gives up the excess. The inner error says why the capacity stays as it was.
     pub(crate) fn resize(&self, pages: u32) -> Result<Result<(), &'static str>, Error> {
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.capacity_pages();
@@ -322,7 +323,7 @@ impl Reclaimer {
 
     // ---- the thread
 
-    /// Ends the thread.
+    /// Ends the thread, and the one that reads ahead.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         drop(self.has_files.lock());
@@ -336,7 +337,7 @@ impl Reclaimer {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// What the thread does, until it is stopped.
+    /// The body of the thread: runs until [`Self::stop`].
     pub(super) fn run(&self) {
         let mut watch = Watch {
             room_looked: None,
@@ -359,7 +360,7 @@ impl Reclaimer {
         }
     }
 
-    /// Sleeps, for longer while there is no file; false if the thread is to end.
+    /// Sleeps for `time`, or while there is no file; `false` if the thread is to end.
     fn sleep(&self, time: Duration) -> bool {
         let mut has_files = self.has_files.lock().unwrap_or_else(PoisonError::into_inner);
         let end = Instant::now() + time;
@@ -377,14 +378,15 @@ impl Reclaimer {
         false
     }
 
-    /// One look, and what follows from it.
+    /// One round: a look, and its consequences.
     fn run_round(&self, watch: &mut Watch) -> io::Result<()> {
         let mut budget = self.budget(watch)?;
         self.ledger().take_given_back(&self.inbox);
-        // One at a time: others wait for the ledger.
+        // One stretch at a time: other threads wait for the ledger.
         while self.ledger().write_given_back() {}
         if self.ledger().reads_ahead(budget) {
-            // Pages come in faster than this thread looks. If the kernel had to reclaim, it would write all that is dirty.
+            // Pages come in faster than this thread looks. If the kernel had to reclaim, it would write all dirty
+            // pages.
             budget = budget.saturating_sub(2 * low(budget));
         }
         let (low, high) = (low(budget), 2 * low(budget));
@@ -392,7 +394,7 @@ impl Reclaimer {
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
             let cause = match resident > budget {
-                // Somebody else may have mapped files, or unmapped some: count before anything is given up for that.
+                // The program may have mapped or unmapped other files: count before giving anything up for that.
                 true => Cause::Excess,
                 false if resident != watch.left => Cause::Arrivals,
                 false => Cause::Doubt,
@@ -410,7 +412,7 @@ impl Reclaimer {
             let before = self.evicted();
             let given_up = self.give_up(budget.saturating_sub(high), budget, self.limits.holds_back);
             resident = self.ledger().resident()?;
-            // As long as there is too much and it becomes less, they wait.
+            // Held threads wait while there is too much and it becomes less.
             if given_up.is_err() || !is_far_beyond(resident, budget) || self.evicted() == before {
                 self.throttle().release();
             }
@@ -418,7 +420,8 @@ impl Reclaimer {
         } else {
             self.throttle().release();
         }
-        // What goes next is unmapped some time before, so that it shows who still uses it and its writes end early.
+        // Unmap the next stretches some time before they go. That shows which are still in use, and their writes end
+        // early.
         while self.totals.in_line() < budget / 16 && resident + 2 * high > budget && !self.is_stopping() {
             if self.ledger().unmap_next(budget)?.is_none() {
                 break;
@@ -426,17 +429,17 @@ impl Reclaimer {
         }
         self.write_if_too_dirty(watch)?;
         watch.left = self.ledger().resident()?;
-        // Half of what the reserve lasts for; a small cache that is idle needs no more looks than a large one.
+        // Sleep for half of the time that the reserve lasts. A small idle cache needs no more looks than a large one.
         let reserve_lasts = budget.saturating_sub(watch.left) * 1_000_000 / ARRIVALS_PER_S / 2;
         let longest = if arrived == 0 { watch.sleep * 2 } else { Duration::from_micros(reserve_lasts) };
         watch.sleep = longest.max(Duration::from_micros(reserve_lasts)).clamp(SLEEP.0, SLEEP.1);
         if self.ledger().follows_streams() {
-            watch.sleep = SLEEP.0; // What is read ahead must stay ahead.
+            watch.sleep = SLEEP.0; // The read-ahead must stay ahead of the program.
         }
         Ok(())
     }
 
-    /// Passes what the ledger asks for to the thread that reads ahead.
+    /// Passes the ledger's requests to the thread that reads ahead.
     fn read_ahead(&self, ledger: &mut Ledger) -> io::Result<()> {
         if ledger.requests.is_empty() {
             return Ok(());
@@ -451,7 +454,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// For a thread that is about to bring in a few pages by a call of ours: gives pages up if the reclaimer is behind.
+    /// Gives pages up if the reclaimer is behind. For a thread that is about to bring in a few pages by a call of ours.
     pub(super) fn make_room(&self) -> io::Result<()> {
         let budget = self.budget_pages.load(Ordering::Relaxed);
         if self.resident_pages() > budget {
@@ -460,8 +463,8 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Takes from memory what is more than `target` pages now, but not much at a time. What seems to be too much may be
-    /// somebody else's: the next look counts.
+    /// Takes the present excess over `target` pages out of memory, but at most a quarter of the budget at a time. The
+    /// excess may turn out to belong to other mappings: the next look counts.
     fn give_up(&self, target: u64, budget: u64, holds_back: bool) -> io::Result<()> {
         let began = self.evicted();
         let enough = began + self.ledger().resident()?.saturating_sub(target).min(budget / 4);
@@ -475,25 +478,25 @@ impl Reclaimer {
             if holds_back {
                 self.member.lock().unwrap_or_else(PoisonError::into_inner).is_at_work(resident);
             }
-            // Where nothing can be given up, nobody waits for it.
+            // Where nothing can be given up, no thread is held for it.
             let comes_free = self.evicted() > began || self.totals.in_line() > 0;
             if holds_back && is_far_beyond(resident, budget) && comes_free {
                 self.throttle().hold();
             }
             if ledger.drop_next()? {
-                // One fewer in line.
+                // That was one stretch fewer in line.
             } else if self.totals.in_line() < budget / 4 && ledger.unmap_next(budget)?.is_some() {
-                // It goes with the next step, or after its writes.
+                // The unmapped stretch goes with the next step, or after its writes.
             } else if !ledger.drop_first()? {
-                // All that is left is pinned, locked, or lost if it is dropped, since it could not be written. The kernel
-                // could take it no better: memory.reclaim drops what failed to be written, and pages of others.
+                // All that is left is pinned, locked, or would be lost, since its write failed. The kernel could do no
+                // better: memory.reclaim drops pages whose write has failed, and pages of others.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Pages so far.
+    /// The pages evicted so far.
     fn evicted(&self) -> u64 {
         self.counts.evicted_clean.get() + self.counts.evicted_dirty.get()
     }
@@ -502,7 +505,7 @@ impl Reclaimer {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The budget: the capacity, or what the cgroups leave of it, or the other processes that have it together with this one.
+    /// The budget: the least of the capacity, the space that the cgroups leave, and the share that the family leaves.
     fn budget(&self, watch: &mut Watch) -> io::Result<u64> {
         if watch.room_looked.is_none_or(|looked| looked.elapsed() > ROOM_AGE) {
             watch.room_looked = Some(Instant::now());
@@ -517,15 +520,15 @@ impl Reclaimer {
         Ok(budget)
     }
 
-    /// The capacity, or the room for page cache in the cgroups if that is less.
+    /// The capacity, or the space for page cache in the cgroups if that is less.
     fn room(&self) -> u64 {
         let capacity = self.family.capacity();
         let room = self.cgroups.room_pages().unwrap_or(capacity);
         room.clamp(capacity / BUDGET_MIN_PART, capacity)
     }
 
-    /// Counts the dirty pages, and begins to write if there are too many, what goes next first. Unmapped,
-    /// so that the kernel need not protect page by page; what is still in use is mapped again at its next access.
+    /// Counts the dirty pages. If there are too many, unmaps and writes some, those that go next first. The kernel need
+    /// not write-protect unmapped pages one by one; a page still in use is mapped again at its next access.
     fn write_if_too_dirty(&self, watch: &mut Watch) -> io::Result<()> {
         if watch.dirty_looked.elapsed() < DIRTY_AGE.max(100 * watch.dirty_took) {
             return Ok(());
@@ -542,7 +545,7 @@ impl Reclaimer {
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
         let mut excess = dirty.saturating_sub(share(self.capacity_pages(), self.limits.dirty_ratio).into());
         let mut place = if excess > 0 { self.ledger().recount(self.budget_pages.load(Ordering::Relaxed))? } else { 0 };
-        // What is too much goes first.
+        // Giving up an excess over the budget comes before this.
         let is_within = || self.resident_pages() <= self.budget_pages.load(Ordering::Relaxed);
         while excess > 0 && !self.is_stopping() && is_within() {
             let Some(begun) = self.ledger().write_next(&mut place)? else { break };
@@ -552,18 +555,18 @@ impl Reclaimer {
     }
 }
 
-/// Whether threads that fault are to be held back.
+/// Whether threads that fault must be held back.
 fn is_far_beyond(resident: u64, budget: u64) -> bool {
     resident > budget + budget / HELD_BACK_PART
 }
 
-/// The low watermark: with fewer free pages the reclaimer gives some up, until there are twice as many. On busy cores each
-/// round of the reclaimer delays a thread that faults: so rounds are large and few.
+/// The low watermark: with fewer free pages, the reclaimer gives pages up until twice as many are free. On busy cores
+/// each of its rounds delays a thread that faults, so rounds are large and few.
 fn low(budget: u64) -> u64 {
     (budget / 32).clamp(16, 16 * 1024)
 }
 
-/// A span; in a small cache so few pages that giving them up leaves most of the others.
+/// A span. In a small cache fewer pages, so that giving them up leaves most of the others.
 fn stretch_pages(capacity_pages: u32) -> u64 {
     let part = u64::from(capacity_pages / 16).max(16);
     (1 << part.ilog2()).min(SPAN_PAGES as u64)

@@ -24,32 +24,33 @@ use crate::sys::{PAGE_BYTES, kernel, page_cache};
 /// A mapped file, as the reclaimer sees it.
 pub(crate) struct ManagedRegion {
     pub(super) map: FileMap,
+    /// A second mapping of the file for the reader thread: see [`Self::scout`].
     scout: OnceLock<Option<FileMap>>,
-    /// The backing's own open file: its lock, and its record of failed writes.
+    /// The backing's own open file description: it has the lock, and records failed writes.
     pub(super) file: File,
     pub(super) backing: Box<dyn Backing>,
     pub(super) access: Access,
     pub(super) pins: Pins,
     len: AtomicU64,
     priority: AtomicU32,
-    /// By span: the priority and one; 0 if it is the region's.
+    /// By span: the priority plus one; 0 for the priority of the region.
     priorities: SparseArray<AtomicU32>,
-    /// By stretch: when it came in or was last given up, in the ledger's time; 0 if never.
+    /// By stretch: when it came in or was last unmapped, in the ledger's time; 0 if never.
     pub(super) ages: SparseArray<AtomicU32>,
-    /// Likewise: what has come in.
+    /// By stretch: how many pages have come in.
     pub(super) arrivals: Arrivals,
-    /// How the program goes through it; whoever looks has the ledger.
+    /// How the program goes through the file. Only the owner of the ledger calls [`Pattern::look`].
     pub(super) pattern: Mutex<Pattern>,
     /// By stretch: whether the kernel reads ahead.
     pub(super) read_ahead: ReadAhead,
-    /// One change of length at a time.
+    /// Admits one change of length at a time.
     len_lock: Mutex<()>,
     has_failed: AtomicBool,
     failure: Mutex<Option<io::ErrorKind>>,
 }
 
 impl ManagedRegion {
-    /// Maps what a backing opens, unless it is there already. Costs nothing until touched.
+    /// Maps the backing's file, or takes over the mapping `present`. Takes no memory until touched.
     pub(super) fn new(
         backing: Box<dyn Backing>,
         options: &MappingOptions,
@@ -103,13 +104,13 @@ impl ManagedRegion {
             let break_even_pages = if is_never_whole { 0 } else { page_cost::break_even_pages(&*backing) };
             let whole_until = match is_never_whole {
                 true => {
-                    // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
+                    // The kernel unmaps a huge page as a whole, and nobody would count the part outside the stretch.
                     map.small_pages_only()?;
                     None
                 }
                 // A store to a huge page would make all of it dirty.
                 false if access == Access::ReadWrite || break_even_pages > 0 => {
-                    // What a parent has said of them.
+                    // Undoes what a parent process may have set.
                     map.read_by_pages(&everything)?;
                     Some(0)
                 }
@@ -147,7 +148,7 @@ impl ManagedRegion {
         })
     }
 
-    /// A second mapping, by which what is read ahead comes into huge pages without coming into the program's.
+    /// A second mapping (the *scout*): faults there read whole huge pages ahead without mapping them for the program.
     pub(super) fn scout(&self) -> Option<&FileMap> {
         let open = || {
             let scout = FileMap::new(self.file.as_fd(), self.map.len(), false).ok()?;
@@ -174,12 +175,12 @@ impl ManagedRegion {
         self.len.store(len, Ordering::SeqCst);
     }
 
-    /// All bytes of its pages.
+    /// The byte range of all pages of the file.
     pub(super) fn extent(&self) -> Range<u64> {
         0..self.len().next_multiple_of(PAGE_BYTES as u64)
     }
 
-    /// All bytes that may be in memory: others may have made the file longer than [`Self::len`].
+    /// All bytes that may be in memory: other processes may have made the file longer than [`Self::len`].
     pub(super) fn reach(&self) -> Range<u64> {
         let file = file_end::file_len(&*self.backing).unwrap_or(u64::MAX);
         let longest = self.map.len() as u64;
@@ -190,7 +191,7 @@ impl ManagedRegion {
         self.file.as_fd()
     }
 
-    /// Waits until no change of length is under way.
+    /// Waits until no change of length is under way, and keeps others from beginning.
     pub(super) fn lock_len(&self) -> MutexGuard<'_, ()> {
         self.len_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,7 +206,7 @@ impl ManagedRegion {
         }
         for span in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
             let own = self.priorities.get(span as usize);
-            // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
+            // A span without a priority of its own follows the mapping, and its entry costs no memory.
             if !all || own.load(Ordering::Relaxed) != 0 {
                 own.store(u32::from(priority) + 1, Ordering::Relaxed);
             }
@@ -220,20 +221,20 @@ impl ManagedRegion {
 
     // ---- failures
 
-    /// Whether a write or flush has failed. The kernel may then take pages for clean that are not: they must not be
-    /// dropped.
+    /// Whether a write or flush has failed. The kernel may then hold pages for clean that are not: vmio must not drop
+    /// them.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Remembers a failure for good, and turns it into the error of this and every later sync.
+    /// Remembers a failure for good, and returns it as the error of a sync. All later syncs fail too.
     pub(super) fn note_failure(&self, source: io::Error) -> Error {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(source.kind());
         self.has_failed.store(true, Ordering::SeqCst);
         Error::Flush { backing: self.backing.describe(), source }
     }
 
-    /// Bytes behind the end that somebody else has given the file are gone, stored to or not.
+    /// Fails if another process has cut the file: bytes behind its new end are gone, stored to or not.
     pub(super) fn check_not_shortened(&self) -> Result<()> {
         file_end::check_not_shortened(&*self.backing, self.len())
     }

@@ -1,6 +1,7 @@
-//! Holds back threads that bring in pages faster than the device takes what has to be written for them.
+//! Holds back threads that bring in pages faster than the device takes the writes that make space for them.
 //!
-//! Linux does the same to whoever makes pages dirty (balance_dirty_pages), but from a share of all memory on, and not of a cache's.
+//! Linux does the same to threads that make pages dirty (balance_dirty_pages), but from a share of all memory on, and
+//! not of a cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,23 +13,23 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 use crate::sys::hold;
 use crate::sys::task_stat;
 
-/// Threads are looked at so often at most: that takes 10 µs each.
+/// The least time between two looks at the threads: a look takes 10 µs for each.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// Room for the names of some hundred threads at a time.
+/// A buffer for the names of some hundred threads at a time.
 const ENTRIES_BYTES: usize = 8 << 10;
 
-/// Knows which threads fault.
+/// Knows which threads fault, and holds them.
 #[derive(Default)]
 pub(super) struct Throttle {
-    /// How often each had faulted at the last look.
+    /// How often each thread had faulted at the last look.
     faults: BTreeMap<i32, u64>,
     looked: Option<Instant>,
     is_holding: bool,
 }
 
 impl Throttle {
-    /// Has those threads wait that have faulted since the last look, if that was not just now.
+    /// Holds the threads that have faulted since the last look, unless that was less than [`LOOKS_APART`] ago.
     pub(super) fn hold(&mut self) {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOKS_APART) {
             return;
@@ -39,7 +40,7 @@ impl Throttle {
         }
     }
 
-    /// They go on.
+    /// Lets all held threads go on.
     pub(super) fn release(&mut self) {
         if std::mem::take(&mut self.is_holding) {
             hold::end();
@@ -55,17 +56,19 @@ impl Throttle {
         }
         let before = std::mem::take(&mut self.faults);
         let folder = open("/proc/self/task", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        // The C library's own way takes memory from the program's allocator, in which a thread that waits may be.
+        // The C library's directory streams take memory from the program's allocator, whose lock a held thread may
+        // have.
         let mut buffer = Vec::with_capacity(ENTRIES_BYTES);
         let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let Some(id) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) else { continue };
-            // It may have ended by now.
+            // The thread may have ended by now.
             let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{id}/stat")) else { continue };
             let Some((state, faults)) = faults_of(&stat) else { continue };
             self.faults.insert(id, faults);
-            // Whoever waits in a call is left alone, since some end at a signal; not so whoever waits for a page to be read.
+            // Threads that wait in a call are left alone, since some calls end at a signal. A thread that waits for a
+            // page to be read is held.
             if matches!(state, 'R' | 'D') && before.get(&id).is_some_and(|before| faults > *before) {
                 hold::thread(id);
             }
@@ -80,11 +83,11 @@ impl Drop for Throttle {
     }
 }
 
-/// What a thread does, and how often it has faulted.
+/// The state of a thread, and how often it has faulted.
 fn faults_of(stat: &str) -> Option<(char, u64)> {
     let mut fields = task_stat::fields_behind_name(stat)?;
     let state = fields.next()?.chars().next()?;
-    // Minor and major faults are the 10th and the 12th of all.
+    // Minor and major faults are fields 10 and 12 of the line.
     let mut counts = fields.skip(6).step_by(2).map(str::parse::<u64>);
     let (minor, major) = (counts.next()?.ok()?, counts.next()?.ok()?);
     Some((state, minor + major))

@@ -1,14 +1,15 @@
-//! A panic where it would leave memory unsound is the end of the process.
+//! Ends the process at a panic that would leave memory unsound.
 
-/// Aborts if dropped by a panic that began after it was made. For code of others (backings, verifiers) that is called
-/// while other threads hold pointers into what unwinding would free, or wait for a page word that nobody would settle.
+/// Aborts if dropped by a panic that began after this was made. It is for code of others (backings, verifiers). While
+/// that runs, other threads hold pointers into memory that unwinding would free, or wait for a page word that nobody
+/// would settle.
 pub(crate) struct AbortOnUnwind {
-    /// Made in a destructor, during the unwinding of a panic that has nothing to do with it.
+    /// True if this was made in a destructor, while an unrelated panic was unwinding.
     unwinding_before: bool,
 }
 
 impl AbortOnUnwind {
-    /// Watches until it is dropped.
+    /// Watches for panics until dropped.
     pub(crate) fn new() -> Self {
         AbortOnUnwind { unwinding_before: std::thread::panicking() }
     }

@@ -1,4 +1,4 @@
-//! What an address belongs to: one look-up, no lock, in the trap path.
+//! A table of the owners of address ranges: one look-up without a lock, for the trap path.
 
 use std::io;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sys::sparse_array::SparseArray;
 
-/// Address space is handed out in units of this to what a fault has to find.
+/// The unit in which ranges that a fault must find get their address space.
 pub(crate) const GRANULE_BYTES: usize = 1 << 30;
 
 /// User addresses have 47 bits.
 const GRANULES: usize = 1 << 17;
 const _: () = assert!(GRANULES * GRANULE_BYTES == 1 << 47);
 
-/// What some ranges of whole granules belong to.
+/// A table of the owners of ranges, in whole granules.
 pub(crate) struct AddressTable<T: 'static> {
     slots: OnceLock<SparseArray<AtomicPtr<T>>>,
 }
@@ -24,16 +24,16 @@ impl<T> AddressTable<T> {
         AddressTable { slots: OnceLock::new() }
     }
 
-    /// What an address belongs to.
+    /// The owner of an address.
     pub(crate) fn find(&self, address: usize) -> Option<&'static T> {
         let slots = self.slots.get().filter(|slots| address / GRANULE_BYTES < slots.len())?;
         let found = slots.get(address / GRANULE_BYTES).load(Ordering::Acquire);
-        // SAFETY: it is removed before it is dropped, and whoever touches a mapping that is being closed breaks the
+        // SAFETY: an owner is taken out before it is dropped. Code that touches a mapping while it closes breaks the
         // contract of `Mapping::as_ptr`.
         unsafe { found.as_ref() }
     }
 
-    /// Makes the addresses of a range find something, which has to be removed before it is dropped.
+    /// Enters the owner of a range. Before its drop, [`Self::remove`] must take it out.
     pub(crate) fn insert(&self, addresses: Range<usize>, target: &T) -> io::Result<()> {
         if self.slots.get().is_none() {
             let _ = self.slots.set(SparseArray::new(GRANULES)?);
@@ -42,8 +42,8 @@ impl<T> AddressTable<T> {
         Ok(())
     }
 
-    /// The opposite of [`Self::insert`]. What another has put there stays: a forked child gives the addresses of its parent's mappings,
-    /// which it does not have, to its own.
+    /// Undoes [`Self::insert`]. Entries of another owner stay: a forked child does not have its parent's mappings, and
+    /// may give their addresses to its own.
     pub(crate) fn remove(&self, addresses: Range<usize>, target: &T) {
         let target = std::ptr::from_ref(target).cast_mut();
         self.of(addresses).for_each(|slot| {

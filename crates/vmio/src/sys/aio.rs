@@ -1,7 +1,7 @@
-//! Linux AIO: reads that any thread may begin, and that end in another without the help of the one that began them.
+//! Linux AIO: any thread may begin a read. It ends in another thread, without the help of the one that began it.
 //!
-//! io_uring has the thread that submitted a request run its end. One that has gone to sleep in its executor, or that computes,
-//! would be woken or interrupted for each read.
+//! With io_uring, the thread that submitted a request has to process its end. A thread that sleeps in its executor, or
+//! that computes, would be woken or interrupted for each read.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -13,10 +13,10 @@ use rustix::event::{EventfdFlags, eventfd};
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_POLL: u16 = 5;
 
-/// Marks the end of the wait that [`Aio::stop`] begins.
+/// The token of the wait that [`Aio::stop`] begins.
 const STOP: u64 = u64::MAX;
 
-/// The kernel's `aio_context_t`, and something that can always be read.
+/// The kernel's `aio_context_t`, and a file that can always be read.
 pub(crate) struct Aio {
     context: libc::c_ulong,
     readable: OwnedFd,
@@ -34,31 +34,32 @@ struct Event {
 
 const _: () = assert!(size_of::<Event>() == 32 && size_of::<libc::iocb>() == 64);
 
-/// Room for what the kernel tells at a time.
+/// A buffer for completions.
 pub(crate) struct Ended(Box<[Event]>);
 
 impl Ended {
-    /// For this many reads.
+    /// Makes a buffer for this many reads.
     pub(crate) fn of(reads: u32) -> Self {
         Ended(vec![Event::default(); reads as usize].into())
     }
 }
 
 impl Aio {
-    /// For this many reads at a time.
+    /// Makes a context for this many reads at a time.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let readable = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the context there, and keeps its memory to itself.
+        // SAFETY: the kernel writes the context there, and shares no other memory with us.
         check(unsafe { libc::syscall(libc::SYS_io_setup, libc::c_long::from(reads) + 1, &raw mut context) })?;
         Ok(Aio { context, readable })
     }
 
-    /// Begins a read; [`Self::wait`] tells its `token`, anything but `u64::MAX`, when it has ended. What could not begin at
-    /// once ends with EAGAIN. Async-signal-safe.
+    /// Begins a read. Once it has ended, [`Self::wait`] returns its `token`, which is anything but `u64::MAX`. A read
+    /// that cannot begin at once ends with EAGAIN. Async-signal-safe.
     ///
     /// # Safety
-    /// The buffer is nobody else's and stays where it is until then; so does the file, unless there is an error.
+    /// Unless this returns an error: the buffer is nobody else's and stays where it is until the read has ended; so
+    /// does the file.
     pub(crate) unsafe fn read(
         &self,
         token: u64,
@@ -74,30 +75,30 @@ impl Aio {
         unsafe { self.submit(&request) }
     }
 
-    /// Makes [`Self::wait`] say so, in one thread, once no read is under way.
+    /// Makes [`Self::wait`] return `false` in one thread. Callers stop once no read is under way.
     pub(crate) fn stop(&self) -> io::Result<()> {
         use std::os::fd::AsFd;
         let mut poll = request(IOCB_CMD_POLL, STOP, self.readable.as_fd());
         poll.aio_buf = libc::POLLIN as u64;
-        // SAFETY: it points to nothing.
+        // SAFETY: the request points to no memory.
         unsafe { self.submit(&poll) }
     }
 
     /// # Safety
-    /// What the request points to is the kernel's until it has ended, unless there is an error.
+    /// The memory that the request points to is the kernel's until it has ended, unless there is an error.
     unsafe fn submit(&self, request: &libc::iocb) -> io::Result<()> {
         let list = [ptr::from_ref(request)];
-        // SAFETY: the caller vouches for what the request points to; the request itself and the list are read before the call
-        // returns.
+        // SAFETY: the caller vouches for the request's memory. The kernel reads the request itself and the list before
+        // the call returns.
         check(unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1_usize, list.as_ptr()) })
     }
 
-    /// Sleeps until reads have ended, and calls `each` with the token of each and the bytes read or an error number below
-    /// zero. `false` after [`Self::stop`].
+    /// Sleeps until reads have ended. Calls `each` with the token of each, and the bytes read or a negative error
+    /// number. Returns `false` after [`Self::stop`].
     pub(crate) fn wait(&self, ended: &mut Ended, mut each: impl FnMut(u64, i32)) -> io::Result<bool> {
         let (events, room) = (ended.0.as_mut_ptr(), ended.0.len());
         let forever = ptr::null::<libc::timespec>();
-        // SAFETY: the kernel writes no more events than there is room for.
+        // SAFETY: the kernel writes no more events than there is space for.
         let count = unsafe { libc::syscall(libc::SYS_io_getevents, self.context, 1_usize, room, events, forever) };
         if let Err(error) = check(count) {
             return if error.kind() == io::ErrorKind::Interrupted { Ok(true) } else { Err(error) };
@@ -111,7 +112,7 @@ impl Aio {
 }
 
 fn request(operation: u16, token: u64, file: BorrowedFd<'_>) -> libc::iocb {
-    // SAFETY: numbers only, for which zeros are what the kernel wants where nothing else is said.
+    // SAFETY: the structure has integers only, and zeros are the defaults of fields that are not set.
     let mut request: libc::iocb = unsafe { std::mem::zeroed() };
     request.aio_lio_opcode = operation;
     request.aio_data = token;
@@ -125,7 +126,8 @@ fn check(result: libc::c_long) -> io::Result<()> {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: no thread uses the context any more. In a forked child there is none by that name, which is an error.
+        // SAFETY: no thread uses the context any more. A forked child has no context of that number, and the call is an
+        // error there.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }
@@ -151,9 +153,9 @@ mod tests {
                 let mut ended = Ended::of(4);
                 while aio.wait(&mut ended, |token, result| results.push((token, result))).unwrap() {}
             });
-            // SAFETY: the buffer is not looked at before the reader has ended, and outlives it, as the file does.
+            // SAFETY: nobody looks at the buffer before the reader has ended; buffer and file outlive it.
             unsafe { aio.read(3, file.as_fd(), first, 4096) }.unwrap();
-            // SAFETY: nothing is read into the buffer before the reader has ended, which it outlives, as the file does.
+            // SAFETY: nothing reads into the buffer before the reader has ended; buffer and file outlive it.
             let refused = unsafe { aio.read(4, unreadable.as_fd(), first, 0) };
             aio.stop().unwrap();
             reader.join().unwrap();

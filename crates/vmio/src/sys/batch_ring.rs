@@ -1,4 +1,4 @@
-//! io_uring for whoever wants a few reads at once and waits for all of them: any thread, in the trap path too.
+//! io_uring for a few reads at once and a wait for all of them: for any thread, in the trap path too.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,23 +8,24 @@ use io_uring::{IoUring, opcode};
 
 use crate::sys::fork::OfProcess;
 
-/// A ring that is passed from thread to thread, for one batch at a time.
+/// A ring that passes from thread to thread, for one batch at a time.
 pub(crate) struct BatchRing {
     uring: OfProcess<IoUring>,
-    /// Reads that were asked for.
+    /// Reads in the batch.
     asked: usize,
-    /// Of these: the kernel has them.
+    /// Of these, the reads that the kernel has.
     begun: usize,
 }
 
 impl BatchRing {
-    /// A ring for batches of this many reads.
+    /// Makes a ring for batches of this many reads.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let uring = IoUring::builder().dontfork().build(reads)?;
         Ok(BatchRing { uring: OfProcess::new(uring)?, asked: 0, begun: 0 })
     }
 
-    /// Adds a read to the batch; [`Self::wait`] tells its token. False if it is full, or another process's.
+    /// Adds a read to the batch; [`Self::wait`] returns its token. False if the batch is full, or the ring belongs to
+    /// another process.
     ///
     /// # Safety
     /// The buffer is nobody else's and stays where it is until `wait` has returned; so does the file.
@@ -49,17 +50,18 @@ impl BatchRing {
         }
     }
 
-    /// Waits for the reads that have begun, and tells the token of each, with the bytes read or an error number below zero.
-    /// Returns whether that was the whole batch; if not, the ring is of no use any more, and must neither be used nor dropped.
+    /// Waits for the reads of the batch, and calls `ended` with the token of each, and the bytes read or a negative
+    /// error number. Returns whether that was the whole batch. If not, the ring is of no further use: callers must
+    /// neither use nor drop it.
     pub(crate) fn wait(&mut self, mut ended: impl FnMut(u64, i32)) -> bool {
         let mut seen = 0;
         let Some(uring) = self.uring.get_mut() else { return false };
         while self.begun > 0 {
             if uring.completion().is_empty() {
-                // It begins what `submit` could not: those reads are waited for as well.
+                // This also begins reads that `submit` could not begin, and then waits for them.
                 match uring.submitter().submit_and_wait(1) {
                     Ok(begun) => self.begun += begun,
-                    // Should the kernel not let us wait, the reads end all the same.
+                    // If the kernel does not let us wait, the reads end all the same.
                     Err(_) => std::thread::yield_now(),
                 }
             }
@@ -73,25 +75,25 @@ impl BatchRing {
     }
 }
 
-/// A read of a batch: from where in the file, and to where.
+/// A read of a batch: its offset in the file, and its buffer.
 pub(crate) struct BatchedRead<'buffer> {
     pub(crate) offset: u64,
     pub(crate) buffer: &'buffer mut [u8],
-    /// Whether all of the buffer is from the file.
+    /// Whether the read has filled the buffer.
     pub(crate) is_whole: bool,
 }
 
 impl BatchRing {
-    /// Does reads at once, 64 at most, and returns when they have ended; says of each whether it filled its buffer. Gives the
-    /// ring back if it is of further use.
+    /// Does up to 64 reads at once, and returns when they have ended. Notes for each whether it filled its buffer.
+    /// Gives the ring back if it is of further use.
     pub(crate) fn read_all(
         mut self: Box<Self>,
         file: BorrowedFd<'_>,
         reads: &mut [BatchedRead<'_>],
     ) -> Option<Box<Self>> {
         for (token, read) in reads.iter_mut().enumerate() {
-            // SAFETY: buffer and file are borrowed until this returns, and that is after `wait`, between which and here
-            // nothing panics. What the kernel has not taken by then it never will: the ring is leaked.
+            // SAFETY: buffer and file are borrowed until this returns, which is after `wait`; nothing between here and
+            // there panics. A read that the kernel has not taken by then never begins: the ring is leaked.
             if !unsafe { self.read(token as u64, file, std::ptr::from_mut(read.buffer), read.offset) } {
                 break;
             }
@@ -136,7 +138,7 @@ mod tests {
                     let mut buffer = [0_u8; 8 * 512];
                     let start = std::ptr::from_mut(&mut buffer).cast::<u8>();
                     for place in 0..8 {
-                        // SAFETY: within the buffer, which nobody looks at before the wait is over.
+                        // SAFETY: the part is within the buffer, which nobody looks at before the wait is over.
                         let added = unsafe {
                             let part = std::ptr::slice_from_raw_parts_mut(start.add(place * 512), 512);
                             ring.read(place as u64, file, part, (7 - place as u64) * 512)

@@ -1,20 +1,20 @@
-//! Advisory locks on single bytes of a file that belong to an open file (Linux's open file description locks): neither
-//! another descriptor that the process closes nor a thread that ends gives them up.
+//! Advisory locks on single bytes of a file that belong to an open file (Linux's open file description locks). They
+//! stay when the process closes another descriptor of the file, and when a thread ends.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Whom else a lock lets in.
+/// Which other locks a lock admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// Those who lock for sharing too.
+    /// Other shared locks.
     Shared,
-    /// Nobody. The file must be open for writing.
+    /// None. The file must be open for writing.
     Exclusive,
 }
 
-/// A lock that somebody holds.
+/// A lock that an open file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldLock {
     pub(crate) kind: LockKind,
@@ -33,7 +33,7 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>, kind: LockKind, bytes: &Range<u64>)
 
 /// A lock that another open file, or another process, holds on some of the bytes.
 pub(crate) fn held_by_others(file: BorrowedFd<'_>, bytes: &Range<u64>) -> io::Result<Option<HeldLock>> {
-    // Asked as for an exclusive one, which every other lock forbids.
+    // Ask for an exclusive lock, which every other lock forbids.
     let mut answer = request(libc::F_WRLCK, bytes);
     fcntl(file, libc::F_OFD_GETLK, &mut answer)?;
     let kind = match i32::from(answer.l_type) {
@@ -42,12 +42,12 @@ pub(crate) fn held_by_others(file: BorrowedFd<'_>, bytes: &Range<u64>) -> io::Re
         _ => LockKind::Exclusive,
     };
     let start = answer.l_start as u64;
-    // A length of 0 reaches to the last byte that a file can have.
+    // A length of 0 stands for all bytes up to the last that a file can have.
     let end = if answer.l_len == 0 { i64::MAX as u64 + 1 } else { start + answer.l_len as u64 };
     Ok(Some(HeldLock { kind, bytes: start..end }))
 }
 
-/// Gives locks on some bytes up, also on behalf of forked children that share the open file.
+/// Releases the locks on some bytes, also for forked children that share the open file.
 pub(crate) fn unlock(file: BorrowedFd<'_>, bytes: &Range<u64>) -> io::Result<()> {
     fcntl(file, libc::F_OFD_SETLK, &mut request(libc::F_UNLCK, bytes))
 }

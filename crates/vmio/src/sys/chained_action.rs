@@ -1,16 +1,17 @@
-//! What the program has asked for at a SIGBUS that is none of vmio's.
+//! The program's own action for a SIGBUS that is not vmio's.
 //!
-//! Handlers of signals ask for it, and read it: nothing is allocated, and nobody waits for another thread, which may be the one that the
-//! handler has interrupted, or one that a forked child does not have.
+//! Signal handlers set it and read it. So nothing here allocates, and nobody waits for another thread. That thread may
+//! be the one that the handler has interrupted, or one that a forked child does not have.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The number of actions kept. One is written over only when 64 others were asked for after it, and never while it is in force or about to be.
+/// The number of actions kept. A new action overwrites a slot only after 64 others, and never while the old action is
+/// in force or about to be.
 const SLOTS: usize = 64;
-/// The stamp of a slot that is being written.
+/// The stamp of a slot while a thread writes it.
 const BUSY: u64 = u64::MAX;
-/// In the stamp of a slot whose action is about to be in force.
+/// Set in the stamp of a slot whose action is about to be in force.
 const PENDING: u64 = 1 << 63;
 
 /// An action, in words: handler, flags, mask and restorer.
@@ -21,12 +22,12 @@ struct Slot {
 
 static ALL: [Slot; SLOTS] =
     [const { Slot { stamp: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; 4] } }; SLOTS];
-/// The last stamp that was given. They begin at 1.
+/// The last stamp given. Stamps begin at 1.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// That of the action in force; 0 for none.
+/// The stamp of the action in force; 0 for none.
 static CURRENT: AtomicU64 = AtomicU64::new(0);
 
-/// An action that is in force, or was.
+/// An action that is or was in force.
 #[derive(Clone, Copy)]
 pub(crate) struct Chained {
     pub(crate) action: libc::sigaction,
@@ -37,23 +38,23 @@ fn slot(stamp: u64) -> &'static Slot {
     &ALL[(stamp % SLOTS as u64) as usize]
 }
 
-/// The signals of a set, as the kernel has them: the C library's sets are longer, and empty behind these.
+/// The signals of a set, as the kernel has them. The C library's sets are longer, and empty behind these.
 pub(crate) fn signals_of(set: &libc::sigset_t) -> u64 {
-    // SAFETY: a set is longer than that, and any bits are a number.
+    // SAFETY: a set is longer than the value read, and any bits are a valid number.
     unsafe { (&raw const *set).cast::<u64>().read_unaligned() }
 }
 
-/// The C library's set of those signals.
+/// The C library's set of these signals.
 pub(crate) fn set_of(signals: u64) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: an empty set is zeros, and its first word is the kernel's.
+    // SAFETY: zeros are an empty set, and its first word is the kernel's.
     unsafe {
         set.as_mut_ptr().cast::<u64>().write_unaligned(signals);
         set.assume_init()
     }
 }
 
-/// Has an action in a slot, until [`settle`]; its stamp.
+/// Writes an action into a slot, which keeps it until [`settle`]. Returns the stamp.
 fn put(action: &libc::sigaction) -> u64 {
     loop {
         let stamp = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -77,7 +78,7 @@ fn put(action: &libc::sigaction) -> u64 {
     }
 }
 
-/// The action is in force, or will never be.
+/// Says that an action is in force, or never will be.
 fn settle(stamp: u64) {
     slot(stamp).stamp.store(stamp, Ordering::Release);
 }
@@ -96,23 +97,23 @@ fn get(stamp: u64) -> Chained {
         action.sa_sigaction = handler as usize;
         action.sa_flags = flags as u32 as i32;
         action.sa_mask = set_of(mask);
-        // SAFETY: it is null, which is none, or what the program has passed as such.
+        // SAFETY: the word is 0, which is `None`, or the function that the program has passed.
         action.sa_restorer = unsafe { std::mem::transmute::<usize, Option<extern "C" fn()>>(restorer as usize) };
         return Chained { action, stamp };
     }
 }
 
-/// The action in force; none before the first.
+/// The action in force; `None` before the first one.
 pub(crate) fn current() -> Option<Chained> {
     Some(CURRENT.load(Ordering::Acquire)).filter(|stamp| *stamp != 0).map(get)
 }
 
-/// Has an action in force, in place of the one that is returned.
+/// Puts an action in force, and returns the one before.
 pub(crate) fn replace(action: &libc::sigaction) -> Option<libc::sigaction> {
     let stamp = put(action);
     let mut before = CURRENT.load(Ordering::Acquire);
     loop {
-        // Read while it is in force: afterwards others may write over it.
+        // Read it while it is in force: afterwards others may overwrite it.
         let replaced = (before != 0).then(|| get(before).action);
         match CURRENT.compare_exchange(before, stamp, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
@@ -124,14 +125,14 @@ pub(crate) fn replace(action: &libc::sigaction) -> Option<libc::sigaction> {
     }
 }
 
-/// The first action, unless there is one by now.
+/// Puts the first action in force, unless there is one by now.
 pub(crate) fn begin_with(action: &libc::sigaction) {
     let stamp = put(action);
     let _ = CURRENT.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed);
     settle(stamp);
 }
 
-/// The default action, unless the program has asked for another since.
+/// Puts the default action in force, unless the program has set another since.
 pub(crate) fn reset(once: &Chained) {
     // SAFETY: zeros are the default action, an empty mask and no flags.
     let default = put(&unsafe { MaybeUninit::zeroed().assume_init() });
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     fn action(handler: usize) -> libc::sigaction {
-        // SAFETY: zeros are an action.
+        // SAFETY: zeros are a valid action.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         action.sa_sigaction = handler;
         action.sa_flags = -(handler as i32);
@@ -153,7 +154,7 @@ mod tests {
         action
     }
 
-    /// No reader sees half of an action, and each is told of once as the one before.
+    /// No reader sees half of an action, and each action is returned once as the previous one.
     #[test]
     fn actions_are_replaced_as_a_whole() {
         begin_with(&action(1));

@@ -13,8 +13,8 @@ impl PreservedErrno {
 
 impl Drop for PreservedErrno {
     fn drop(&mut self) {
-        // SAFETY: __errno_location returns the calling thread's errno, and the guard lives inside one call of a signal handler:
-        // it is the thread of `new`.
+        // SAFETY: __errno_location returns the calling thread's errno. The guard lives inside one call of a signal
+        // handler, so this is the thread of `new`.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }

@@ -1,5 +1,5 @@
-//! userfaultfd(2) without SIGBUS: a faulting thread sleeps in the kernel, inside a system call too, until somebody who
-//! has read its fault's message wakes it.
+//! userfaultfd(2) without SIGBUS. A faulting thread sleeps in the kernel, inside a system call too. A thread that has
+//! read the message of the fault wakes it.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ use crate::sys::signal::FaultAccess;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 const DEVICE: &str = "/dev/userfaultfd";
-/// Not in the bindings: _IO(0xAA, 0x00).
+/// Missing in the bindings: _IO(0xAA, 0x00).
 const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xAA00;
-/// Not in the bindings: the request after this one, with a structure of the same size.
+/// Missing in the bindings: the request after UFFDIO_CONTINUE, with a structure of the same size.
 const UFFDIO_POISON: u32 = UFFDIO_CONTINUE + 1;
 const _: () = assert!(size_of::<uffdio_poison>() == 32 && UFFDIO_POISON & 0xff == 8);
 const POISON_DONT_WAKE: u64 = 1;
@@ -30,25 +30,25 @@ const _: () = assert!(MESSAGE_BYTES == 32);
 /// A page fault whose thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The page's first byte.
+    /// The first byte of the page.
     pub(crate) address: usize,
-    /// What the thread does there.
+    /// The access that faulted.
     pub(crate) access: FaultAccess,
 }
 
-/// Why faults are not available as messages.
+/// The reason why faults are not available as messages.
 #[derive(Debug)]
 pub(crate) enum NoMessages {
-    /// Neither way to a descriptor that also handles the kernel's own accesses is allowed: the answers of
-    /// userfaultfd(2) and of its device.
+    /// The process may not have a descriptor that also handles the kernel's own accesses: the errors of userfaultfd(2)
+    /// and of its device.
     Denied { call: io::Error, device: io::Error },
-    /// The kernel does not know what is asked of it.
+    /// The kernel does not know a requested feature.
     Unsupported(io::Error),
 }
 
 impl Userfaultfd {
-    /// Opens one whose faults are messages, those of the kernel inside system calls included. That takes a privilege,
-    /// or access to the device.
+    /// Opens a userfaultfd whose faults are messages, those of the kernel inside system calls included. That needs a
+    /// privilege, or access to the device.
     pub(crate) fn open_for_messages(tracking: StoreTracking) -> Result<Self, NoMessages> {
         // SAFETY: creating the descriptor changes no memory.
         let fd = match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
@@ -58,20 +58,20 @@ impl Userfaultfd {
         Self::from_fd(fd, tracking, UFFD_FEATURE_POISON).map_err(NoMessages::Unsupported)
     }
 
-    /// The next fault that nobody has read, if there is one.
+    /// Returns the next fault that nobody has read, if there is one.
     pub(crate) fn next_fault(&self) -> Option<Fault> {
         let mut message = [0_u8; MESSAGE_BYTES];
         loop {
             match rustix::io::read(self.fd(), &mut message) {
                 Ok(MESSAGE_BYTES) if u32::from(message[0]) == UFFD_EVENT_PAGEFAULT => return Some(fault_of(&message)),
-                // No other events were asked for.
+                // The descriptor delivers no other events.
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return None,
             }
         }
     }
 
-    /// Lets the threads go on that sleep over a page; they try their access again.
+    /// Lets the threads that sleep over a page go on: they try their access again.
     pub(crate) fn wake(&self, address: usize) {
         let mut range = uffdio_range { start: address as u64, len: PAGE_BYTES as u64 };
         // SAFETY: `range` is the structure of this request; waking changes no memory. It fails if the range is gone,
@@ -80,7 +80,7 @@ impl Userfaultfd {
     }
 
     /// Makes accesses to an absent page fail, without another message: SIGBUS for a load or store, EFAULT for a system
-    /// call. An install of the page ends it.
+    /// call. Installing the page ends that.
     pub(crate) fn refuse(&self, address: usize) -> io::Result<()> {
         let poison = || {
             let mut request = uffdio_poison {
@@ -94,7 +94,8 @@ impl Userfaultfd {
         loop {
             match poison() {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                // The kernel's mark that an absent page of shared memory is write-protected; or it is refused already.
+                // Either the kernel has marked an absent page of shared memory as write-protected, or the page is
+                // refused already.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                     self.write_protect(address, PAGE_BYTES, false)?;
                     return poison();
@@ -105,13 +106,13 @@ impl Userfaultfd {
     }
 }
 
-/// Takes back every [`Userfaultfd::refuse`] of a range: accesses to it are faults again.
+/// Undoes every [`Userfaultfd::refuse`] in a range: accesses to it are faults again.
 ///
 /// # Safety
 /// The range is registered with a userfaultfd, and no page in it has contents that anybody needs.
 pub(crate) unsafe fn accept(address: usize, len: usize) -> io::Result<()> {
-    // Also of memory that is locked; a kernel that can refuse pages knows this advice.
-    // SAFETY: the caller vouches that the range is registered, and that nobody needs what its pages hold.
+    // This also works for locked memory. A kernel that can refuse pages knows this advice.
+    // SAFETY: the caller vouches that the range is registered, and that nobody needs the contents of its pages.
     let done = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED_LOCKED) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -126,7 +127,7 @@ fn new_from_device() -> io::Result<OwnedFd> {
     }
 }
 
-/// The layout of `struct uffd_msg` for a page fault: flags at byte 8, the address at byte 16.
+/// Reads `struct uffd_msg` of a page fault: flags at byte 8, the address at byte 16.
 fn fault_of(message: &[u8; MESSAGE_BYTES]) -> Fault {
     let (words, _) = message.as_chunks::<8>();
     let flags = u64::from_ne_bytes(words[1]);

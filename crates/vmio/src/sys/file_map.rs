@@ -1,4 +1,4 @@
-//! A file mapped by the kernel itself, shared: the faults are its own.
+//! A shared mapping of a file, whose faults the kernel itself serves.
 
 use std::io;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use crate::sys::persistent_memory::{self, Refused};
 use crate::sys::reservation::Reservation;
 
 /// A shared mapping of a file from its first byte, unmapped on drop. It may reach beyond the end of the file: accesses
-/// there are a SIGBUS until the file has grown. Forked children do not have it.
+/// there are a SIGBUS until the file has grown. Forked children do not have the mapping.
 ///
-/// Ranges are of bytes from the start of the mapping, whole pages, and within it.
+/// Ranges are in bytes from the start of the mapping, consist of whole pages, and lie within it.
 pub(crate) struct FileMap {
     range: Reservation,
 }
@@ -28,13 +28,14 @@ impl FileMap {
         Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED)
     }
 
-    /// The same at a multiple of what an [`AddressTable`](crate::sys::address_table::AddressTable) tells apart.
+    /// Like [`Self::new`], at a multiple of the granules of an
+    /// [`AddressTable`](crate::sys::address_table::AddressTable).
     pub(crate) fn in_granules(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         Self::with(file, len, GRANULE_BYTES, writable, MapFlags::SHARED)
     }
 
-    /// The same of a file on persistent memory, past the page cache, with nothing of the file system's left to be made durable once
-    /// a store has happened; EOPNOTSUPP where that cannot be.
+    /// Like [`Self::new`], for a file on persistent memory, past the page cache. Once a store has happened, the file
+    /// system has nothing left to make durable for it. EOPNOTSUPP if the file system does not support that.
     pub(crate) fn of_persistent_memory(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
     }
@@ -46,25 +47,25 @@ impl FileMap {
         Ok(FileMap { range })
     }
 
-    /// What a mapping of a file's first bytes was that this process has from its parent. It stays where it is if this is dropped before
-    /// [`Self::take_over`].
+    /// Adopts a mapping of a file's first bytes that this process has from its parent. Dropping the result before
+    /// [`Self::take_over`] leaves the mapping in place.
     ///
     /// # Safety
-    /// It is such a mapping, shared, of whole spans, and nobody else unmaps it after that.
+    /// The addresses are such a mapping, shared, of whole spans, and nobody else unmaps them after that.
     pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
         // SAFETY: the caller vouches that the addresses are such a mapping, which nobody else unmaps.
         let map = FileMap { range: unsafe { Reservation::adopted(addresses)? } };
-        // Fails where the parent left a part out of its children.
+        // This fails if the parent left a part of the mapping out of its children.
         map.no_read_ahead(&(0..map.len() as u64))?;
         Ok(map)
     }
 
-    /// An adopted map is this one's from now on.
+    /// Makes this the owner of an adopted mapping.
     pub(crate) fn take_over(&self) {
         self.range.take_over();
     }
 
-    /// Whether the process has it; what lies there in a forked child is the child's own.
+    /// Whether the process has the mapping. In a forked child, other memory may lie there.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.range.is_here()
@@ -75,35 +76,35 @@ impl FileMap {
         self.range.base()
     }
 
-    /// How far it reaches, in bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Where all of it lies in the address space.
+    /// The addresses of the mapping.
     pub(crate) fn all_addresses(&self) -> Range<usize> {
         self.range.addresses()
     }
 
-    /// Where a range of bytes lies in the address space.
+    /// The addresses of a range of bytes.
     pub(crate) fn addresses(&self, range: &Range<u64>) -> Range<usize> {
         assert!(range.start <= range.end && range.end <= self.len() as u64, "{range:?} of a map of {}", self.len());
         let base = self.base() as usize;
         base + range.start as usize..base + range.end as usize
     }
 
-    /// The kernel fetches at a miss what it misses, and no more.
+    /// At a miss, makes the kernel read only the missed page.
     pub(crate) fn no_read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::Random)
     }
 
-    /// The kernel reads around a miss, and ahead of accesses that go upwards.
+    /// Makes the kernel read around a miss, and ahead of accesses that go upwards.
     pub(crate) fn usual_read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::Normal)
     }
 
-    /// The kernel fetches at a miss the 2 MiB around it that begin at a multiple of that, all at once and no more (since Linux 5.18); false if
-    /// it has no huge pages.
+    /// At a miss, makes the kernel read the aligned 2 MiB around it, all at once and no more (since Linux 5.18). False
+    /// if the kernel has no huge pages.
     pub(crate) fn read_by_huge_pages(&self, range: &Range<u64>) -> io::Result<bool> {
         match self.advise(range, Advice::LinuxHugepage) {
             Ok(()) => Ok(true),
@@ -120,28 +121,28 @@ impl FileMap {
         }
     }
 
-    /// No huge page is entered into the page table.
+    /// Keeps huge pages out of the page table.
     pub(crate) fn small_pages_only(&self) -> io::Result<()> {
         self.range.small_pages_only()
     }
 
-    /// Makes pages resident as by loads; a page that is not available is an error.
+    /// Makes pages resident as loads would. A page that is not available is an error.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxPopulateRead)
     }
 
-    /// The same as by stores: the pages are dirty then.
+    /// Makes pages resident as stores would: they are dirty then.
     pub(crate) fn populate_for_stores(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxPopulateWrite)
     }
 
-    /// Takes pages out of the page table, with one TLB shootdown. They stay in the page cache, the stored-to ones dirty
-    /// there; the next access finds them again. Fails with EINVAL where pages are locked.
+    /// Takes pages out of the page table, with one TLB shootdown. They stay in the page cache, dirty if they were
+    /// stored to, and the next access finds them there. Fails with EINVAL where pages are locked.
     pub(crate) fn unmap(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxDontNeed)
     }
 
-    /// Fetches pages and keeps them in memory.
+    /// Reads pages in and locks them in memory.
     pub(crate) fn lock(&self, range: &Range<u64>) -> io::Result<()> {
         let addresses = self.addresses(range);
         // SAFETY: the range is ours; locking changes no contents.
@@ -149,7 +150,7 @@ impl FileMap {
         Ok(())
     }
 
-    /// The opposite of [`Self::lock`].
+    /// Undoes [`Self::lock`].
     pub(crate) fn unlock(&self, range: &Range<u64>) -> io::Result<()> {
         let addresses = self.addresses(range);
         // SAFETY: the range is ours; unlocking changes no contents.
@@ -181,29 +182,32 @@ impl FileMap {
         }
     }
 
-    /// Copies bytes out by the kernel, which says of a page that is not available how far it came. Needs no whole pages.
+    /// Copies bytes out through the kernel. At a page that is not available, the error says how far it came. The range
+    /// need not consist of whole pages.
     pub(crate) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Stopped> {
         let addresses = self.addresses(&(offset..offset + buffer.len() as u64));
         own_memory::load(addresses.start, buffer)
     }
 
-    /// Copies bytes in, likewise.
+    /// Copies bytes in, like [`Self::load`].
     pub(crate) fn store(&self, offset: u64, data: &[u8]) -> Result<(), Stopped> {
         let addresses = self.addresses(&(offset..offset + data.len() as u64));
         // SAFETY: the bytes lie in the map, of which only pointers and atomics are handed out.
         unsafe { own_memory::store(addresses.start, data) }
     }
 
-    /// Copies bytes out by loads, which [`signal::recover_copies`](crate::sys::signal::recover_copies) keeps from dying of a page
-    /// that is not available. Needs no whole pages.
+    /// Copies bytes out by loads. [`signal::recover_copies`](crate::sys::signal::recover_copies) keeps them from a
+    /// fatal signal at a page that is not available. The range need not consist of whole pages.
     #[inline]
     pub(crate) fn copy_out(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refused> {
         let from = self.addresses(&(offset..offset + buffer.len() as u64)).start as *const u8;
-        // SAFETY: the range is mapped for loads, the buffer borrowed; what others store meanwhile is seen in part.
+        // SAFETY: the range is mapped for loads, the buffer borrowed. Stores of other threads meanwhile are seen in
+        // part.
         unsafe { persistent_memory::move_bytes(buffer.as_mut_ptr(), from, buffer.len()) }
     }
 
-    /// Copies bytes in by stores, likewise. The caller has mapped it for stores: else they are a SIGSEGV.
+    /// Copies bytes in by stores, like [`Self::copy_out`]. The caller has mapped the file for stores; otherwise this is
+    /// a SIGSEGV.
     #[inline]
     pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         let to = self.addresses(&(offset..offset + bytes.len() as u64)).start as *mut u8;
@@ -232,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// The address space of a mapping that the kernel refuses may be another thread's by the time it has been refused.
+    /// While the kernel refuses a mapping, another thread may get its address space.
     #[test]
     fn a_refused_map_takes_nobodys_memory() {
         let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -261,7 +265,8 @@ mod tests {
         });
     }
 
-    /// Flags that the kernel checks (MAP_SHARED_VALIDATE) go together with how the place is found: not so MAP_FIXED_NOREPLACE.
+    /// The search for a place also works with flags that the kernel checks (MAP_SHARED_VALIDATE). MAP_FIXED_NOREPLACE
+    /// does not.
     #[test]
     fn a_map_whose_flags_are_checked_is_placed_as_others_are() {
         let file = tempfile::tempfile().unwrap();

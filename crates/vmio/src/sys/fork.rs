@@ -1,7 +1,7 @@
 //! Telling a forked child from the process that built the cache.
 //!
 //! A child inherits the userfaultfd, whose ioctls would act on the *parent*, and handles whose drop would sync. The
-//! generation lives in a page that the kernel wipes in the child (MADV_WIPEONFORK), so the check is one load.
+//! generation is in a page that the kernel wipes in the child (MADV_WIPEONFORK), so the check is one load.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -16,12 +16,12 @@ use crate::sys::sparse_array::SparseArray;
 static PAGE: OnceLock<SparseArray<AtomicU32>> = OnceLock::new();
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// The process in which something was created; [`Generation::is_current`] is false in its forked children.
+/// The process in which something was created. [`Generation::is_current`] is false in its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
 impl Generation {
-    /// The calling process's generation. Allocates at its first call: not for the trap path.
+    /// The calling process's generation. The first call allocates: not for the trap path.
     pub(crate) fn of_this_process() -> io::Result<Self> {
         let page = match PAGE.get() {
             Some(page) => page,
@@ -39,18 +39,20 @@ impl Generation {
         }
     }
 
-    /// Whether the caller is still the process that this was taken in, and not a forked child of it.
+    /// Whether the caller is the process of this generation, and not a forked child of it.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         PAGE.get().is_some_and(|page| page.get(0).load(Ordering::Relaxed) == self.0)
     }
 }
 
-/// A value that only the process which made it may use or drop: a thread's handle, a ring, anything with memory that children do
-/// not get, or with locks that another thread of the parent may have held at the fork.
+/// A value that only the process which made it may use or drop.
 ///
-/// A forked child finds nothing here, and dropping it there does nothing: what lies at those addresses is the child's own by then, and a
-/// thread of the child may have the id of its parent's.
+/// Examples are a thread's handle, a ring, and anything with memory that children do not get. So are values with locks,
+/// which another thread of the parent may have held at the fork.
+///
+/// A forked child finds nothing here, and dropping it there does nothing. By then the memory at the value's addresses
+/// is the child's own. A thread of the child may have the ID of one of its parent's.
 ///
 /// # Examples
 ///
@@ -62,17 +64,17 @@ impl Generation {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct OfProcess<T> {
-    /// There is one whenever the generation is that of the process which looks.
+    /// Initialized in the process of `generation`; not to be touched in others.
     value: MaybeUninit<T>,
     generation: Generation,
 }
 
 impl<T> OfProcess<T> {
-    /// Makes a value of the calling process's.
+    /// Makes a value that belongs to the calling process.
     ///
     /// # Errors
     ///
-    /// If the system has no memory for the mark of the process, which is made once.
+    /// The system has no memory for the mark of the process, which is made once.
     pub fn new(value: T) -> io::Result<Self> {
         Ok(OfProcess { value: MaybeUninit::new(value), generation: Generation::of_this_process()? })
     }
@@ -80,27 +82,28 @@ impl<T> OfProcess<T> {
     /// Returns the value; `None` in a forked child.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: there is a value, by the condition.
+        // SAFETY: in the process of the generation there is a value.
         self.generation.is_current().then(|| unsafe { self.value.assume_init_ref() })
     }
 
-    /// Returns the value to change it; `None` in a forked child.
+    /// Returns the value for changes; `None` in a forked child.
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        // SAFETY: there is a value whenever the generation is current.
+        // SAFETY: in the process of the generation there is a value.
         self.generation.is_current().then(|| unsafe { self.value.assume_init_mut() })
     }
 
-    /// Makes another value of this one, for the same process. In a forked child nothing is made.
+    /// Makes another value from this one, for the same process. Makes nothing in a forked child.
     pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> OfProcess<U> {
         let value = self.get().map_or_else(MaybeUninit::uninit, |value| MaybeUninit::new(make(value)));
         OfProcess { value, generation: self.generation }
     }
 
-    /// Returns the value for good; `None` in a forked child, where it is leaked.
+    /// Returns the value and consumes this; `None` in a forked child, where the value is leaked.
     pub fn into_inner(self) -> Option<T> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: there is a value, by the condition, and `this` is not dropped, so nobody sees it again.
+        // SAFETY: in the process of the generation there is a value; `this` is never dropped, so nobody sees the value
+        // again.
         this.generation.is_current().then(|| unsafe { this.value.assume_init_read() })
     }
 }
@@ -114,7 +117,7 @@ impl<T: Clone> Clone for OfProcess<T> {
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if self.generation.is_current() {
-            // SAFETY: there is a value, by the condition, and it is dropped here alone.
+            // SAFETY: in the process of the generation there is a value, and nothing else drops it.
             unsafe { self.value.assume_init_drop() };
         }
     }
@@ -126,10 +129,10 @@ impl<T> std::fmt::Debug for OfProcess<T> {
     }
 }
 
-/// What each process has one of, locks above all: a forked child begins with a new one, whatever other threads of its parent were
-/// doing with theirs.
+/// A value of which each process has one of its own, locks above all. A forked child begins with a new one, whatever
+/// other threads of its parent were doing with theirs.
 pub(crate) struct PerProcess<T: 'static> {
-    /// Never freed: a child cannot tell whether it is being used, and there is one for each process in a line of forks.
+    /// Never freed: a child cannot tell whether another thread uses it. A line of forks leaves one for each process.
     present: AtomicPtr<(Generation, T)>,
 }
 
@@ -138,10 +141,10 @@ impl<T: Default> PerProcess<T> {
         PerProcess { present: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// That of the calling process. Allocates at its first call.
+    /// The value of the calling process. The first call allocates.
     pub(crate) fn get(&self) -> io::Result<&'static T> {
         let found = self.present.load(Ordering::Acquire);
-        // SAFETY: what was put there is never freed.
+        // SAFETY: the pointer is null, or to a value that is never freed.
         if let Some((generation, value)) = unsafe { found.as_ref() }
             && generation.is_current()
         {
@@ -151,12 +154,12 @@ impl<T: Default> PerProcess<T> {
         let present = match self.present.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(faster) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: it comes from `Box::into_raw` above, and nobody else has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 faster
             }
         };
-        // SAFETY: it is not null, and what was put there is never freed.
+        // SAFETY: it is not null, and its value is never freed.
         Ok(unsafe { &(*present).1 })
     }
 }
@@ -167,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// A child neither finds nor drops it.
+    /// A child neither finds nor drops the value.
     #[test]
     fn a_value_of_the_parents_is_nothing_to_a_child() {
         struct Ends(i32);

@@ -1,4 +1,4 @@
-//! A lock of four bytes that may lie in zeroed memory and be released by another thread than the one that took it.
+//! A lock of four bytes. It may lie in zeroed memory, and another thread than the owner may release it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,12 +13,12 @@ const CONTENDED: u32 = 2;
 pub(crate) struct FutexLock(AtomicU32);
 
 impl FutexLock {
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_acquire(&self) -> bool {
         self.0.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock, waiting for it if need be.
+    /// Takes the lock, and waits for it if need be.
     pub(crate) fn acquire(&self) {
         if self.try_acquire() {
             return;
@@ -28,7 +28,7 @@ impl FutexLock {
         }
     }
 
-    /// Gives the lock back, by or on behalf of who has it.
+    /// Releases the lock, by its owner or on behalf of its owner.
     pub(crate) fn release(&self) {
         if self.0.swap(UNLOCKED, Ordering::Release) == CONTENDED {
             futex::wake_one(&self.0);

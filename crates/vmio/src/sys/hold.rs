@@ -1,7 +1,8 @@
-//! Threads of the program that wait for a moment, since memory comes in faster than it can be given up.
+//! Makes threads of the program wait for a moment, while memory comes in faster than it can be given up.
 //!
-//! A process without rights can stop one of its threads only by a signal. SIGURG is for that: by default it is ignored, also where it comes too
-//! late, in a program that has taken this one's place; and calls that it interrupts go on (SA_RESTART).
+//! A process without privileges can stop one of its threads only by a signal. vmio uses SIGURG. By default it is
+//! ignored, even if it arrives late, in a program that this process has executed since. And calls that it interrupts go
+//! on (SA_RESTART).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,13 +13,14 @@ use std::time::Duration;
 
 use crate::sys::futex;
 
-/// Threads that are sent the signal wait while this is 1.
+/// Threads that get the signal wait while this is 1.
 static IS_HOLDING: AtomicU32 = AtomicU32::new(0);
-/// How long, at most, and in how many parts: a handler of the program's ends a part. Whoever is held may have a lock that somebody else waits for.
+/// The longest wait is [`PARTS`] of these parts: a handler of the program ends a part. The limit is there since a held
+/// thread may have a lock that another waits for.
 const PART: Duration = Duration::from_millis(25);
 const PARTS: u32 = 8;
 
-/// From now on threads that are sent the signal wait. False if the program has taken the signal for itself.
+/// From now on threads that get the signal wait. False if the program uses the signal itself.
 pub(crate) fn begin() -> io::Result<bool> {
     let mut present = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the present action into a sigaction of ours.
@@ -38,26 +40,27 @@ pub(crate) fn begin() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Those that wait go on.
+/// Lets all waiting threads go on.
 pub(crate) fn end() {
     if IS_HOLDING.swap(0, Ordering::SeqCst) != 0 {
         futex::wake_all(&IS_HOLDING);
     }
 }
 
-/// Has a thread of this process wait, once it is in the program's own code.
+/// Makes a thread of this process wait, once it is in the program's own code.
 pub(crate) fn thread(id: i32) {
-    // SAFETY: a signal whose handler is ours; where the thread has ended nothing happens, and where it blocks it, it stays pending.
+    // SAFETY: the signal has a handler of ours. If the thread has ended nothing happens; if it blocks the signal, that
+    // stays pending.
     unsafe { libc::syscall(libc::SYS_tgkill, process::id() as libc::pid_t, id, libc::SIGURG) };
 }
 
-/// False if the program has installed a handler meanwhile, which stays.
+/// Installs the handler. False if the program has installed one meanwhile, which stays.
 fn install() -> io::Result<bool> {
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: the handler does as handlers must: it waits, and touches nothing but a word that is never freed.
+    // SAFETY: the handler does as handlers must: it waits, and touches only a word that is never freed.
     unsafe {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         if libc::sigaction(libc::SIGURG, &action, before.as_mut_ptr()) != 0 {
@@ -115,18 +118,18 @@ mod tests {
         while state_of(id) != 'S' {
             thread::yield_now();
         }
-        // Asleep, it counts no further until it may.
+        // A thread that sleeps does not count on until it may.
         let seen = count.load(Ordering::Relaxed);
         end();
         while count.load(Ordering::Relaxed) == seen {
             thread::yield_now();
         }
-        // The signal by itself is nothing to it, and a handler of the program's has nobody held.
+        // Without a hold the signal does nothing to the thread. A handler of the program's prevents holds.
         super::thread(id);
         // SAFETY: ignores a signal.
         let ours = unsafe { libc::signal(libc::SIGURG, libc::SIG_IGN) };
         assert!(!begin().unwrap());
-        // SAFETY: what it was.
+        // SAFETY: puts the former action back.
         unsafe { libc::signal(libc::SIGURG, ours) };
         count.store(1 << 60, Ordering::Relaxed);
         worker.join().unwrap();

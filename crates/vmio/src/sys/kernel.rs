@@ -1,4 +1,4 @@
-//! What newer kernels have and older ones lack. vmio tries each out, and has something to use in its place.
+//! Features of newer kernels that older ones lack. vmio tries each, and has a substitute for it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub enum KernelFeature {
     IoUring,
 }
 
-/// What is to be known of a feature.
+/// The texts about a feature.
 struct Facts {
     name: &'static str,
     since: &'static str,
@@ -36,7 +36,7 @@ const ANONYMOUS_FRAMES: &str =
     "anonymous frames: the first store to a page that was read traps (24 µs beside a second thread, with them 1 µs)";
 
 impl KernelFeature {
-    /// All of them, those of the newest kernel first.
+    /// All features, those of the newest kernel first.
     pub const ALL: [KernelFeature; 7] = [
         KernelFeature::BatchedUnmap,
         KernelFeature::MovePages,
@@ -96,22 +96,22 @@ impl KernelFeature {
         }
     }
 
-    /// Returns the name by which it is parsed and printed, such as `batched-unmap`.
+    /// Returns the name of the feature in options and output, such as `batched-unmap`.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// Returns the first version of Linux that has it.
+    /// Returns the first version of Linux with the feature.
     pub fn since(self) -> &'static str {
         self.facts().since
     }
 
-    /// Returns what vmio uses it for.
+    /// Returns the use that vmio makes of the feature.
     pub fn used_for(self) -> &'static str {
         self.facts().used_for
     }
 
-    /// Returns what vmio does without it, and what that costs.
+    /// Returns vmio's substitute for the feature, and its cost.
     pub fn in_its_place(self) -> &'static str {
         self.facts().in_its_place
     }
@@ -134,15 +134,15 @@ impl FromStr for KernelFeature {
     }
 }
 
-/// The features that may be used, as far as the kernel has them.
+/// The features that vmio may use, as far as the kernel has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelFeatures(u32);
 
 impl KernelFeatures {
-    /// All of them.
+    /// All features.
     pub(crate) const ALL: KernelFeatures = KernelFeatures(u32::MAX);
 
-    /// One fewer.
+    /// Removes a feature.
     pub(crate) fn without(self, feature: KernelFeature) -> Self {
         KernelFeatures(self.0 & !(1 << feature as u32))
     }
@@ -153,7 +153,7 @@ impl KernelFeatures {
     }
 }
 
-/// Whether a miss in a file's mapping that is advised to have huge pages reads one as a whole: Linux 5.18.
+/// Whether a miss reads a huge page as a whole, in a mapping of a file that is advised to have huge pages: Linux 5.18.
 pub(crate) fn reads_by_huge_pages() -> bool {
     static READS: OnceLock<bool> = OnceLock::new();
     *READS.get_or_init(|| {

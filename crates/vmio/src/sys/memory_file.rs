@@ -1,4 +1,4 @@
-//! A file without a name that lives in memory (memfd): frames that stay while they are not mapped.
+//! A file in memory without a name (memfd): its frames stay while they are not mapped.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// One of that length, all of it holes. Longer than the limit for files (`ulimit -f`) is an error.
+    /// Makes a file of that length, all of it holes. A length over the limit for files (`ulimit -f`) is an error.
     pub(crate) fn new(len: u64) -> io::Result<Self> {
-        // To go beyond it is not only an error, it is a signal that ends the process.
+        // Exceeding the limit is not only an error: a signal ends the process.
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
@@ -34,12 +34,12 @@ impl MemoryFile {
         Reservation::of_file_at_multiple(self.file.as_fd(), len, align, access, MapFlags::SHARED)
     }
 
-    /// Copies bytes out, mapped or not.
+    /// Copies bytes out of the file, mapped or not.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
     }
 
-    /// Gives the memory of a range back and takes its pages out of every mapping: they read as missing.
+    /// Frees the memory of a range and takes its pages out of every mapping, where they are missing from then on.
     pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }

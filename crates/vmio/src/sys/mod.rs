@@ -1,7 +1,7 @@
-//! The system calls, signal handling and raw memory that vmio stands on.
+//! The system calls, signal handling and raw memory on which vmio is built.
 //!
-//! With [`crate::engine`] and the copy loops of [`crate::mapping`] and [`crate::cache`], the only place with
-//! `unsafe`. Everything here is async-signal-safe unless it says otherwise.
+//! Only this module, [`crate::engine`], and the copy loops of [`crate::mapping`] and [`crate::cache`] have `unsafe`
+//! code. Everything here is async-signal-safe unless it says otherwise.
 
 pub(crate) mod abort;
 pub(crate) mod address_table;
@@ -42,5 +42,5 @@ pub(crate) mod vmio_module;
 
 /// The page size that vmio is built for, in bytes; [`crate::CacheBuilder::build`] refuses to run on any other.
 pub const PAGE_BYTES: usize = 4096;
-/// What one page table maps, or one huge page in its place.
+/// The memory that one page table maps, or one huge page in its place.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -1,5 +1,5 @@
 //! An MPSC queue: passes values from many threads to one without a lock. Only making a node allocates. A thread that is
-//! interrupted half way, by a signal for example, holds nobody up.
+//! interrupted half-way, by a signal for example, holds up no other.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr;
@@ -37,16 +37,16 @@ impl<T> DerefMut for Node<T> {
     }
 }
 
-/// A queue that any thread pushes nodes to. A consumer takes all of them at once; if there are several, each takes what the
-/// others have not.
+/// A queue to which any thread pushes nodes. A consumer takes all of them at once. If there are several consumers, each
+/// takes the nodes that the others have not taken.
 pub(crate) struct MpscQueue<T> {
-    /// The node that was pushed last, and through it all others.
+    /// The node that was pushed last, which leads to all others.
     last: AtomicPtr<Link<T>>,
 }
 
-// SAFETY: nodes are moved through it from thread to thread, never shared.
+// SAFETY: nodes move through the queue from thread to thread, and are never shared.
 unsafe impl<T: Send> Sync for MpscQueue<T> {}
-// SAFETY: it owns the nodes that are in it, and their values may be sent.
+// SAFETY: the queue owns its nodes, and their values may be sent.
 unsafe impl<T: Send> Send for MpscQueue<T> {}
 
 impl<T> Default for MpscQueue<T> {
@@ -70,12 +70,12 @@ impl<T> MpscQueue<T> {
         }
     }
 
-    /// Whether it is empty.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.last.load(Ordering::SeqCst).is_null()
     }
 
-    /// Takes all nodes, and appends them to a queue of the caller's in the order in which they were pushed.
+    /// Takes all nodes, and appends them to the caller's queue in the order in which they were pushed.
     pub(crate) fn take_all(&self, queue: &mut LocalQueue<T>) {
         // A node that is pushed meanwhile goes into the emptied queue: no node is taken twice.
         let mut link = self.last.swap(ptr::null_mut(), Ordering::SeqCst);
@@ -100,7 +100,7 @@ impl<T> Drop for MpscQueue<T> {
     }
 }
 
-/// A queue of one thread's own, of the same nodes. It neither allocates nor frees.
+/// A queue for one thread, of the same nodes. It neither allocates nor frees.
 pub(crate) struct LocalQueue<T> {
     first: *mut Link<T>,
     last: *mut Link<T>,
@@ -143,7 +143,7 @@ impl<T> LocalQueue<T> {
         Some(Node(link))
     }
 
-    /// Appends a chain that is the caller's, whose last link has no next.
+    /// Appends a chain that the caller owns. Its last link has no next one.
     fn append(&mut self, first: *mut Link<T>, last: *mut Link<T>) {
         if self.first.is_null() {
             self.first = first;

@@ -1,54 +1,54 @@
-//! Copies from and to mapped memory that the kernel makes (process_vm_readv): a page that is not available is an error, not a
-//! signal, and what other threads do with the bytes meanwhile is no concern of the language's.
+//! Copies from and to mapped memory through the kernel (process_vm_readv). A page that is not available is an error,
+//! not a signal. Races with stores of other threads are outside the language's memory model.
 
 use std::io;
 use std::ptr;
 
 use crate::sys::PAGE_BYTES;
 
-/// A copy that came to an end before it was complete.
+/// A copy that ended before it was complete.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    /// After this many bytes.
+    /// The bytes copied until then.
     pub(crate) done: usize,
-    /// Why; EFAULT for a page that is not available.
+    /// The reason; EFAULT for a page that is not available.
     pub(crate) why: io::Error,
 }
 
-/// Pages of a call at most.
+/// The most pages of one call.
 const PAGES_MAX: usize = 32;
 
-/// Copies bytes of this process out.
+/// Copies bytes of this process's memory out.
 pub(crate) fn load(address: usize, buffer: &mut [u8]) -> Result<(), Stopped> {
     let len = buffer.len();
     let start = buffer.as_mut_ptr();
     copy(address, len, |done, remote| {
-        // SAFETY: the rest of the buffer, which is borrowed.
+        // SAFETY: the result is within the buffer, which is borrowed.
         let local = libc::iovec { iov_base: unsafe { start.add(done) }.cast(), iov_len: len - done };
         let (pages, count) = (remote.as_ptr(), remote.len() as libc::c_ulong);
-        // SAFETY: it writes to the buffer alone; memory of the process's that is not there is an error.
+        // SAFETY: the call writes to the buffer alone. Memory that the process does not have is an error.
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, pages, count, 0) }
     })
 }
 
-/// Copies bytes in.
+/// Copies bytes into this process's memory.
 ///
 /// # Safety
-/// The bytes that are written to lie in memory that may be stored to like that of another process: nothing refers to it.
+/// The target is memory to which the kernel may store as to that of another process: no reference points into it.
 pub(crate) unsafe fn store(address: usize, data: &[u8]) -> Result<(), Stopped> {
     copy(address, data.len(), |done, remote| {
         let rest = &data[done..];
         let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
         let (pages, count) = (remote.as_ptr(), remote.len() as libc::c_ulong);
-        // SAFETY: it reads the data; the caller vouches for what it writes to.
+        // SAFETY: the call reads the data; the caller vouches for the target.
         unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, pages, count, 0) }
     })
 }
 
-/// Calls until all bytes are copied: a call that comes to a page which it cannot have says how far it came.
+/// Calls `call` until all bytes are copied. At a page that is not available, a call returns how far it came.
 ///
-/// Of each range that it is given the kernel holds all pages at once, up to 1024, while it copies: with a cache that is not much
-/// larger it would wait for a page that it holds itself. So each of its ranges lies within a page.
+/// The kernel holds all pages of a range at once, up to 1024, while it copies. With a cache not much larger than that,
+/// it would wait for a page that it holds itself. So each range lies within a page.
 fn copy(address: usize, len: usize, mut call: impl FnMut(usize, &[libc::iovec]) -> isize) -> Result<(), Stopped> {
     let mut done = 0;
     while done < len {
@@ -77,7 +77,7 @@ mod tests {
     use crate::sys::file_map::FileMap;
     use std::os::fd::AsFd;
 
-    /// Up to the page that is not available, everything is copied.
+    /// All bytes before the page that is not available are copied.
     #[test]
     fn a_missing_page_is_an_error() {
         let file = tempfile::tempfile().unwrap();
@@ -97,7 +97,7 @@ mod tests {
         let stopped = unsafe { store(base + PAGE_BYTES, &read[..PAGE_BYTES + 1]) }.unwrap_err();
         assert_eq!((stopped.done, stopped.why.raw_os_error()), (PAGE_BYTES, Some(libc::EFAULT)));
     }
-    /// Calls of several pages each, from and to the middle of pages; what lies beside stays.
+    /// Calls of several pages each, from and to the middle of pages. Bytes beside the range stay as they are.
     #[test]
     fn any_range_is_copied() {
         let file = tempfile::tempfile().unwrap();
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// However much is copied, no range that the kernel is given reaches beyond a page.
+    /// For a copy of any length, no range passed to the kernel reaches beyond a page.
     #[test]
     fn one_page_is_held_at_a_time() {
         let (start, len) = (5 * PAGE_BYTES + 100, 100 * PAGE_BYTES);

@@ -1,4 +1,4 @@
-//! The kernel's page cache of a file, steered from outside. Ranges are of bytes, whole pages.
+//! The kernel's page cache of a file, controlled from outside. Ranges are in bytes and consist of whole pages.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -7,14 +7,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use linux_raw_sys::general::{__NR_cachestat, cachestat, cachestat_range};
 
-/// What the page cache holds of a range, in pages.
+/// The pages of a range that the page cache holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cached {
-    /// All of it.
+    /// All of them.
     pub(crate) pages: u64,
-    /// Newer than the device and not on the way to it.
+    /// Pages that are newer than the device and not on the way to it.
     pub(crate) dirty: u64,
-    /// On the way to the device.
+    /// Pages on the way to the device.
     pub(crate) in_write: u64,
 }
 
@@ -23,12 +23,12 @@ pub(crate) fn start_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Resul
     sync_file_range(file, range, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Waits for the writes that are under way.
+/// Waits for the writes under way.
 pub(crate) fn await_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     sync_file_range(file, range, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
 }
 
-/// Writes the dirty pages and waits for them. Nothing is durable by that alone.
+/// Writes the dirty pages and waits for the writes. That alone makes nothing durable.
 pub(crate) fn finish_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     sync_file_range(file, range, wait | libc::SYNC_FILE_RANGE_WRITE)
@@ -37,32 +37,32 @@ pub(crate) fn finish_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Resu
 fn sync_file_range(file: BorrowedFd<'_>, range: &Range<u64>, flags: libc::c_uint) -> io::Result<()> {
     let len = range.end - range.start;
     if len == 0 {
-        return Ok(()); // For the kernel that would be all of the file.
+        return Ok(()); // To the kernel, a length of 0 is the whole file.
     }
     // SAFETY: the descriptor is open; the call reads and writes no memory of ours.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), range.start as _, len as _, flags) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Drops the pages that are clean and that nobody has mapped.
+/// Drops the clean pages that no process has mapped.
 pub(crate) fn drop_clean(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     let Some(len) = NonZeroU64::new(range.end - range.start) else { return Ok(()) };
     Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::DontNeed)?)
 }
 
-/// Begins to read what is missing, many pages at a time; does not wait for them.
+/// Begins to read the missing pages, many at a time; does not wait for them.
 pub(crate) fn read_ahead(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     let Some(len) = NonZeroU64::new(range.end - range.start) else { return Ok(()) };
     Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::WillNeed)?)
 }
 
-/// How much the kernel reads ahead at a time of a file, in bytes, where it tells.
+/// The size of the kernel's read-ahead window for a file, in bytes, where the kernel tells.
 pub(crate) fn read_ahead_window(file: BorrowedFd<'_>) -> Option<u64> {
     let status = rustix::fs::fstat(file).ok()?;
     let is_device = rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::BlockDevice;
     let device = if is_device { status.st_rdev } else { status.st_dev };
     let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition has that of its disk.
+    // A partition has the window of its disk.
     let places = [
         format!("/sys/class/bdi/{name}/read_ahead_kb"),
         format!("/sys/dev/block/{name}/queue/read_ahead_kb"),
@@ -72,7 +72,7 @@ pub(crate) fn read_ahead_window(file: BorrowedFd<'_>) -> Option<u64> {
     places.iter().find_map(read).map(|kib| kib << 10)
 }
 
-/// Looks at the page cache; `None` where the kernel cannot tell (before Linux 6.5), or will not.
+/// Looks at the page cache; `None` if the kernel cannot tell (before Linux 6.5) or refuses to.
 pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
     let range = cachestat_range { off: range.start, len: range.end - range.start };
     // SAFETY: all integers, for which zeros are valid.

@@ -1,4 +1,4 @@
-//! Which pages of an address range are in the page table of this process.
+//! The pages of an address range that are in the page table of this process.
 
 use std::io;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use linux_raw_sys::general::{PAGE_IS_PRESENT, page_region};
 use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::Pagemap;
 
-/// Runs of pages that one call reports.
+/// The most runs of pages that one call reports.
 const RUNS: usize = 512;
-/// Bit 63 of an entry of the page map.
+/// Bit 63 of a pagemap entry.
 const PRESENT: u64 = 1 << 63;
 
-/// The page map of this process. In a forked child it is still the parent's.
+/// The pagemap of this process. In a forked child it is still that of the parent.
 pub(crate) struct PageScan {
     pagemap: Pagemap,
     has_ioctl: AtomicBool,
 }
 
 impl PageScan {
-    /// Opens it.
+    /// Opens the pagemap.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(PageScan { pagemap: Pagemap::open()?, has_ioctl: AtomicBool::new(true) })
     }
@@ -31,8 +31,8 @@ impl PageScan {
         self.pagemap.descriptor()
     }
 
-    /// Calls `each` with the runs of neighbouring pages that are present, upwards. Fast over empty stretches, however
-    /// long; before Linux 6.7 it looks at each of their pages.
+    /// Calls `each` with the runs of neighbouring present pages, in ascending order. Empty ranges of any length cost
+    /// little. Before Linux 6.7 it looks at each page.
     pub(crate) fn present(&self, addresses: Range<usize>, mut each: impl FnMut(Range<usize>)) -> io::Result<()> {
         let mut at = addresses.start;
         while at < addresses.end && self.has_ioctl.load(Ordering::Relaxed) {
@@ -48,14 +48,14 @@ impl PageScan {
         self.read(at..addresses.end, each)
     }
 
-    /// Pages of a range that are present.
+    /// The number of present pages in a range.
     pub(crate) fn count(&self, addresses: Range<usize>) -> io::Result<u64> {
         let mut bytes = 0;
         self.present(addresses, |run| bytes += run.len())?;
         Ok((bytes / PAGE_BYTES) as u64)
     }
 
-    /// One call of the kernel; returns how far it came.
+    /// Makes one system call, and returns the address that it reached.
     fn scan(&self, addresses: Range<usize>, each: &mut impl FnMut(Range<usize>)) -> io::Result<usize> {
         let mut runs = [page_region { start: 0, end: 0, categories: 0 }; RUNS];
         let (found, reached) = self.pagemap.scan(addresses, PAGE_IS_PRESENT, 0, &mut runs)?;
@@ -63,7 +63,7 @@ impl PageScan {
         Ok(reached)
     }
 
-    /// The same from the entries of the page map, eight bytes for each page.
+    /// Like [`Self::present`], from the pagemap entries: eight bytes for each page.
     fn read(&self, addresses: Range<usize>, mut each: impl FnMut(Range<usize>)) -> io::Result<()> {
         let mut entries = [0_u8; 8 * RUNS];
         let mut run = addresses.start..addresses.start;

@@ -1,4 +1,4 @@
-//! /proc/self/pagemap: what the kernel knows of the pages of a range, above all which have been stored to.
+//! /proc/self/pagemap: the kernel's view of the pages of a range, above all which of them have been stored to.
 
 use std::fs::File;
 use std::io;
@@ -12,63 +12,63 @@ use linux_raw_sys::general::{
 
 use crate::sys::PAGE_BYTES;
 
-/// The longest range that is scanned at once, in pages: what one page of page tables maps.
+/// The longest range of one scan, in pages: one page of page tables maps as many.
 pub(crate) const SCAN_PAGES: usize = 512;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<pm_scan_arg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-/// Stored pages of a range form at most this many runs.
+/// The stored pages of a range form at most this many runs.
 const RUNS_MAX: usize = SCAN_PAGES / 2;
 
-/// The stored pages of one range, and the memory for asking; allocated beforehand.
+/// The stored pages of a range, with buffers for the scan, allocated beforehand.
 pub(crate) struct StoredPages {
     runs: Box<[page_region; RUNS_MAX]>,
     bits: [u64; SCAN_PAGES / 64],
 }
 
 impl StoredPages {
-    /// None.
+    /// An empty set.
     pub(crate) fn new() -> Self {
         let none = page_region { start: 0, end: 0, categories: 0 };
         StoredPages { runs: Box::new([none; RUNS_MAX]), bits: [0; SCAN_PAGES / 64] }
     }
 
-    /// Whether the page of that number within the range was stored to. True for pages that are not mapped and were
-    /// never protected: ask for mapped ones, or for such as were mapped protected.
+    /// Whether the page of this number within the range was stored to. Also true for an unmapped page that was never
+    /// protected. So ask only for mapped pages, or for pages that were mapped protected.
     pub(crate) fn contains(&self, index: usize) -> bool {
         self.bits[index / 64] >> (index % 64) & 1 == 1
     }
 
-    /// Forgets all of them.
+    /// Forgets all pages.
     pub(crate) fn clear(&mut self) {
         self.bits = [0; SCAN_PAGES / 64];
     }
 
-    /// Every page, for when the kernel cannot be asked.
+    /// Takes every page for stored, for when the kernel cannot tell.
     pub(crate) fn assume_all(&mut self) {
         self.bits = [u64::MAX; SCAN_PAGES / 64];
     }
 }
 
-/// The open pagemap of this process. In a forked child it is still the parent's.
+/// The open pagemap of this process. In a forked child it is still that of the parent.
 pub(crate) struct Pagemap {
     file: File,
 }
 
 impl Pagemap {
-    /// Opens it.
+    /// Opens the pagemap.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Pagemap { file: File::open("/proc/self/pagemap")? })
     }
 
-    /// Opens it where the kernel can scan it (Linux 6.7); else an error.
+    /// Opens the pagemap. An error if the kernel cannot scan it (before Linux 6.7).
     pub(crate) fn open_to_scan() -> io::Result<Self> {
         let pagemap = Self::open()?;
         pagemap.scan(0..0, PAGE_IS_WRITTEN, 0, &mut [])?;
         Ok(pagemap)
     }
 
-    /// Whether one page was stored to since it was last protected: as [`Self::stored`], without memory for asking.
+    /// Whether a page was stored to since it was last protected: like [`Self::stored`], without buffers.
     pub(crate) fn was_stored(&self, address: usize) -> io::Result<bool> {
         let mut run = [page_region { start: 0, end: 0, categories: 0 }];
         loop {
@@ -91,8 +91,8 @@ impl Pagemap {
         self.mark(address, len, 0, found)
     }
 
-    /// The same, and protects those pages again in the same step: what is stored later is found next time. One TLB
-    /// shootdown.
+    /// Like [`Self::stored`], and protects these pages again in the same step, so that a later call finds later stores.
+    /// One TLB shootdown.
     pub(crate) fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
         self.mark(address, len, PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, found)
     }
@@ -119,8 +119,8 @@ impl Pagemap {
         }
     }
 
-    /// Lists the runs of pages of a category (PAGE_IS_*) in one call of the kernel; returns how many there are and how far
-    /// it came.
+    /// Lists the runs of pages of a category (PAGE_IS_*) in one system call. Returns the number of runs, and the
+    /// address that it reached.
     pub(super) fn scan(
         &self,
         addresses: Range<usize>,
@@ -152,7 +152,7 @@ impl Pagemap {
         self.file.as_fd()
     }
 
-    /// Reads the entries of pages, eight bytes each.
+    /// Reads the pagemap entries of pages, eight bytes each.
     pub(super) fn read_entries(&self, address: usize, entries: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(entries, (address / PAGE_BYTES * 8) as u64)
     }

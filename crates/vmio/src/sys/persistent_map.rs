@@ -1,4 +1,4 @@
-//! A file on persistent memory as a range of addresses: its bytes copied, and what was stored there made durable.
+//! A file on persistent memory as a range of addresses. It copies bytes and makes stores durable.
 
 use std::fmt;
 use std::io;
@@ -9,8 +9,8 @@ use crate::sys::file_map::FileMap;
 use crate::sys::persistent_memory::{Instructions, Refused};
 use crate::sys::signal;
 
-/// A mapping of persistent memory itself, from the file's first byte, which may reach beyond its end; forked children do not
-/// have it. Ranges lie within it.
+/// A mapping of persistent memory from the file's first byte. It may reach beyond the end of the file. Forked children
+/// do not have it. Ranges lie within it.
 pub(crate) struct PersistentMap {
     map: FileMap,
     instructions: Instructions,
@@ -26,7 +26,7 @@ impl PersistentMap {
         Ok(PersistentMap { map, instructions, is_writable })
     }
 
-    /// The mapping as such.
+    /// The underlying mapping.
     pub(crate) fn file_map(&self) -> &FileMap {
         &self.map
     }
@@ -34,27 +34,27 @@ impl PersistentMap {
     /// Copies bytes out.
     pub(crate) fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Refused> {
         let from = self.map.addresses(&(offset..offset + to.len() as u64)).start as *const u8;
-        // SAFETY: the range is mapped for loads, and what others store to it meanwhile is seen in part.
+        // SAFETY: the range is mapped for loads. Stores of other threads meanwhile are seen in part.
         unsafe { self.instructions.load(from, to) }
     }
 
-    /// Copies bytes in. They are durable when it returns.
+    /// Copies bytes in. They are durable when this returns.
     pub(crate) fn store(&self, offset: u64, from: &[u8]) -> Result<(), Refused> {
         assert!(self.is_writable, "a store to a map for loads");
         let to = self.map.addresses(&(offset..offset + from.len() as u64)).start as *mut u8;
-        // SAFETY: the range is within the mapping, which is made for stores, with MAP_SYNC, and lives as long as this; safe
-        // code has only pointers to it.
+        // SAFETY: the range is within the mapping, which is made for stores, with MAP_SYNC, and lasts as long as this.
+        // Safe code has only pointers to it.
         unsafe { self.instructions.store(to, from) }
     }
 
-    /// Makes durable what was stored to a range.
+    /// Makes the stores to a range durable.
     pub(crate) fn write_back(&self, range: &Range<u64>) -> Result<(), Refused> {
         // SAFETY: the range is mapped, with MAP_SYNC.
         unsafe { self.instructions.write_back(self.map.addresses(range)) }
     }
 }
 
-/// The instructions.
+/// The instructions for copies and for write-back.
 impl fmt::Display for PersistentMap {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.instructions.fmt(out)

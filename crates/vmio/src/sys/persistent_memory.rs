@@ -1,13 +1,14 @@
-//! Copies to and from persistent memory, and getting stores to it out of the processor's caches.
+//! Copies to and from persistent memory, and write-back of stores to it from the processor's caches.
 //!
-//! A load or store there can fail: a bad cell, a file that somebody has shortened, no room left for a hole. That is a SIGBUS, and
-//! within the routines below it becomes an error: the handler (`sys/signal.rs`) has them return.
+//! A load or store there can fail: at a bad cell, behind the end of a file that was cut, or in a hole for which there
+//! is no space. It is then a SIGBUS. Within the routines below it becomes an error: the handler (`sys/signal.rs`) makes
+//! them return.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
 
-/// What the processor's caches, and write-backs from them, come in.
+/// The unit of the processor's caches, and of write-backs from them.
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
@@ -21,7 +22,7 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// How bytes are copied past the caches.
+/// The instructions that copy bytes past the caches.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stream {
@@ -30,15 +31,15 @@ enum Stream {
     Avx512,
 }
 
-/// How lines are written back from the caches.
+/// The instruction that writes lines back from the caches.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteBack {
-    /// Waits for each, and drops it.
+    /// Waits for each line, and drops it from the caches.
     Clflush,
-    /// Drops each.
+    /// Drops each line from the caches.
     Clflushopt,
-    /// Keeps them.
+    /// Keeps the lines in the caches.
     Clwb,
 }
 
@@ -52,7 +53,8 @@ pub(crate) struct Instructions {
 
 #[cfg(target_arch = "x86_64")]
 mod routines {
-    //! Each returns 0, or 1 if it came upon a SIGBUS. They use no stack, so that returning from anywhere is possible.
+    //! Each routine returns 0, or 1 if it met a SIGBUS. They use no stack, so that they can return from any
+    //! instruction.
 
     use std::arch::global_asm;
 
@@ -151,7 +153,7 @@ mod routines {
         ".globl pm_vmio_end",
         ".hidden pm_vmio_end",
         "pm_vmio_end:",
-        // Where the handler has them go on.
+        // The handler continues them here.
         ".globl pm_vmio_refused",
         ".hidden pm_vmio_refused",
         "pm_vmio_refused:",
@@ -160,10 +162,10 @@ mod routines {
         ".popsection",
     );
 
-    /// `to`, `from`, and a length: for `move` any, for the others a multiple of 64 that is not 0. The side of the persistent memory
-    /// starts at a multiple of 64.
+    /// `to`, `from`, and a length. `move` takes any length, the others a multiple of 64 that is not 0. On the side of
+    /// the persistent memory, the others start at a multiple of 64.
     pub(super) type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> u32;
-    /// First line and end; not empty.
+    /// The first line and the end of a range that is not empty.
     pub(super) type WriteBackLines = unsafe extern "C" fn(*const u8, *const u8) -> u32;
 
     unsafe extern "C" {
@@ -182,7 +184,8 @@ mod routines {
         static pm_vmio_refused: u8;
     }
 
-    /// Where a routine that came upon a SIGBUS at this instruction goes on; None if it was none of them.
+    /// Where a routine continues after a SIGBUS at this instruction; `None` if the instruction is in none of the
+    /// routines.
     pub(crate) fn landing_of(instruction: usize) -> Option<usize> {
         let (begin, end, refused) = (&raw const pm_vmio_begin, &raw const pm_vmio_end, &raw const pm_vmio_refused);
         (begin as usize..end as usize).contains(&instruction).then_some(refused as usize)
@@ -192,7 +195,7 @@ mod routines {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use routines::landing_of;
 
-/// No others are known.
+/// vmio knows no instructions of other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {}
@@ -225,7 +228,7 @@ impl Instructions {
 
 #[cfg(target_arch = "x86_64")]
 impl Instructions {
-    /// The best that this processor has.
+    /// The best instructions of this processor.
     pub(crate) fn of_this_cpu() -> Option<Self> {
         use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
         let stream = if is_x86_feature_detected!("avx512f") {
@@ -244,7 +247,7 @@ impl Instructions {
         Some(Instructions { stream, write_back })
     }
 
-    /// Copies bytes of the device out.
+    /// Copies bytes out of the device.
     ///
     /// # Safety
     /// `from` is a mapping of `to.len()` bytes of persistent memory that can be read.
@@ -258,7 +261,7 @@ impl Instructions {
         unsafe { copy(routine, from as usize, from, to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies bytes to the device. They are durable when it returns.
+    /// Copies bytes to the device. They are durable when this returns.
     ///
     /// # Safety
     /// `to` is a mapping, made with MAP_SYNC, of `from.len()` bytes of persistent memory that can be stored to.
@@ -270,7 +273,7 @@ impl Instructions {
         };
         // SAFETY: the caller vouches for the addresses stored to; the bytes are borrowed, and the parts are within both.
         let mut stored = unsafe { copy(routine, to as usize, from.as_ptr(), to, from.len()) };
-        // Lines in part went through the caches.
+        // The partial lines at both ends went through the caches.
         let (start, end) = (to as usize, to as usize + from.len());
         let (head, tail) = partial_lines(start, from.len());
         for part in [start..start + head, end - tail..end].into_iter().filter(|part| !part.is_empty()) {
@@ -281,7 +284,7 @@ impl Instructions {
         stored
     }
 
-    /// Makes durable what was stored to a range.
+    /// Makes the stores to a range durable.
     ///
     /// # Safety
     /// The addresses are of a mapping, made with MAP_SYNC, of persistent memory.
@@ -306,7 +309,7 @@ impl Instructions {
     }
 }
 
-/// What it copies with and what it writes lines back with.
+/// The instructions for copies and for write-back.
 #[cfg(target_arch = "x86_64")]
 impl fmt::Display for Instructions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -331,11 +334,11 @@ fn partial_lines(start: usize, bytes: usize) -> (usize, usize) {
     (head, (bytes - head) % LINE_BYTES)
 }
 
-/// Copies whole lines of the device with a routine, and what is before and behind them through the caches.
+/// Copies whole lines of the device with a routine, and the bytes before and behind them through the caches.
 ///
 /// # Safety
-/// Both sides have that many bytes, and the processor the routine's instructions; `device` is the address of the side on which
-/// whole lines are to be.
+/// Both sides have that many bytes, and the processor has the routine's instructions. `device` is the address of the
+/// side whose whole lines count.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(
     routine: routines::Copy,
@@ -359,7 +362,7 @@ unsafe fn copy(
     Ok(())
 }
 
-/// Copies bytes through the caches, one side of which may be a mapping of a file.
+/// Copies bytes through the caches. One side may be a mapping of a file.
 ///
 /// # Safety
 /// Both sides are mapped, that of `to` for stores, and do not overlap.
@@ -370,10 +373,10 @@ pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> R
     outcome(unsafe { routines::pm_vmio_move(to, from, bytes) })
 }
 
-/// The same by the kernel.
+/// Like the function above, through the kernel.
 ///
 /// # Safety
-/// As above.
+/// As for the function above.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Refused> {
     // SAFETY: the caller vouches for both ranges.
@@ -386,7 +389,7 @@ fn outcome(refused: u32) -> Result<(), Refused> {
     if refused == 0 { Ok(()) } else { Err(Refused) }
 }
 
-/// Waits until what this thread has stored past the caches, or written back from them, is with the device.
+/// Waits until the device has all that this thread has stored past the caches or written back from them.
 #[cfg(target_arch = "x86_64")]
 fn fence() {
     // SAFETY: a fence has no other effect.
@@ -404,7 +407,7 @@ mod tests {
     use crate::sys::file_map::FileMap;
     use crate::sys::signal;
 
-    /// All that this processor can.
+    /// All instructions of this processor.
     fn all() -> impl Iterator<Item = Instructions> {
         let best = Instructions::of_this_cpu().unwrap();
         let streams = [Stream::Sse2, Stream::Avx2, Stream::Avx512];
@@ -450,7 +453,7 @@ mod tests {
         }
     }
 
-    /// Behind the end of a file loads and stores are a SIGBUS.
+    /// Loads and stores behind the end of a file are a SIGBUS.
     #[test]
     fn what_the_device_refuses_is_an_error() {
         signal::recover_copies().unwrap();

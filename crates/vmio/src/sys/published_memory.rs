@@ -1,4 +1,4 @@
-//! Memory that other processes may look at: a file without a name in any folder, found through /proc/PID/fd.
+//! Memory that other processes may read: a memory file without a name in any folder, found through /proc/PID/fd.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,17 +8,19 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::sys::reservation::Reservation;
 
-/// Zeros in a memory file of that name, and the descriptor by which others find them. The file goes when the process
-/// does, however it ends. Nobody can change it but through this mapping, and forked children do not have that.
+/// Makes a memory file of zeros with this name, and returns the descriptor by which other processes find it. The file
+/// goes with the process, however that ends. Only this mapping can change it, and forked children do not have the
+/// mapping.
 ///
-/// All of it is allocated here: a store to it can fail neither for want of memory nor because the file was cut off.
+/// All of its memory is allocated here. So a store to it cannot fail, neither for want of memory nor because the file
+/// was cut.
 pub(crate) fn publish(name: &str, len: usize) -> io::Result<(OwnedFd, Reservation)> {
-    // To exceed the limit is not an error but a signal that ends the process.
+    // Exceeding the limit is not an error but a signal that ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len as u64) {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know the flag; later ones may be told to insist on it (vm.memfd_noexec).
+    // Kernels before 6.3 do not know the flag. Later ones may insist on it (vm.memfd_noexec).
     let file = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags))?;
     fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
     let mut memory = Reservation::of_file(file.as_fd(), len)?;

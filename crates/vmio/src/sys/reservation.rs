@@ -1,4 +1,4 @@
-//! Ranges of address space that cost nothing until they are touched.
+//! Ranges of address space that cost nothing until touched.
 
 use std::io;
 use std::ops::Range;
@@ -9,20 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::fork::Generation;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
-/// How often a file is to be mapped where other threads map something in the same moment.
+/// How often to try to map a file while other threads map memory at the same moment.
 const PLACES_TRIED: usize = 1000;
 
-/// A private anonymous range of zeros, without swap reserved for it, or a shared one of a file; unmapped on drop.
+/// A range of addresses, unmapped on drop: private anonymous zeros without reserved swap, or a shared mapping of a
+/// file.
 pub(crate) struct Reservation {
     base: NonNull<u8>,
     len: usize,
-    /// Set if forked children do not have the range: what stands there in a child is something else.
+    /// Set if forked children do not have the range. In a child, other memory may lie at its addresses.
     only_in: Option<Generation>,
-    /// Whether it stays when this is dropped.
+    /// Whether the range stays mapped when this is dropped.
     stays: AtomicBool,
 }
 
-// SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
+// SAFETY: a Reservation is an address and a length; each user of the pointer answers for the accesses of threads.
 unsafe impl Send for Reservation {}
 // SAFETY: a Reservation is an address and a length: no method reads or writes the bytes.
 unsafe impl Sync for Reservation {}
@@ -52,7 +53,7 @@ impl Reservation {
         Self::of(aligned as *mut u8, end - aligned)
     }
 
-    /// The first `len` bytes of a file, a multiple of the page size, shared with whoever else maps them.
+    /// Maps the first `len` bytes of a file, a multiple of the page size, shared with all others that map them.
     pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -60,7 +61,8 @@ impl Reservation {
         Self::of(raw.cast(), len)
     }
 
-    /// This many bytes of zeros, a multiple of the page size, that children forked from now on have together with this process.
+    /// Makes `len` bytes of zeros, a multiple of the page size, which children forked from now on share with this
+    /// process.
     pub(crate) fn shared_with_children(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -68,17 +70,17 @@ impl Reservation {
         Self::of(raw.cast(), len)
     }
 
-    /// What is mapped there already, and stays until [`Self::take_over`].
+    /// Adopts an existing mapping. It stays mapped on drop until [`Self::take_over`].
     ///
     /// # Safety
-    /// It is a mapping, and after `take_over` nobody else unmaps it.
+    /// The addresses are a mapping, and after `take_over` nobody else unmaps it.
     pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
         let adopted = Self::of(addresses.start as *mut u8, addresses.len())?;
         adopted.stays.store(true, Ordering::Relaxed);
         Ok(adopted)
     }
 
-    /// From now on it is unmapped on drop.
+    /// Unmaps an adopted range on drop from now on.
     pub(crate) fn take_over(&self) {
         self.stays.store(false, Ordering::Relaxed);
     }
@@ -88,11 +90,12 @@ impl Reservation {
         Ok(Reservation { base, len, only_in: None, stays: AtomicBool::new(false) })
     }
 
-    /// The same at a multiple of `align`, and as `flags` say; it may reach beyond the end of the file.
+    /// Maps a file like [`Self::of_file`], at a multiple of `align`, and with these flags. The range may reach beyond
+    /// the end of the file.
     ///
-    /// Not laid over a reservation (MAP_FIXED): the kernel takes away what lies there before a file system refuses, and
-    /// by the time we gave the rest back, another thread would have memory of its own there. MAP_FIXED_NOREPLACE is no
-    /// way either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the place is a wish.
+    /// The mapping is not laid over a reservation (MAP_FIXED): the kernel removes what lies there before a file system
+    /// refuses. By the time we give the rest back, another thread may have memory of its own there. MAP_FIXED_NOREPLACE
+    /// does not work either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the place is a hint.
     pub(crate) fn of_file_at_multiple(
         file: BorrowedFd<'_>,
         len: usize,
@@ -101,7 +104,7 @@ impl Reservation {
         flags: MapFlags,
     ) -> io::Result<Self> {
         let len = len.next_multiple_of(super::PAGE_BYTES);
-        // A file system that places huge pages itself grants a wish only if there is room for one more.
+        // A file system that places huge pages itself follows the hint only if there is space for one more.
         let room = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         for _ in 0..PLACES_TRIED {
             let free = Self::zeroed(room, align)?.base();
@@ -111,12 +114,12 @@ impl Reservation {
             if (placed.base() as usize).is_multiple_of(align) {
                 return Ok(placed);
             }
-            // Another thread was faster.
+            // Another thread has taken the place first.
         }
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Where it lies.
+    /// The addresses of the range.
     pub(crate) fn addresses(&self) -> Range<usize> {
         let base = self.base() as usize;
         base..base + self.len()
@@ -127,37 +130,37 @@ impl Reservation {
         self.base.as_ptr()
     }
 
-    /// Whether the process has it: a forked child may not.
+    /// Whether the process has the range: a forked child may not.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.only_in.is_none_or(Generation::is_current)
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Makes the range readable only: a store to it is a SIGSEGV.
     pub(crate) fn make_read_only(&self) -> io::Result<()> {
-        // SAFETY: the range is ours, and read-only memory cannot break anybody who only reads it.
+        // SAFETY: the range is ours; readers of the memory do not notice that it is read-only.
         unsafe { mprotect(self.base().cast(), self.len, MprotectFlags::READ)? };
         Ok(())
     }
 
-    /// The kernel gives forked children zeros in place of the contents.
+    /// Makes the kernel give forked children zeros in place of the contents.
     pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
         self.advise(Advice::LinuxWipeOnFork)
     }
 
-    /// The kernel leaves the range out of forked children altogether.
+    /// Makes the kernel leave the range out of forked children altogether.
     pub(crate) fn leave_out_on_fork(&mut self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
         self.only_in = Some(Generation::of_this_process()?);
         Ok(())
     }
 
-    /// No transparent huge pages: residency is decided page by page.
+    /// Turns transparent huge pages off: residency is decided page by page.
     pub(crate) fn small_pages_only(&self) -> io::Result<()> {
         match self.advise(Advice::LinuxNoHugepage) {
             // A kernel built without transparent huge pages has nothing to turn off.
@@ -166,8 +169,8 @@ impl Reservation {
         }
     }
 
-    /// Makes the range one whose pages come and go one by one, in this process alone: read-only if stores are not
-    /// allowed, and locked in memory as far as it is resident if wanted.
+    /// Prepares a range whose pages come and go one by one, in this process alone. With `read_only` stores are not
+    /// allowed. With `locked` its resident pages are locked in memory.
     pub(crate) fn prepare_for_frames(&mut self, read_only: bool, locked: bool) -> io::Result<()> {
         self.leave_out_on_fork()?;
         self.small_pages_only()?;
@@ -180,7 +183,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Huge pages where the range has room for them, if the kernel has any.
+    /// Asks for huge pages where they fit the range, if the kernel has any.
     pub(crate) fn prefer_huge_pages(&self) -> io::Result<()> {
         match self.advise(Advice::LinuxHugepage) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
@@ -188,7 +191,7 @@ impl Reservation {
         }
     }
 
-    /// Keeps the pages that become resident from being swapped (MLOCK_ONFAULT).
+    /// Locks pages in memory as they become resident (MLOCK_ONFAULT), so that the kernel does not swap them.
     pub(crate) fn lock_on_fault(&self) -> io::Result<()> {
         // SAFETY: locking changes no contents; the range is ours.
         unsafe { rustix::mm::mlock_with(self.base().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)? };
@@ -207,7 +210,8 @@ impl Drop for Reservation {
         if !self.is_here() || *self.stays.get_mut() {
             return;
         }
-        // SAFETY: the range was mapped by what made this or was given to it, is unmapped here only, and its owner outlives every use of it.
+        // SAFETY: this has mapped the range or was given it, nothing else unmaps it, and the owner outlives every use
+        // of it.
         if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
             tracing::error!(%error, len = self.len, "unmapping a reservation failed");
         }

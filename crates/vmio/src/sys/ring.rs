@@ -1,4 +1,4 @@
-//! io_uring: reads that are under way at the same time, begun and ended by one thread.
+//! io_uring: many reads under way at the same time, begun and ended by one thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -10,11 +10,11 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Marks the completion of the wait for [`Wake`].
+/// The token of the wait for [`Wake`].
 const WAKE: u64 = u64::MAX;
 
-/// How long a thread sleeps on with fewer completions than are worth waking it for, once there is one: a fraction of what
-/// a read takes where many are under way.
+/// Once there is a completion, how long a thread sleeps on until there are enough to be worth waking it. That is a
+/// fraction of the time of a read where many are under way.
 const LINGER_US: u32 = 50;
 /// To linger, the kernel needs a limit.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(crate) struct Ring {
     uring: IoUring,
     wake: Arc<Wake>,
     waits_for_wake: bool,
-    /// The kernel holds the pages of the buffers that are read into.
+    /// Whether the kernel holds the pages of the buffers for reads.
     is_registered: bool,
 }
 
@@ -35,12 +35,12 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// Something to wake a thread with that makes a ring with it later.
+    /// Makes a wake for a thread that makes a ring with it later.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Wake { event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?, asleep: AtomicBool::new(false) })
     }
 
-    /// Ends the thread's sleep, if it sleeps. What the caller did before, the thread sees after.
+    /// Ends the thread's sleep, if it sleeps. The thread then sees all that the caller did before this call.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst)
             && let Err(error) = rustix::io::write(&self.event, &1_u64.to_ne_bytes())
@@ -51,11 +51,11 @@ impl Wake {
 }
 
 impl Ring {
-    /// A ring for this many reads at a time. To be used by the calling thread alone.
+    /// Makes a ring for this many reads at a time. Only the calling thread may use it.
     pub(crate) fn new(reads: u32, wake: Arc<Wake>) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.dontfork();
-        // Completions are handled when this thread waits for them, not by interrupting it (Linux 6.1).
+        // The thread handles completions while it waits for them, instead of being interrupted (Linux 6.1).
         let mut newer = builder.clone();
         newer.setup_single_issuer().setup_defer_taskrun();
         let uring = newer.build(reads + 1).or_else(|_| builder.build(reads + 1))?;
@@ -65,11 +65,12 @@ impl Ring {
         Ok(Ring { uring, wake, waits_for_wake: false, is_registered: false })
     }
 
-    /// Says that all reads will be into this memory: the kernel looks its pages up once in place of at each read. Where it
-    /// will not (they count as locked memory, of which there may be a limit), nothing is different but for that.
+    /// Says that all reads will go into this memory: the kernel then looks its pages up once, in place of once for each
+    /// read. The kernel may refuse, since the pages count as locked memory, which may have a limit. Nothing else
+    /// changes then.
     ///
     /// # Safety
-    /// The memory is mapped, and no references into it exist while the ring does that reads contradict.
+    /// The memory is mapped. While the ring exists, there are no references into it that reads contradict.
     pub(crate) unsafe fn register(&mut self, memory: *mut [u8]) {
         let buffer = libc::iovec { iov_base: memory.cast(), iov_len: memory.len() };
         // SAFETY: the kernel holds the pages itself, as long as the ring lives.
@@ -77,16 +78,17 @@ impl Ring {
         self.is_registered = registered.is_ok();
     }
 
-    /// Whether the kernel lets this process have one.
+    /// Whether the kernel lets this process have a ring.
     pub(crate) fn probe() -> io::Result<()> {
         Ring::new(1, Arc::new(Wake::new()?)).map(drop)
     }
 
-    /// Begins a read at the next [`Self::submit`] or [`Self::sleep`]; [`Self::completed`] tells its `token`, anything but `u64::MAX`, when it
-    /// has ended.
+    /// Queues a read for the next [`Self::submit`] or [`Self::sleep`]. Once it has ended, [`Self::completed`] returns
+    /// its `token`, which is anything but `u64::MAX`.
     ///
     /// # Safety
-    /// The buffer is nobody else's, lies in the memory that was registered if any was, and stays where it is, until then; so does the file.
+    /// Until then the buffer is nobody else's and stays where it is; so does the file. If memory was registered, the
+    /// buffer lies in it.
     pub(crate) unsafe fn read(&mut self, token: u64, file: BorrowedFd<'_>, buffer: *mut [u8], offset: u64) {
         let (file, start, bytes) = (Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32);
         let read = if self.is_registered {
@@ -99,30 +101,30 @@ impl Ring {
     }
 
     /// # Safety
-    /// What the entry points to is the kernel's until its completion has been seen.
+    /// The memory that the entry points to is the kernel's until the caller has seen its completion.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the caller vouches that what the entry points to is the kernel's until its completion has been seen.
+        // SAFETY: the caller vouches that the entry's memory is the kernel's until the caller has seen the completion.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
-            // More at a time than the ring was made for: make room.
+            // More reads at a time than the ring was made for: make space.
             let _ = self.uring.submit();
         }
     }
 
-    /// Begins what has been asked for. What cannot begin yet is left to the next [`Self::sleep`].
+    /// Begins the queued reads. Those that cannot begin yet wait for the next [`Self::sleep`].
     pub(crate) fn submit(&mut self) {
         if !self.uring.submission().is_empty() {
             let _ = self.uring.submit();
         }
     }
 
-    /// Begins what has been asked for, and sleeps until a read has ended, somebody calls [`Wake::wake`], or `limit` is
-    /// over. With `enough` above 1 it sleeps a little longer for this many of them (Linux 6.12). Does not sleep if `has_work`,
-    /// which is asked after a wake would be noticed.
+    /// Begins the queued reads, and sleeps until a read has ended, a thread calls [`Wake::wake`], or `limit` is over.
+    /// With `enough` above 1 it sleeps a little longer until this many have ended (Linux 6.12). It does not sleep if
+    /// `has_work` returns true. It calls `has_work` only once it would notice a wake.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>, enough: u32, has_work: impl FnOnce() -> bool) {
         if !self.waits_for_wake {
-            // The event is never read: each write to it is a completion, until the kernel says otherwise (Linux 5.13).
+            // Nobody reads the event: each write to it is a completion, until the kernel says otherwise (Linux 5.13).
             let wait = opcode::PollAdd::new(Fd(self.wake.event.as_raw_fd()), libc::POLLIN as u32).multi(true);
-            // SAFETY: it points to nothing.
+            // SAFETY: the entry points to no memory.
             unsafe { self.push(&wait.build().user_data(WAKE)) };
             self.waits_for_wake = true;
         }
@@ -139,12 +141,12 @@ impl Ring {
         self.wake.asleep.store(false, Ordering::SeqCst);
         match outcome.map_err(|error| error.raw_os_error()) {
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => {}
-            // Short of memory, most likely: what was not begun still waits to be.
+            // Most likely the kernel is short of memory: reads that have not begun still wait in the queue.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 
-    /// A read that has ended: its token, and the bytes read or an error number below zero.
+    /// Returns a read that has ended: its token, and the number of bytes read or a negative error number.
     pub(crate) fn completed(&mut self) -> Option<(u64, i32)> {
         loop {
             let entry = self.uring.completion().next()?;
@@ -194,7 +196,7 @@ mod tests {
         for registered in [false, true] {
             let mut buffer = vec![0_u8; 8192];
             let bytes = std::ptr::from_mut(&mut buffer[..]);
-            // SAFETY: the buffer lives until the read has ended, and is not looked at before.
+            // SAFETY: the buffer lives until the read has ended, and nobody looks at it before.
             unsafe {
                 if registered {
                     ring.register(bytes);

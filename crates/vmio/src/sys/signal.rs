@@ -12,91 +12,94 @@ use crate::sys::errno::PreservedErrno;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::persistent_memory;
 
-/// What the interrupted instruction did.
+/// The access of the interrupted instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultAccess {
-    /// It was a load.
+    /// A load.
     Load,
-    /// It was a store (or a read-modify-write).
+    /// A store, or a read-modify-write.
     Store,
     /// The architecture does not tell.
     #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
     Unknown,
 }
 
-/// What a fault handler made of a SIGBUS.
+/// The result of a fault handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     /// The access will succeed now: run the instruction again.
     Resolved,
-    /// Not an address of ours, or a page that is not available: the previous handler decides.
+    /// The address is not vmio's, or its page is not available: the previous handler decides.
     Declined,
 }
 
 /// Resolves a fault at an address; must be async-signal-safe.
 pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolution;
 
-/// Where faults come from that are resolved.
+/// The sources of faults that have resolvers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultSource {
-    /// Pages that a userfaultfd has been told to look after.
+    /// Pages that are registered with a userfaultfd.
     Userfaultfd,
-    /// Pages of the kernel module's that were not verified yet.
+    /// Pages of the kernel module that have not been verified yet.
     Module,
 }
 
-/// Of each source.
+/// The handler of each source.
 static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
-/// Looks at faults that no resolver has resolved.
+/// Sees the faults that no resolver has resolved.
 static UNRESOLVED: OnceLock<fn(usize, bool) -> bool> = OnceLock::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
-/// there before us. Of each source the first call decides; later ones do nothing.
+/// From now on, calls `handler` for every SIGBUS of this process. Faults that all handlers decline go to the action
+/// that was there before. The first call for a source decides; later ones do nothing.
 pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler) -> io::Result<()> {
     RESOLVERS[source as usize].get_or_init(|| handler);
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Calls `look` for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action. `look` gets the
-/// address, and whether the access was a store (true where the architecture does not tell). If it returns true, the instruction runs
-/// again. The first call of this function decides. For libraries on top of this one, which know why Linux could not serve an address.
+/// Calls `look` for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action.
+///
+/// `look` gets the address, and whether the access was a store (true where the architecture does not tell). If it
+/// returns true, the instruction runs again. The first call of this function decides. It is for libraries on top of
+/// this one, which know why Linux could not serve an address.
 ///
 /// Bad memory, and pages that reader threads refuse, are such faults too.
 ///
 /// # Errors
 ///
-/// Those of sigaction(2).
+/// The errors of sigaction(2).
 ///
 /// # Safety
 ///
-/// `look` is called in a handler of the signal, in any thread: it must be async-signal-safe.
+/// A handler of the signal calls `look`, in any thread: `look` must be async-signal-safe.
 pub unsafe fn on_unresolved_sigbus(look: fn(address: usize, is_store: bool) -> bool) -> io::Result<()> {
     UNRESOLVED.get_or_init(|| look);
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Has copies of persistent memory from now on return where they come upon a SIGBUS. Not in the handler itself, where one kills the
-/// process: an alternate stack of 8 KiB has no room for a second.
+/// From now on, makes copies of persistent memory return where they meet a SIGBUS. Not inside the handler itself, where
+/// a SIGBUS kills the process: an alternate stack of 8 KiB has no space for a second one.
 pub(crate) fn recover_copies() -> io::Result<()> {
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-/// Sets what happens at a SIGBUS that is not vmio's, and returns what happened so far; without an action only returns it. `None` if vmio
-/// has no handler of SIGBUS in this process: the C library is to be called then. For libraries that replace sigaction(2).
-/// Async-signal-safe, as that is.
+/// Sets the action for a SIGBUS that is not vmio's, and returns the previous one; without an action only returns it.
+///
+/// `None` if vmio has no handler of SIGBUS in this process: the caller then calls the C library. For libraries that
+/// replace sigaction(2). Async-signal-safe, as sigaction(2) is.
 ///
 /// # Safety
 ///
-/// The action's handler must be what sigaction(2) takes: `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags say, which may be
-/// called in any thread from now on.
+/// The action's handler must be valid for sigaction(2): `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags
+/// give. From now on any thread may call it.
 pub unsafe fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
     let before = chained_action::current()?.action;
     action.map_or(Some(before), |action| chained_action::replace(&action))
 }
 
-/// Of threads that do this at once each returns with the handler installed, and what was there before the first of them is kept. No
-/// lock: a forked child would inherit it held.
+/// Installs the handler. Of threads that do so at once, each returns with the handler installed, and the action before
+/// the first of them is kept. Takes no lock: a forked child would inherit it held.
 fn install() -> io::Result<()> {
     let mut present = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the present action into a zeroed sigaction of ours, which is valid as it is if that fails.
@@ -106,16 +109,16 @@ fn install() -> io::Result<()> {
         }
         present.assume_init()
     };
-    // If it were our own by now, there would be one already.
+    // If the present action were vmio's own, an earlier one would be kept already, and this would change nothing.
     chained_action::begin_with(&present);
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternate stack where there is one (Go and other runtimes insist); nothing may interrupt the handler,
-    // so a nested fault of the same thread cannot wait for itself.
+    // The handler runs on the alternate stack where there is one: Go and other runtimes insist. Nothing may interrupt
+    // it, so that a nested fault of the same thread cannot wait for itself.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
-    // FaultHandler and reads only the chained action, which is set by now, and RESOLVERS.
+    // SAFETY: fills a set that we own, and installs a handler that is async-signal-safe by the contract of
+    // FaultHandler. The handler reads only RESOLVERS and the chained action, which is set by now.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
@@ -136,7 +139,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     if resolvers.any(|resolve| resolve(address, access) == Resolution::Resolved) {
         return;
     }
-    // BUS_MCEERR_AR is a bad cell of memory that was touched, or a page that a reader thread refuses.
+    // BUS_MCEERR_AR is a touch of a bad cell of memory, or of a page that a reader thread refuses.
     let is_fault = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     // SAFETY: the context is the one that the kernel has passed to this handler.
     if is_fault && unsafe { end_copy(context) } {
@@ -148,7 +151,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     chain(&previous, signal, info, context);
 }
 
-/// Has a copy of persistent memory return that was interrupted, if it was one.
+/// If a copy of persistent memory was interrupted, makes it return. Returns whether that was so.
 ///
 /// # Safety
 /// `context` must be the ucontext that the kernel gave to a signal handler.
@@ -165,7 +168,7 @@ unsafe fn end_copy(context: *mut libc::c_void) -> bool {
 }
 
 /// # Safety
-/// None needed here: there are no such copies.
+/// No requirements: this architecture has no such copies.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn end_copy(_context: *mut libc::c_void) -> bool {
     false
@@ -182,26 +185,26 @@ unsafe fn access_of(context: *mut libc::c_void) -> FaultAccess {
 }
 
 /// # Safety
-/// None needed here: the context is not looked at.
+/// No requirements: the context is not used.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn access_of(_context: *mut libc::c_void) -> FaultAccess {
     FaultAccess::Unknown
 }
 
-/// Does what would have happened without us.
+/// Does what the process would do without vmio's handler.
 fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: by the caller, who got it from the kernel.
+    // SAFETY: the kernel gave it to the handler that calls this.
     let code = unsafe { (*info).si_code };
     let action = &previous.action;
     match action.sa_sigaction {
-        // It was sent, by a process or as news of bad memory that nobody has touched: that may be ignored.
+        // A process has sent it, or it is news of bad memory that nobody has touched: that may be ignored.
         libc::SIG_IGN if code <= 0 || code == libc::BUS_MCEERR_AO => {}
-        // The kernel does not let a fault be ignored either: with the default action back in place, the instruction
-        // runs again and the process dies of the same SIGBUS, at the same address.
+        // The kernel does not let a process ignore a fault either. With the default action back in place, the
+        // instruction runs again, and the process dies of the same SIGBUS at the same address.
         libc::SIG_DFL | libc::SIG_IGN => {
             do_by_default(signal);
             if code != libc::BUS_ADRERR {
-                // SAFETY: has no other effect than the signal's.
+                // SAFETY: has no effect but the signal's.
                 unsafe { libc::raise(signal) };
             }
         }
@@ -209,8 +212,8 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
             if action.sa_flags & libc::SA_RESETHAND != 0 {
                 chained_action::reset(previous);
             }
-            // SAFETY: the caller vouches for the context. What is interrupted has a mask, which is restored when our handler
-            // returns.
+            // SAFETY: the caller vouches for the context. The interrupted code has its own mask, which the kernel
+            // restores when vmio's handler returns.
             unsafe { mask_for(action, signal, context) };
             // SAFETY: the program installed this address as a handler of this kind.
             unsafe {
@@ -227,7 +230,7 @@ fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, co
     }
 }
 
-/// Blocks what the kernel would have blocked for a handler of the program's, and nothing else.
+/// Blocks the signals that the kernel would have blocked for the program's handler, and no others.
 ///
 /// # Safety
 /// `context` must be the ucontext that the kernel gave to a signal handler.
@@ -241,8 +244,8 @@ unsafe fn mask_for(action: &libc::sigaction, signal: libc::c_int, context: *mut 
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
 }
 
-/// Has the kernel do with a signal what it does by default. By an instruction of our own: a library of vmio's may stand before the C
-/// library's `sigaction` and `syscall`, and take it for the program's.
+/// Sets the kernel's default action for a signal, by an instruction of vmio's own. A library of vmio's may stand before
+/// the C library's `sigaction` and `syscall`, and would take the call for the program's.
 fn do_by_default(signal: libc::c_int) {
     // The kernel's structure in zeros is the default action; a set of signals has 8 bytes.
     let default = [0_u64; 4];
@@ -281,9 +284,11 @@ fn do_by_default(signal: libc::c_int) {
     }
 }
 
-/// Blocks every asynchronous signal of the thread until dropped. Held wherever vmio owns a lock or a page word outside
-/// the trap path: a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
-/// started meanwhile has the signals blocked for good: libraries on top of this one start theirs so.
+/// Blocks every asynchronous signal of the thread until dropped.
+///
+/// vmio holds it wherever it owns a lock or a page word outside the trap path. Otherwise a handler of the program that
+/// then touches mapped memory would wait for its own thread. A thread that is started meanwhile has the signals blocked
+/// for good: libraries on top of this one start their threads that way.
 ///
 /// # Examples
 ///
@@ -296,7 +301,7 @@ fn do_by_default(signal: libc::c_int) {
 /// ```
 pub struct SignalsBlocked {
     previous: libc::sigset_t,
-    /// Only the thread whose mask it was can put it back.
+    /// Only the thread that owns the mask can put it back.
     _of_thread: PhantomData<*const ()>,
 }
 
@@ -307,7 +312,7 @@ impl SignalsBlocked {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both sets are ours; changing the mask of the calling thread has no memory effects. Faults stay
-        // deliverable, so that a bug of ours is a crash at its place and not a kill without a trace.
+        // deliverable, so that a bug of vmio's is a crash at its place and not a kill without a trace.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {

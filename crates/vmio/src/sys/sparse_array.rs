@@ -1,4 +1,4 @@
-//! Arrays that are mostly never touched: memory is used only where an element has been written.
+//! Arrays of which most elements are never touched. Only written elements use memory.
 
 use std::io;
 use std::marker::PhantomData;
@@ -37,19 +37,19 @@ impl<T: ZeroInit> SparseArray<T> {
         Ok(SparseArray { reservation, len, elements: PhantomData })
     }
 
-    /// As many elements as fit a reservation of zeros.
+    /// Makes an array of as many elements as fit a reservation of zeros.
     pub(crate) fn over(reservation: Reservation) -> Self {
         let len = reservation.len() / size_of::<T>();
         SparseArray { reservation, len, elements: PhantomData }
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Address and length in bytes of some elements that fill whole pages of memory. With that memory given back, they
-    /// are as they were at first.
+    /// Address and length in bytes of elements that fill whole pages of memory. If the caller gives that memory back,
+    /// the elements are as at first.
     pub(crate) fn pages_of(&self, elements: Range<usize>) -> (usize, usize) {
         assert!(elements.start <= elements.end && elements.end <= self.len, "{elements:?} of {}", self.len);
         let (start, len) = (elements.start * size_of::<T>(), elements.len() * size_of::<T>());
@@ -57,12 +57,12 @@ impl<T: ZeroInit> SparseArray<T> {
         (self.reservation.base() as usize + start, len)
     }
 
-    /// The element at `index`; a wrong index is a bug of the caller.
+    /// The element at `index`. Panics for a wrong index, which is a bug of the caller.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> &T {
         assert!(index < self.len, "index {index} of a sparse array of {}", self.len);
-        // SAFETY: in bounds by the assertion; the memory is zeroed by the kernel and T is valid there (ZeroInit); it
-        // stays mapped as long as self; only shared references are ever made.
+        // SAFETY: in bounds by the assertion. The kernel has zeroed the memory, and T is valid there (ZeroInit). The
+        // memory stays mapped as long as self. Only shared references are ever made.
         unsafe { &*self.reservation.base().cast::<T>().add(index) }
     }
 }

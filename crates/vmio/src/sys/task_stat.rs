@@ -1,11 +1,12 @@
-//! What the kernel tells of a thread or process in one line, /proc/PID/stat.
+//! The kernel's view of a thread or process, in one line: /proc/PID/stat.
 
-/// The fields behind the name, which stands in brackets and may have any, brackets too: first the state. None if that is no such line.
+/// The fields behind the name, the state first. The name stands in brackets and may contain anything, brackets too.
+/// `None` if this is no such line.
 pub(crate) fn fields_behind_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(") ")?.1.split(' '))
 }
 
-/// What it does: R, S, D, T, t, Z or X (proc(5)).
+/// The state: R, S, D, T, t, Z or X (proc(5)).
 pub(crate) fn state(stat: &str) -> Option<char> {
     fields_behind_name(stat)?.next()?.chars().next()
 }

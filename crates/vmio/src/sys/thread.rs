@@ -1,4 +1,4 @@
-//! Which thread calls, and threads of the library's own.
+//! The identity of the calling thread, and threads of the library's own.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -10,14 +10,14 @@ use crate::sys::signal::SignalsBlocked;
 /// The shortest time slice that the scheduler grants.
 const TIME_SLICE: Duration = Duration::from_micros(100);
 
-/// A number that no other thread of the process has. Async-signal-safe, and no system call.
+/// A number that no other thread of the process has. Async-signal-safe, and makes no system call.
 pub(crate) fn current() -> usize {
-    // SAFETY: it touches nothing but the thread's own descriptor.
+    // SAFETY: the call touches nothing but the thread's own descriptor.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Shortens the calling thread's time slice, so that it runs soon after it wakes even where all cores are busy: it gets no more time than others, but in
-/// smaller parts (Linux 6.12; before, nothing changes).
+/// Shortens the calling thread's time slice, so that it runs soon after it wakes even where all cores are busy. It gets
+/// no more time than other threads, but in smaller parts (Linux 6.12; before, nothing changes).
 pub(crate) fn shorten_time_slice() -> io::Result<()> {
     // SAFETY: all integers, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -35,24 +35,25 @@ pub(crate) fn shorten_time_slice() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A thread of the library's own; without the handle it goes on by itself. A forked child does not have it.
+/// A thread of the library's own. If the handle is dropped, the thread goes on by itself. A forked child does not have
+/// it.
 #[derive(Debug)]
 pub(crate) struct OwnThread<Answer = ()>(OfProcess<JoinHandle<Answer>>);
 
 impl<Answer> OwnThread<Answer> {
-    /// Whether it has ended.
+    /// Whether the thread has ended.
     pub(crate) fn is_finished(&self) -> bool {
         self.0.get().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for its end, and returns its answer, or its panic. Nothing in a forked child.
+    /// Waits for the end of the thread, and returns its answer or its panic. `None` in a forked child.
     pub(crate) fn join(self) -> Option<std::thread::Result<Answer>> {
         self.0.into_inner().map(JoinHandle::join)
     }
 }
 
 impl OwnThread {
-    /// Waits for its end; logs a panic, of such a thread. Nothing in a forked child.
+    /// Waits for the end of the thread, and logs a panic under this name. Does nothing in a forked child.
     pub(crate) fn end(self, which: &'static str) {
         if self.join().is_some_and(|end| end.is_err()) {
             tracing::error!("{which} has panicked");
@@ -60,13 +61,13 @@ impl OwnThread {
     }
 }
 
-/// Starts a thread of the library's own, in which no signal handler of the program runs, not even before its first line: the handler
-/// might wait for a page that this thread is to bring in.
+/// Starts a thread of the library's own. No signal handler of the program runs in it, not even before its first line.
+/// The handler might wait for a page that this thread is to bring in.
 pub(crate) fn spawn<Answer: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> Answer + Send + 'static,
 ) -> io::Result<OwnThread<Answer>> {
-    // It has the mask of whoever starts it.
+    // The thread inherits the signal mask of the thread that starts it.
     let _signals = SignalsBlocked::new();
     let handle = std::thread::Builder::new().name(name.into()).spawn(body)?;
     Ok(OwnThread(OfProcess::new(handle)?))

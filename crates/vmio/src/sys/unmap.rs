@@ -11,12 +11,12 @@ use crate::sys::kernel::{KernelFeature, KernelFeatures};
 
 const IOV_MAX: usize = 1024;
 
-/// Page-aligned address ranges to unmap, neighbours merged. Its capacity is fixed: pushing never allocates.
+/// Page-aligned address ranges to unmap, with neighbours merged. The capacity is fixed: pushing never allocates.
 pub(crate) struct UnmapList {
     ranges: Vec<libc::iovec>,
-    /// Pages that the kernel would not unmap.
+    /// Pages that the kernel refused to unmap.
     failed: Vec<usize>,
-    /// The first page, and the range that it is in, that was not tried any more: there was no room to note another failure.
+    /// The range and the first page in it that were not tried, once there was no space to note another failure.
     untried: Option<(usize, usize)>,
 }
 
@@ -24,17 +24,17 @@ pub(crate) struct UnmapList {
 unsafe impl Send for UnmapList {}
 
 impl UnmapList {
-    /// Room for `capacity` pages.
+    /// Makes a list for `capacity` pages.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         UnmapList { ranges: Vec::with_capacity(capacity), failed: Vec::with_capacity(capacity), untried: None }
     }
 
-    /// Adds one page; must not be called more often than the capacity between clears.
+    /// Adds a page. Between two clears, callers may add as many as the capacity.
     pub(crate) fn push_page(&mut self, address: usize) {
         self.push(address, PAGE_BYTES);
     }
 
-    /// Adds whole pages; as often as [`Self::push_page`].
+    /// Adds whole pages; counts as one [`Self::push_page`].
     pub(crate) fn push(&mut self, address: usize, len: usize) {
         if let Some(last) = self.ranges.last_mut()
             && last.iov_base as usize + last.iov_len == address
@@ -53,7 +53,7 @@ impl UnmapList {
         self.untried = None;
     }
 
-    /// Whether the last unmap left this page where it is.
+    /// Whether the last unmap left this page in place.
     pub(crate) fn has_failed(&self, address: usize) -> bool {
         if self.failed.is_empty() {
             return false;
@@ -66,9 +66,9 @@ impl UnmapList {
             })
     }
 
-    /// Calls `drop` for the ranges from the given one on; where that fails, for each of its pages, since single pages go
-    /// or stay as a whole. Returns how many ranges there were. Ranges may have more pages than failures can be noted: once there is no room
-    /// for another, the rest stays.
+    /// Calls `drop` for the ranges from the given one on. If a call fails, calls it for each page of the range, since
+    /// single pages go or stay as a whole. Returns the number of ranges tried. A range may have more pages than the
+    /// list can note failures: once it has no space for another, the rest stays.
     pub(crate) fn drop_ranges(&mut self, from: usize, drop: impl Fn(usize, usize) -> bool) -> u64 {
         for index in from..self.ranges.len() {
             let (start, len) = (self.ranges[index].iov_base as usize, self.ranges[index].iov_len);
@@ -97,8 +97,8 @@ pub(crate) struct Unmapper {
 }
 
 impl Unmapper {
-    /// Finds out how the kernel unmaps: scattered pages of the calling process in one call (Linux 6.13), and pages
-    /// that are locked in memory, by us or by the program (Linux 5.18); both only if they may be used.
+    /// Finds out whether one call unmaps scattered pages of the calling process (Linux 6.13), and whether the kernel
+    /// unmaps pages that vmio or the program has locked (Linux 5.18). It uses each only if `features` allows.
     pub(crate) fn probe(features: KernelFeatures) -> Self {
         let this_process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
         let mut unmapper =
@@ -114,27 +114,27 @@ impl Unmapper {
         unmapper
     }
 
-    /// By which it names the process, if it can.
+    /// The descriptor by which it names the process, if it has one.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.this_process.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether scattered pages go in one call.
+    /// Whether one call unmaps scattered pages.
     pub(crate) fn is_batched(&self) -> bool {
         self.batched.load(Ordering::Relaxed)
     }
 
-    /// Whether pages go that are locked in memory.
+    /// Whether it unmaps pages that are locked in memory.
     pub(crate) fn drops_locked(&self) -> bool {
         self.advice == libc::MADV_DONTNEED_LOCKED
     }
 
-    /// Drops the contents of every page in the list but those that the list then says have failed; returns how many
-    /// TLB shootdowns that took.
+    /// Drops the contents of every page in the list, but for those that the list notes as failed. Returns the number of
+    /// TLB shootdowns.
     ///
     /// # Safety
-    /// Nobody may need the contents of these pages any more, and they must be memory whose owner expects the next
-    /// access to fault (a mapping registered with a userfaultfd).
+    /// Nobody may need the contents of these pages any more. Their owner must expect the next access to fault (a
+    /// mapping registered with a userfaultfd).
     pub(crate) unsafe fn unmap(&self, list: &mut UnmapList) -> u64 {
         let mut shootdowns = 0;
         let mut at = 0;
@@ -152,24 +152,25 @@ impl Unmapper {
         shootdowns + list.drop_ranges(at, |address, len| self.madvise(address, len).is_ok())
     }
 
-    /// Takes a range out of this address space, with its page tables where it covers what they map; a file that is mapped
+    /// Takes a range out of this address space, with its page tables where it covers all that they map. A file mapped
     /// there keeps the contents. One TLB shootdown.
     ///
     /// # Safety
-    /// The range must be memory whose owner expects the next access to fault; if it is private, nobody may need it.
+    /// The owner of the range must expect the next access to fault. If the range is private, nobody may need its
+    /// contents.
     pub(crate) unsafe fn zap(&self, address: usize, len: usize) -> io::Result<()> {
         self.madvise(address, len)
     }
 
     fn madvise(&self, address: usize, len: usize) -> io::Result<()> {
-        // SAFETY: what the advice does to the range is vouched for by our callers.
+        // SAFETY: our callers vouch for the effect of the advice on the range.
         let done = unsafe { libc::madvise(address as *mut _, len, self.advice) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn process_madvise(&self, ranges: &[libc::iovec]) -> Result<usize, libc::c_int> {
         let Some(pidfd) = &self.this_process else { return Err(libc::ENOSYS) };
-        // SAFETY: the iovecs are valid for reading; what the advice does to the ranges is vouched for by our callers.
+        // SAFETY: the iovecs are valid for reading; our callers vouch for the effect of the advice on the ranges.
         let done = unsafe {
             libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), ranges.as_ptr(), ranges.len(), self.advice, 0)
         };
@@ -181,7 +182,7 @@ impl Unmapper {
     }
 }
 
-/// How many leading ranges `bytes` covers; a range advised in part is advised again, which is harmless.
+/// The number of leading ranges that `bytes` covers. To advise a range again that was advised in part does no harm.
 fn whole_ranges(ranges: &[libc::iovec], bytes: usize) -> usize {
     let mut left = bytes;
     ranges
@@ -200,11 +201,12 @@ mod tests {
 
     use super::*;
 
-    /// A page that is taken for gone and is not would be seen for ever, and one that is gone and taken for kept has lost its bytes.
+    /// If a page stays and is taken for gone, its old contents are seen for ever. If it is gone and taken for kept, its
+    /// contents are lost.
     #[test]
     fn of_each_page_is_known_whether_it_has_gone() {
         let page = |number: usize| (1000 + number) * PAGE_BYTES;
-        // More pages than there is room for failures, in two ranges.
+        // More pages than the list can note failures, in two ranges.
         let pages: Vec<usize> = (0..40).chain(50..90).collect();
         let kinds: [fn(usize) -> bool; 3] = [|_| true, |number| !number.is_multiple_of(3), |number| number > 60];
         for stays in kinds {

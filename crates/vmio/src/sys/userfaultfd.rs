@@ -1,4 +1,4 @@
-//! userfaultfd(2): page faults of a range come to us, and pages are put there and write-protected by us.
+//! userfaultfd(2): page faults of a range come to vmio, which installs pages there and write-protects them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,13 +23,13 @@ const MOVE_DONT_WAKE: u64 = 1;
 /// `_IOWR(0xAA, 5, struct uffdio_move)`.
 const UFFDIO_MOVE: u32 = 3 << 30 | (size_of::<uffdio_move>() as u32) << 16 | 0xaa << 8 | 5;
 
-/// What notices the first store to a page that was installed write-protected.
+/// The way in which the first store to a write-protected page is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreTracking {
-    /// We do: it is a fault. For private anonymous memory (Linux 5.7).
+    /// The store is a fault that comes to vmio. For private anonymous memory (Linux 5.7).
     Trap,
-    /// The kernel notes it and lets it through, for [`crate::sys::pagemap`] to read (UFFD_FEATURE_WP_ASYNC, Linux 6.7).
-    /// For shared memory, of which a page that is there but not mapped is a fault too.
+    /// The kernel notes the store and lets it through (UFFD_FEATURE_WP_ASYNC, Linux 6.7); [`crate::sys::pagemap`] reads
+    /// the notes. For shared memory, where an access to a page that is in memory but not mapped is a fault too.
     Kernel,
 }
 
@@ -50,7 +50,7 @@ impl StoreTracking {
     fn register_modes(self) -> u32 {
         match self {
             StoreTracking::Trap => UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
-            // With MINOR alone, a page that was punched out would read as zeros, silently.
+            // With MINOR alone, a page that was punched out would silently read as zeros.
             StoreTracking::Kernel => {
                 UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP
             }
@@ -66,16 +66,17 @@ pub(crate) struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens one that handles faults of user code only, which needs no privilege.
+    /// Opens a userfaultfd that handles faults of user code only, which needs no privilege.
     pub(crate) fn open(tracking: StoreTracking) -> io::Result<Self> {
-        // What the kernel does not know is an error: moving pages is new (Linux 6.8), and only anonymous ones are moved.
+        // A feature that the kernel does not know is an error. Moving pages is new (Linux 6.8), and works for anonymous
+        // pages only.
         match tracking {
             StoreTracking::Trap => Self::open_with(tracking, true).or_else(|_| Self::open_with(tracking, false)),
             StoreTracking::Kernel => Self::open_with(tracking, false),
         }
     }
 
-    /// Everything that the kernel could be asked for (UFFD_FEATURE_*).
+    /// All features that the kernel supports (UFFD_FEATURE_*).
     pub(crate) fn supported_features() -> io::Result<u64> {
         Ok(Self::negotiate(Userfaultfd { fd: new_for_user_code()?, tracking: StoreTracking::Trap, moves: false }, 0)?.1)
     }
@@ -85,12 +86,12 @@ impl Userfaultfd {
         Ok(Self::negotiate(Userfaultfd { fd: new_for_user_code()?, tracking, moves }, features)?.0)
     }
 
-    /// One whose faults are not signals but messages; `features` is what that takes.
+    /// A userfaultfd whose faults are messages, not signals; `features` are those that messages need.
     pub(super) fn from_fd(fd: OwnedFd, tracking: StoreTracking, features: u32) -> io::Result<Self> {
         Ok(Self::negotiate(Userfaultfd { fd, tracking, moves: false }, features | tracking.features())?.0)
     }
 
-    /// Agrees with the kernel on what a new descriptor does; returns what it could do.
+    /// Enables features of a new descriptor. Returns all features that the kernel supports.
     fn negotiate(this: Self, features: u32) -> io::Result<(Self, u64)> {
         let mut api = uffdio_api { api: u64::from(UFFD_API), features: u64::from(features), ioctls: 0 };
         // SAFETY: `api` is the structure that this request reads and writes.
@@ -108,7 +109,7 @@ impl Userfaultfd {
         self.moves
     }
 
-    /// Asks for the faults of a range.
+    /// Subscribes to the faults of a range.
     pub(crate) fn register(&self, address: usize, len: usize) -> io::Result<()> {
         let mut register = uffdio_register {
             range: uffdio_range { start: address as u64, len: len as u64 },
@@ -119,7 +120,7 @@ impl Userfaultfd {
         unsafe { self.ioctl(UFFDIO_REGISTER, &mut register) }
     }
 
-    /// Puts a copy of `data` at an absent range. Returns how many bytes went in before an error, if any.
+    /// Copies `data` into an absent range. An error tells how many bytes went in before it.
     ///
     /// # Safety
     /// The range at `address` must be registered with this userfaultfd, and its owner must expect the pages.
@@ -139,7 +140,7 @@ impl Userfaultfd {
                 Ok(()) => done += copy.copy as usize,
                 Err(error) => {
                     done += copy.copy.max(0) as usize;
-                    // EAGAIN: the address space is changing under us (or a part went in); go on from there.
+                    // EAGAIN: another thread is changing the address space, or a part went in. Go on from there.
                     if error.raw_os_error() != Some(libc::EAGAIN) {
                         return Err((done, error));
                     }
@@ -149,8 +150,8 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Maps a page that its file holds but the address space does not. One that is mapped already is left as it is:
-    /// false.
+    /// Maps a page that is in its file but not in the address space. False if the page is mapped already, which changes
+    /// nothing.
     pub(crate) fn map_existing(&self, address: usize, protect: bool) -> io::Result<bool> {
         loop {
             let mut request = uffdio_continue {
@@ -167,12 +168,12 @@ impl Userfaultfd {
         }
     }
 
-    /// Moves the memory of a range of private pages to an absent range: one step for a huge page if both ends are
-    /// aligned and no page tables stand in the way. The target is writable. All or, on an error, possibly a part.
+    /// Moves the memory of a range of private pages to an absent range. A huge page takes one step if both ends are
+    /// aligned and no page tables stand in the way. The target is writable. After an error, a part may have moved.
     ///
     /// # Safety
-    /// The range at `address` must be registered with this userfaultfd, and its owner must expect the pages; nobody else
-    /// may use the range at `source`, which is without memory afterwards.
+    /// The range at `address` must be registered with this userfaultfd, and its owner must expect the pages. Nobody
+    /// else may use the range at `source`, which has no memory afterwards.
     pub(crate) unsafe fn move_pages(&self, address: usize, source: usize, len: usize) -> io::Result<()> {
         let mut request =
             uffdio_move { dst: address as u64, src: source as u64, len: len as u64, mode: MOVE_DONT_WAKE, move_: 0 };
@@ -180,7 +181,7 @@ impl Userfaultfd {
         unsafe { self.ioctl(UFFDIO_MOVE, &mut request) }
     }
 
-    /// Write-protects a registered range, or lets it be written again. One TLB shootdown.
+    /// Write-protects a registered range, or makes it writable again. One TLB shootdown.
     pub(crate) fn write_protect(&self, address: usize, len: usize, protect: bool) -> io::Result<()> {
         loop {
             let mut request = uffdio_writeprotect {

@@ -1,4 +1,4 @@
-//! /dev/vmio: how programs reach the kernel module, as `kernel/uapi/vmio.h` says.
+//! /dev/vmio: the interface of the kernel module, as in `kernel/uapi/vmio.h`.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,9 +11,9 @@ use rustix::ioctl::{Opcode, opcode};
 
 use crate::sys::PAGE_BYTES;
 
-/// The version of the interface that is written down here: the module must have it, or a newer one.
+/// The version of the interface in this file. The module must have this one or a newer one.
 pub(crate) const ABI: u32 = 4;
-/// The most pages that are read ahead of a missed one.
+/// The most pages read ahead after a miss.
 pub(crate) const READ_AHEAD_PAGES_MAX: u32 = 31;
 
 const MAGIC: u8 = 0xbe;
@@ -36,7 +36,7 @@ const COUNTS: Opcode = opcode::read::<ModuleCounts>(MAGIC, 16);
 const PIN_WRITE: u32 = 1;
 const ATTACH_VETTED: u32 = 1;
 
-/// Page numbers that one call lists.
+/// The most page numbers that one call lists.
 const NUMBERS: usize = 512;
 
 /// `struct vmio_reserve`.
@@ -115,63 +115,63 @@ struct Poison {
     pattern: [u8; 8],
 }
 
-/// Identifies one arrival of a page in memory: the page may have been evicted since, and come again.
+/// Identifies one arrival of a page in memory. Since then the page may have been evicted and come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival(NonZeroU64);
 
-/// What a pool or an attachment has, in pages: `struct vmio_usage`.
+/// The pages of a pool or an attachment: `struct vmio_usage`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct ModuleUsage {
-    /// That may be in memory.
+    /// The most pages that may be in memory.
     pub(crate) pages: u64,
-    /// In memory, or on their way in.
+    /// Pages in memory, or on their way in.
     pub(crate) resident: u64,
-    /// Of these, newer than the backing.
+    /// Of these, pages that are newer than the backing.
     pub(crate) dirty: u64,
-    /// Held by pins.
+    /// Pages held by pins.
     pub(crate) pinned: u64,
-    /// Of an attachment, the first dirty page if there is one.
+    /// For an attachment: the first dirty page, if there is one.
     pub(crate) first_dirty: u64,
-    /// Of an attachment, not 0 if a flush has failed: all syncs fail then.
+    /// For an attachment: not 0 if a flush has failed. All syncs fail then.
     pub(crate) flush_failed: u64,
 }
 
-/// What was done for a pool since it was reserved: `struct vmio_counts`.
+/// The counts of a pool since it was reserved: `struct vmio_counts`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct ModuleCounts {
-    /// Loads that found their page absent, fresh ones among them.
+    /// Loads that found their page absent; fresh pages count too.
     pub(crate) loads_missed: u64,
-    /// Stores that did.
+    /// Stores that found their page absent.
     pub(crate) stores_missed: u64,
-    /// Of both, those that were answered with zeros.
+    /// Loads and stores among these that got zeros without a read.
     pub(crate) fresh: u64,
     /// Minor faults: touches of an inactive page.
     pub(crate) found: u64,
-    /// Stores to a page that was mapped for loads, or was brought in by them.
+    /// Stores that made a page writable: one that was mapped for loads, or one that the store itself brought in.
     pub(crate) made_writable: u64,
-    /// Requests.
+    /// Read requests.
     pub(crate) reads: u64,
-    /// Of these.
+    /// Pages that these requests read.
     pub(crate) pages_read: u64,
-    /// Of these, those beside a missed one.
+    /// Of these pages, those read ahead of a miss.
     pub(crate) pages_read_ahead: u64,
-    /// Requests.
+    /// Read requests that failed.
     pub(crate) read_errors: u64,
-    /// Each with a TLB shootdown.
+    /// Spans unmapped, each with a TLB shootdown.
     pub(crate) spans_unmapped: u64,
-    /// Those that were discarded, too.
+    /// Pages evicted, discarded ones included.
     pub(crate) pages_evicted: u64,
-    /// Requests.
+    /// Write requests.
     pub(crate) writes: u64,
-    /// Of these.
+    /// Pages that these requests wrote.
     pub(crate) pages_written: u64,
-    /// Requests.
+    /// Write requests that failed.
     pub(crate) write_errors: u64,
 }
 
-/// An open /dev/vmio, which has memory for files once some is reserved.
+/// An open /dev/vmio. It has memory for files once some is reserved.
 pub(crate) struct ModulePool {
     device: OwnedFd,
 }
@@ -182,7 +182,7 @@ impl ModulePool {
         Ok(ModulePool { device: rustix::fs::open(c"/dev/vmio", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())? })
     }
 
-    /// The version of the interface that the module has; ENOTTY if it is older than versions are.
+    /// The version of the module's interface. ENOTTY if the module is older than version numbers.
     pub(crate) fn version(&self) -> io::Result<u32> {
         let mut version = 0_u32;
         // SAFETY: the request writes a u32.
@@ -190,26 +190,26 @@ impl ModulePool {
         Ok(version)
     }
 
-    /// Takes memory for this many pages, once.
+    /// Reserves memory for this many pages, once.
     pub(crate) fn reserve(&self, pages: u64) -> io::Result<()> {
         let mut reserve = Reserve { pages };
         // SAFETY: the request reads this structure.
         unsafe { ioctl(&self.device, RESERVE, &raw mut reserve).map(drop) }
     }
 
-    /// Changes that. A failure may leave any size between.
+    /// Changes the number of reserved pages. A failure may leave any size in between.
     pub(crate) fn resize(&self, pages: u64) -> io::Result<()> {
         let mut reserve = Reserve { pages };
         // SAFETY: the request reads this structure.
         unsafe { ioctl(&self.device, RESIZE, &raw mut reserve).map(drop) }
     }
 
-    /// What it has, and what is attached to it.
+    /// The pages of the pool and its attachments.
     pub(crate) fn usage(&self) -> io::Result<ModuleUsage> {
         usage(&self.device)
     }
 
-    /// What was done for it.
+    /// The counts of the pool.
     pub(crate) fn counts(&self) -> io::Result<ModuleCounts> {
         let mut counts = ModuleCounts::default();
         // SAFETY: the request writes this structure.
@@ -217,8 +217,8 @@ impl ModulePool {
         Ok(counts)
     }
 
-    /// Attaches a file or device that was opened for direct I/O. With `verify_before_map` no page of it
-    /// is mapped before [`Attachment::allow_mapping`].
+    /// Attaches a file or device that was opened for direct I/O. With `verify_before_map` the module maps no page of it
+    /// before [`Attachment::allow_mapping`].
     pub(crate) fn attach(&self, backing: BorrowedFd<'_>, verify_before_map: bool) -> io::Result<Attachment> {
         let flags = if verify_before_map { ATTACH_VETTED } else { 0 };
         let mut attach = Attach { fd: backing.as_raw_fd(), flags, limit_pages: 0 };
@@ -235,13 +235,13 @@ impl AsFd for ModulePool {
     }
 }
 
-/// A file or device that the module has attached: what is mapped. Ranges are of its bytes.
+/// A file or device that the module has attached. Its descriptor is mapped. Ranges are in bytes of the file or device.
 pub(crate) struct Attachment {
     descriptor: OwnedFd,
 }
 
 impl Attachment {
-    /// What the pages that lie in a range as a whole are worth, 0 (evicted last) to 255.
+    /// Sets the eviction priority of the pages that lie wholly in a range: 0 (evicted last) to 255.
     pub(crate) fn prioritize(&self, bytes: &Range<u64>, priority: u8) -> io::Result<()> {
         let length = bytes.end - bytes.start;
         let mut request = Priority { offset: bytes.start, length, priority: priority.into(), reserved: 0 };
@@ -249,49 +249,51 @@ impl Attachment {
         unsafe { ioctl(&self.descriptor, PRIORITIZE, &raw mut request).map(drop) }
     }
 
-    /// What the backing has in a range does not matter.
+    /// Marks a range as fresh: its contents in the backing do not matter.
     pub(crate) fn mark_fresh(&self, bytes: &Range<u64>) -> io::Result<()> {
         self.of_range(FRESH, bytes).map(drop)
     }
 
-    /// Writes what is dirty of a range, and takes from memory what nobody holds. How many pages are held, and stay.
+    /// Writes the dirty pages of a range, and evicts those that nobody holds. Returns how many pages stay because they
+    /// are held.
     pub(crate) fn evict(&self, bytes: &Range<u64>) -> io::Result<u64> {
         self.of_range(EVICT, bytes)
     }
 
-    /// Takes from memory what nobody holds of a range, without writing it. How many pages are held, and stay.
+    /// Evicts the pages of a range that nobody holds, without writing them. Returns how many pages stay because they
+    /// are held.
     pub(crate) fn discard(&self, bytes: &Range<u64>) -> io::Result<u64> {
         self.of_range(DISCARD, bytes)
     }
 
     fn of_range(&self, request: Opcode, bytes: &Range<u64>) -> io::Result<u64> {
         let mut range = ByteRange::of(bytes);
-        // SAFETY: all requests of ranges read this structure, and change contents of mapped memory in a way that their
-        // callers ask for.
+        // SAFETY: all requests of ranges read this structure. They change contents of mapped memory only in a way that
+        // their callers ask for.
         unsafe { ioctl(&self.descriptor, request, &raw mut range).map(|answer| answer as u64) }
     }
 
-    /// How many pages come with a missed one that continues a sequence: 0 to [`READ_AHEAD_PAGES_MAX`].
+    /// Sets how many pages are read ahead after a miss that continues a sequence: 0 to [`READ_AHEAD_PAGES_MAX`].
     pub(crate) fn read_ahead(&self, mut pages: u32) -> io::Result<()> {
         // SAFETY: the request reads a u32.
         unsafe { ioctl(&self.descriptor, READ_AHEAD, &raw mut pages).map(drop) }
     }
 
-    /// What it has.
+    /// The pages of the attachment.
     pub(crate) fn usage(&self) -> io::Result<ModuleUsage> {
         usage(&self.descriptor)
     }
 
-    /// Calls `each` with the numbers of the pages of a range that are in memory, upwards.
+    /// Calls `each` with the numbers of the resident pages of a range, in ascending order.
     pub(crate) fn for_each_resident(&self, bytes: &Range<u64>, each: &mut dyn FnMut(u64)) -> io::Result<()> {
-        // Not cleared: a caller that asks about one page asks often.
+        // Left uninitialized: callers ask for single pages often.
         let mut numbers = [MaybeUninit::<u64>::uninit(); NUMBERS];
         let mut offset = bytes.start;
         while offset < bytes.end {
             let room = numbers.len() as u64;
             let mut request =
                 Resident { offset, length: bytes.end - offset, numbers: numbers.as_mut_ptr() as u64, room };
-            // SAFETY: the request reads this structure, and writes no more numbers than there is room for.
+            // SAFETY: the request reads this structure, and writes no more numbers than `room`.
             let listed = unsafe { ioctl(&self.descriptor, RESIDENT, &raw mut request)? } as usize;
             for number in &numbers[..listed] {
                 // SAFETY: this many were written.
@@ -306,7 +308,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Has pages come into memory, and keeps them there until the descriptor is closed. `addresses` is where they are mapped.
+    /// Brings pages into memory, and keeps them there until the descriptor is closed. `addresses` is the place at which
+    /// the attachment is mapped.
     pub(crate) fn pin(&self, addresses: &Range<usize>, for_stores: bool) -> io::Result<OwnedFd> {
         let mut request = Pin {
             address: addresses.start as u64,
@@ -320,7 +323,7 @@ impl Attachment {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Brings in a page of a file whose pages are verified before they are mapped, and copies it; `None` if it may be mapped already.
+    /// Brings in a page and copies it for verification. `None` if the page may be mapped already.
     pub(crate) fn inspect(&self, offset: u64, contents: &mut [u8]) -> io::Result<Option<Arrival>> {
         assert_eq!(contents.len(), PAGE_BYTES, "a page is what is copied");
         let mut request = Inspect { offset, contents: contents.as_mut_ptr() as u64, arrival: 0 };
@@ -329,7 +332,7 @@ impl Attachment {
         Ok(NonZeroU64::new(request.arrival).map(Arrival))
     }
 
-    /// Lets a page be mapped that was verified; false if it is no longer in memory.
+    /// Allows the module to map a verified page. False if it has left memory since, even if it has come again.
     pub(crate) fn allow_mapping(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<bool> {
         let mut request = Admit { offset, arrival: arrival.get() };
         // SAFETY: the request reads this structure.
@@ -339,14 +342,14 @@ impl Attachment {
         }
     }
 
-    /// Fills a page that was not verified with a pattern, until it is evicted.
+    /// Fills an unverified page with a pattern, until it is evicted.
     pub(crate) fn poison(&self, offset: u64, pattern: [u8; 8]) -> io::Result<()> {
         let mut request = Poison { offset, pattern };
         // SAFETY: the request reads this structure, and changes a page that nobody has mapped.
         unsafe { ioctl(&self.descriptor, POISON, &raw mut request).map(drop) }
     }
 
-    /// Writes all that is dirty, and flushes the backing.
+    /// Writes all dirty pages, and flushes the backing.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.descriptor)?)
     }
@@ -366,7 +369,7 @@ fn usage(descriptor: &OwnedFd) -> io::Result<ModuleUsage> {
 }
 
 /// # Safety
-/// `argument` points to what the request reads and writes.
+/// `argument` points to the structure that the request reads and writes.
 unsafe fn ioctl<T>(descriptor: &OwnedFd, request: Opcode, argument: *mut T) -> io::Result<i32> {
     // SAFETY: the caller vouches for the argument.
     let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), request as _, argument) };
@@ -396,7 +399,7 @@ mod tests {
         };
     }
 
-    /// What is written down twice, here and in the header that other programs include, is the same.
+    /// The definitions here and in the header that other programs include are the same.
     #[test]
     fn the_header_says_the_same() {
         let mut lines: Vec<(String, u64)> = Vec::new();

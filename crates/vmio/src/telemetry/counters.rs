@@ -1,4 +1,4 @@
-//! Counters of a cache: per core, and summed when they are read.
+//! Counters of a cache: kept by core, and summed when they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ counters! {
     FetchedPages "fetched_pages",
 }
 
-/// All counters and histograms of a cache: a view of its stat page.
+/// All counters and histograms of a cache, in its stat page.
 pub(crate) struct Counters {
     page: Arc<StatPage>,
 }
@@ -99,7 +99,7 @@ impl Counters {
     }
 }
 
-/// Adds the time since it began to a histogram when dropped.
+/// When dropped, adds the time since its beginning to a histogram.
 pub(crate) struct Timed<'a> {
     counters: &'a Counters,
     latency: Latency,
@@ -107,7 +107,7 @@ pub(crate) struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// Takes the time of something that began just now, or before.
+    /// Takes the time of an operation that began just now or earlier.
     #[inline]
     pub(crate) fn since(started: Instant, counters: &'a Counters, latency: Latency) -> Self {
         Timed { counters, latency, started }
@@ -122,9 +122,11 @@ impl Drop for Timed<'_> {
 
 /// A snapshot of a cache's state, and of its counters since it was built ([`crate::Cache::stats`]).
 ///
-/// With [`crate::Engine::Managed`] resident pages are an estimate, and counters that only the kernel could count stay zero: misses,
-/// reads, waits. Dirty pages and bytes written need Linux 6.5 (cachestat), and count vmio's own writes, not the kernel's. With
-/// [`crate::Engine::Kernel`] there is what the module counts, which is less.
+/// With [`crate::Engine::Managed`], resident pages are an estimate. Counters that only the kernel could count stay
+/// zero: misses, reads, waits. Dirty pages and bytes written need Linux 6.5 (cachestat), and count vmio's own writes,
+/// not the kernel's.
+///
+/// With [`crate::Engine::Kernel`], only the counters of the module are set.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -132,15 +134,19 @@ pub struct Stats {
     pub capacity_pages: u64,
     /// Pages resident or on their way in.
     pub resident_pages: u64,
-    /// Resident pages in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255, with pages that are
-    /// about to come in or to be forgotten. Zeros with [`crate::Engine::Managed`] and [`crate::Engine::Kernel`].
+    /// Resident pages in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255.
+    ///
+    /// Pages that are about to come in or to be forgotten count too. Zeros with [`crate::Engine::Managed`] and
+    /// [`crate::Engine::Kernel`].
     pub resident_by_priority: [u64; PRIORITY_CLASSES],
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
-    /// Pages of the budget for page tables and page words: two for every 2 MiB that hold a resident page, or did a moment ago, and
-    /// one more for each view ([`crate::Mapping::view`]) at which those 2 MiB were touched.
+    /// Pages of the budget for page tables and page words.
+    ///
+    /// They are two for every 2 MiB that hold a resident page, or did a moment ago. Each view
+    /// ([`crate::Mapping::view`]) at which those 2 MiB were touched takes one more.
     pub table_pages: u64,
-    /// Pages of the budget that nobody uses.
+    /// Free pages of the budget.
     pub free_pages: u64,
     /// Pages held by pins, and two more for each 2 MiB that a pin touches.
     pub pinned_pages: u64,
@@ -150,8 +156,8 @@ pub struct Stats {
     pub store_misses: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
-    /// Minor faults: touches of a page that was inactive, which is in memory but unmapped ([`crate::FrameHint::Mixed`]), or
-    /// mapped at another address only ([`crate::FrameHint::SharedAddresses`]).
+    /// Minor faults: touches of a page that is inactive (in memory but unmapped, see [`crate::FrameHint::Mixed`]), or
+    /// mapped only at another address ([`crate::FrameHint::SharedAddresses`]).
     pub minor_faults: u64,
     /// Misses filled with zeros because the range was advised fresh.
     pub fresh_fills: u64,
@@ -159,10 +165,10 @@ pub struct Stats {
     pub read_ahead_pages: u64,
     /// Spans of 2 MiB that came in as one huge page ([`crate::FrameHint::Stream`]).
     pub moved_spans: u64,
-    /// Spans whose huge page was used for the next one, without being given back.
+    /// Spans whose huge page went straight to the next span, instead of being given back.
     pub recycled_spans: u64,
-    /// Pages that [`crate::Mapping::fetch`] and [`crate::Mapping::prefetch`] brought in by io_uring. Those that a background thread
-    /// brings in instead are counted as load misses.
+    /// Pages that [`crate::Mapping::fetch`] and [`crate::Mapping::prefetch`] brought in by io_uring. Pages that a
+    /// background thread brings in instead count as load misses.
     pub fetched_pages: u64,
     /// Times that a fault waited for another thread's work on the page.
     pub fault_waits: u64,
@@ -190,23 +196,23 @@ pub struct Stats {
     pub shootdowns_write_back: u64,
     /// Shootdowns of stores to protected pages.
     pub shootdowns_store: u64,
-    /// Pages that could not be read; with [`crate::Engine::Kernel`] requests.
+    /// Pages that could not be read. With [`crate::Engine::Kernel`], requests that failed.
     pub read_errors: u64,
-    /// Pages that could not be written, each attempt counted; with [`crate::Engine::Kernel`] requests.
+    /// Pages that could not be written; each attempt counts. With [`crate::Engine::Kernel`], requests that failed.
     pub write_errors: u64,
     /// Mappings whose last sync failed while they were dropped.
     pub drop_failures: u64,
-    /// The parts of misses' time; zeros unless [`crate::CacheBuilder::measure_misses`] is on.
+    /// The parts of the time of misses. Zeros unless [`crate::CacheBuilder::measure_misses`] is on.
     pub miss_time: MissTime,
 }
 
-/// The pages of a cache, counted.
+/// The counts of a cache's pages.
 pub(crate) struct PageCounts {
-    /// Those that it may hold.
+    /// Pages that the cache may hold.
     pub(crate) capacity: u64,
-    /// Those that it holds beyond that while it shrinks.
+    /// Pages that the cache holds beyond its capacity while it shrinks.
     pub(crate) owed: u64,
-    /// Of these: free.
+    /// Of the capacity and the owed pages: free ones.
     pub(crate) free: u64,
     /// Dirty.
     pub(crate) dirty: u64,
@@ -219,7 +225,7 @@ pub(crate) struct PageCounts {
 }
 
 impl Stats {
-    /// The snapshot of a cache whose counters have these totals.
+    /// Makes the snapshot of a cache whose counters have these totals.
     pub(crate) fn gather(pages: PageCounts, total: impl Fn(Counter) -> u64) -> Self {
         let (evict, write_back, store) =
             (total(Counter::ShootdownsEvict), total(Counter::ShootdownsWriteBack), total(Counter::ShootdownsStore));
@@ -267,7 +273,7 @@ impl Stats {
     }
 }
 
-/// The parts of all misses that were timed, in nanoseconds. The trap itself is not included.
+/// The parts of the time of all timed misses, in nanoseconds. The trap itself is not included.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct MissTime {
@@ -275,11 +281,11 @@ pub struct MissTime {
     pub misses: u64,
     /// From the entry of the handler to its return.
     pub handler_ns: u64,
-    /// Of these: getting a page of the budget, with evictions and helped writes.
+    /// Of this time: getting a page of the budget, with evictions and helped writes.
     pub budget_ns: u64,
-    /// Of these: reading from the backing.
+    /// Of this time: reading from the backing.
     pub read_ns: u64,
-    /// Of these: mapping the page.
+    /// Of this time: mapping the page.
     pub install_ns: u64,
 }
 

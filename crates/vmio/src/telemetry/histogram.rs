@@ -2,8 +2,10 @@
 
 use crate::telemetry::layout::{BUCKETS, bucket_end_ns};
 
-/// A histogram of durations in nanoseconds: four buckets for each power of two from 256 ns to about a second, so that
-/// a quantile is at most a quarter too long.
+/// A histogram of durations in nanoseconds.
+///
+/// It has four buckets for each power of two from 256 ns to about a second, so a quantile is at most a quarter too
+/// long.
 ///
 /// # Examples
 ///
@@ -33,7 +35,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds what one core has counted.
+    /// Adds the counts of one core.
     pub(crate) fn add(&mut self, buckets: impl Iterator<Item = u64>, sum_ns: u64, max_ns: u64) {
         self.buckets.iter_mut().zip(buckets).for_each(|(sum, count)| *sum = sum.saturating_add(count));
         self.sum_ns = self.sum_ns.saturating_add(sum_ns);
@@ -45,24 +47,27 @@ impl Histogram {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Returns their sum.
+    /// Returns the sum of all durations in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Returns the longest since the cache was built.
+    /// Returns the longest duration since the cache was built, in nanoseconds.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// Returns for each bucket, in rising order, the bound in nanoseconds that all its durations are shorter than, and their number. The
-    /// bound is `None` for the last bucket.
+    /// Returns the buckets in rising order: an upper bound, and the number of durations.
+    ///
+    /// The durations of a bucket are shorter than its bound in nanoseconds. The bound is `None` for the last bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let end_ns = |bucket| (bucket + 1 < BUCKETS).then(|| bucket_end_ns(bucket));
         self.buckets.iter().enumerate().map(move |(bucket, count)| (end_ns(bucket), *count))
     }
 
-    /// Returns a duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` without durations.
+    /// Returns a duration that the given share of all durations (0 to 1) does not exceed.
+    ///
+    /// It is the end of a bucket, or the longest duration if that is less. `None` without durations.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
@@ -77,7 +82,7 @@ impl Histogram {
         Some(bucket_end_ns(bucket.unwrap_or(BUCKETS - 1)).min(self.max_ns))
     }
 
-    /// Returns what was added since an earlier state of the same histogram; the longest remains that of the whole.
+    /// Returns the durations added since an earlier state of the same histogram. The longest remains that of the whole.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut recent = self.clone();
         recent.buckets.iter_mut().zip(&earlier.buckets).for_each(|(now, then)| *now = now.saturating_sub(*then));
@@ -85,7 +90,7 @@ impl Histogram {
         recent
     }
 
-    /// Returns what both hold together.
+    /// Returns the durations of both histograms together.
     pub fn merged(mut self, other: &Histogram) -> Histogram {
         self.add(other.buckets.iter().copied(), other.sum_ns, other.max_ns);
         self

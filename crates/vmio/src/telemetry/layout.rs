@@ -1,4 +1,4 @@
-//! Where everything lies in a stat page. `docs/formats/stat-page.md` says the same to the byte.
+//! The layout of a stat page, which `docs/formats/stat-page.md` describes to the byte.
 //!
 //! The page is an array of little-endian 64-bit words: a header block, then a block for each core. Writer and reader
 //! both find a word through this file alone.
@@ -9,17 +9,17 @@ use crate::sys::PAGE_BYTES;
 pub(crate) const FILE_NAME: &str = "vmio-stat";
 /// The first word.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vmiostat");
-/// The layout that this library writes and reads. More counters, gauges or histograms at the end of theirs are not a
-/// new one: the header says how many there are.
+/// The version of the layout that this library writes and reads. Further counters, gauges or histograms at the end of
+/// theirs do not change it: the header has their numbers.
 pub(crate) const VERSION: u64 = 1;
 
 /// Bytes of a word.
 pub(crate) const WORD_BYTES: usize = 8;
-/// Bytes of the header's block and of each core's: a page, so that no two cores share a cache line.
+/// Bytes of the header block and of each core's block: a page, so that no two cores share a cache line.
 pub(crate) const BLOCK_BYTES: usize = PAGE_BYTES;
 /// Words of a block.
 pub(crate) const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
-/// More cores than this are not believed.
+/// A reader refuses pages with more cores than this.
 pub(crate) const CORES_MAX: usize = 8192;
 
 /// The header's words.
@@ -34,15 +34,15 @@ pub(crate) enum Header {
     FileBytes,
     /// [`BLOCK_BYTES`].
     BlockBytes,
-    /// The process that the cache belongs to, as it knows itself.
+    /// The ID of the process that the cache belongs to, as that process knows it.
     ProcessId,
     /// 1 for the first cache of the process, and so on.
     CacheNumber,
     /// When the cache was built, in nanoseconds since 1970.
     StartedUnixNs,
-    /// The cache's pages.
+    /// Bytes of a page of the cache.
     PageBytes,
-    /// How many may be resident.
+    /// How many pages may be resident.
     CapacityPages,
     /// How many blocks follow.
     Cores,
@@ -54,9 +54,9 @@ pub(crate) enum Header {
     Histograms,
     /// Buckets of a histogram.
     Buckets,
-    /// One in this many device reads is timed.
+    /// The cache times one in this many device reads.
     ReadSampling,
-    /// Classes of priorities of which each core counts resident pages; 0 in pages that were written before it was there.
+    /// Classes of priorities for which each core counts resident pages; 0 in pages from before the field existed.
     PriorityClasses,
 }
 
@@ -64,15 +64,15 @@ pub(crate) enum Header {
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Gauge {
-    /// Free pages that no core has taken to itself.
+    /// Free pages that no core keeps to itself.
     PooledPages,
-    /// Resident pages that are newer than the device; below zero for an instant at times.
+    /// Resident pages that are newer than the device. The value may be negative for an instant.
     DirtyPages,
     /// Pages held by pins.
     PinnedPages,
     /// Open mappings.
     Mappings,
-    /// Their lengths.
+    /// The sum of the mappings' lengths.
     MappedBytes,
     /// Pages of the budget that page tables and page words take.
     TablePages,
@@ -82,10 +82,10 @@ pub(crate) enum Gauge {
 pub(crate) const GAUGES: usize = Gauge::TablePages as usize + 1;
 const GAUGES_START: usize = 128;
 const GAUGE_WORDS: usize = 16;
-/// Room for gauges.
+/// The space for gauges.
 pub(crate) const GAUGES_MAX: usize = (BLOCK_WORDS - GAUGES_START) / GAUGE_WORDS;
 
-/// Durations of which each core has a histogram.
+/// The durations for which each core has a histogram.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Latency {
@@ -101,18 +101,18 @@ pub(crate) enum Latency {
 
 /// The number of histograms.
 pub(crate) const LATENCIES: usize = Latency::Sync as usize + 1;
-/// Room for counters in a core's block.
+/// The space for counters in a core's block.
 pub(crate) const COUNTERS_MAX: usize = CORE_FREE_PAGES;
 const CORE_FREE_PAGES: usize = 112;
 const CORE_RESIDENT: usize = CORE_FREE_PAGES + 1;
-/// Classes of priorities, each as wide as the others.
+/// Classes of priorities, all of the same width.
 pub(crate) const PRIORITY_CLASSES: usize = 8;
 const HISTOGRAMS_START: usize = 128;
 const HISTOGRAM_WORDS: usize = 96;
-/// Room for histograms in a core's block.
+/// The space for histograms in a core's block.
 pub(crate) const HISTOGRAMS_MAX: usize = (BLOCK_WORDS - HISTOGRAMS_START) / HISTOGRAM_WORDS;
 
-/// Shorter durations are in the first bucket.
+/// Durations below this power of two are in the first bucket.
 const SHORTEST_POWER: u32 = 8;
 /// Durations of this power of two and above are in the last bucket.
 const LONGEST_POWER: u32 = 30;
@@ -120,9 +120,9 @@ const LONGEST_POWER: u32 = 30;
 const STEPS: u64 = 4;
 /// Buckets of a histogram: one below the shortest power, four for each, one above.
 pub(crate) const BUCKETS: usize = (LONGEST_POWER - SHORTEST_POWER) as usize * STEPS as usize + 2;
-/// Behind a histogram's buckets: the sum of all durations.
+/// Behind the buckets of a histogram: the sum of all durations.
 pub(crate) const SUM_NS: usize = BUCKETS;
-/// Behind that: the longest.
+/// Behind the sum: the longest duration.
 pub(crate) const MAX_NS: usize = BUCKETS + 1;
 
 const _: () = {
@@ -160,12 +160,14 @@ pub(crate) const fn counter(core: usize, counter: usize) -> usize {
     (1 + core) * BLOCK_WORDS + counter
 }
 
-/// The word that counts the free pages that a core has taken to itself, apart from its counters, since others look.
+/// The word of the free pages that a core keeps to itself. It is not among the core's counters, since other cores read
+/// it.
 pub(crate) const fn free_pages(core: usize) -> usize {
     (1 + core) * BLOCK_WORDS + CORE_FREE_PAGES
 }
 
-/// The word of a core for the resident pages of a class of priorities: signed, and of use in the sum over all cores alone.
+/// The word of a core for the resident pages of a class of priorities. It is signed, and only the sum over all cores
+/// has a meaning.
 pub(crate) const fn resident(core: usize, class: usize) -> usize {
     (1 + core) * BLOCK_WORDS + CORE_RESIDENT + class
 }
@@ -193,7 +195,7 @@ pub(crate) fn bucket_of(ns: u64) -> usize {
     1 + (u64::from(power - SHORTEST_POWER) * STEPS + step) as usize
 }
 
-/// The shortest duration that is too long for a bucket; none is for the last one.
+/// The shortest duration that is too long for a bucket; `u64::MAX` for the last one.
 pub(crate) fn bucket_end_ns(bucket: usize) -> u64 {
     if bucket >= BUCKETS - 1 {
         return u64::MAX;

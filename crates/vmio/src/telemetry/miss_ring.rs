@@ -1,7 +1,8 @@
-//! The misses of a cache, one word each, in memory that other processes read while the cache goes on: the newest of them.
+//! The newest misses of a cache, one word each, in memory that other processes read while the cache goes on.
 //!
-//! The memory is an array of little-endian 64-bit words: a page that says what it is and which mappings there are, then the slots. The miss of number n
-//! is in slot n modulo their number, with the lap that it belongs to: a reader sees what it has lost.
+//! The memory is an array of little-endian 64-bit words: a page with a header and the mappings, then the slots. Miss
+//! number n is in slot n modulo the number of slots. A slot also has the lap of its miss, by which a reader detects the
+//! misses that it has lost.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,15 +17,16 @@ use crate::telemetry::layout::WORD_BYTES;
 pub(crate) const FILE_NAME: &str = "vmio-misses";
 /// The first word.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vmiomiss");
-/// As many misses are kept: seconds of them, at the pace of a fast device.
+/// The number of misses that the ring keeps: seconds of them, at the pace of a fast device.
 pub(super) const SLOTS: u64 = 1 << 20;
 /// The word of the first slot.
 pub(super) const FIRST_SLOT: usize = PAGE_BYTES / WORD_BYTES;
 
-/// Mappings beyond this number are not told apart.
+/// Mappings beyond this number are not listed.
 pub(super) const MAPPINGS_MAX: usize = 128;
-/// The first word of the first mapping. Each has two: the page number behind its last one, 0 if there is no such mapping
-/// yet, and the bytes that its file had when it was opened. They may be out of order.
+/// The first word of the first mapping. Each mapping has two words. The first is the number of the page behind its last
+/// one, or 0 if there is no such mapping yet. The second is the length of its file in bytes when it was opened. The
+/// mappings may be out of order.
 pub(super) const FIRST_MAPPING: usize = 128;
 
 const _: () = assert!(FIRST_MAPPING + 2 * MAPPINGS_MAX <= FIRST_SLOT);
@@ -35,7 +37,7 @@ const _: () = assert!(FIRST_MAPPING + 2 * MAPPINGS_MAX <= FIRST_SLOT);
 pub(super) enum Header {
     /// [`MAGIC`]; written last.
     Magic,
-    /// The process that the cache belongs to, as it knows itself.
+    /// The ID of the process that the cache belongs to, as that process knows it.
     ProcessId,
     /// As in the stat page.
     CacheNumber,
@@ -47,12 +49,12 @@ const PAGE_BITS: u32 = 47;
 const STORE: u64 = 1 << PAGE_BITS;
 const LAP_SHIFT: u32 = PAGE_BITS + 1;
 
-/// The lap of the miss of that number, as its slot says it; none is 0 before the memory has been in use for long.
+/// The lap of the miss of this number, as its slot has it. No lap is 0 until the number of laps overflows 16 bits.
 pub(super) fn lap_of(miss: u64) -> u16 {
     (miss / SLOTS + 1) as u16
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Slot(pub(super) u64);
 
@@ -73,16 +75,16 @@ impl Slot {
 /// The writer's side.
 pub(crate) struct MissRing {
     words: SparseArray<AtomicU64>,
-    /// Pages that the mappings so far have to themselves.
+    /// The number of page numbers given to mappings so far.
     pages: AtomicU64,
     mappings: AtomicUsize,
-    /// By which others find it.
+    /// The memory file by which other processes find the ring.
     #[cfg_attr(not(test), expect(dead_code, reason = "it is open for others"))]
     file: OwnedFd,
 }
 
 impl MissRing {
-    /// No misses yet, published.
+    /// Makes an empty ring and publishes it.
     pub(crate) fn new(cache_number: u64) -> io::Result<Self> {
         let (file, memory) = publish(FILE_NAME, (FIRST_SLOT + SLOTS as usize) * WORD_BYTES)?;
         let words = SparseArray::over(memory);
@@ -93,20 +95,21 @@ impl MissRing {
         Ok(ring)
     }
 
-    /// The file that others find.
+    /// The memory file.
     #[cfg(test)]
     pub(super) fn descriptor(&self) -> std::os::fd::RawFd {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }
 
-    /// Gives a mapping of a file of `len` bytes this many page numbers of its own, and publishes which; returns the first.
+    /// Gives a mapping of a file of `len` bytes this many page numbers of its own, publishes them, and returns the
+    /// first.
     pub(crate) fn number_pages(&self, pages: u64, len: u64) -> u64 {
         let first = self.pages.fetch_add(pages, Ordering::Relaxed);
         let mapping = self.mappings.fetch_add(1, Ordering::Relaxed);
         if mapping < MAPPINGS_MAX {
             let end = FIRST_MAPPING + 2 * mapping;
             self.words.get(end + 1).store(len, Ordering::Relaxed);
-            // Whoever sees it sees the length.
+            // A reader that sees the end sees the length.
             self.words.get(end).store(first + pages, Ordering::Release);
         }
         first

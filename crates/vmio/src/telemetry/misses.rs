@@ -1,4 +1,4 @@
-//! Reads the misses of a cache of another process, while they happen.
+//! Reads the misses of a cache of another process while they happen.
 
 use std::fs::File;
 use std::io;
@@ -8,16 +8,16 @@ use std::os::unix::fs::FileExt;
 use crate::telemetry::layout::WORD_BYTES;
 use crate::telemetry::miss_ring::{FIRST_MAPPING, FIRST_SLOT, Header, MAGIC, MAPPINGS_MAX, SLOTS, Slot, lap_of};
 
-/// Misses that are read at a time.
+/// The most misses that one call reads.
 const CHUNK: u64 = 64 << 10;
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
-    /// Its page. The mappings of a cache follow each other in the order in which they were opened, each with as many pages
-    /// as it has address space.
+    /// The page number. A cache numbers the pages of its mappings in the order in which they were opened. Each mapping
+    /// has as many numbers as its address space has pages.
     pub page: u64,
-    /// Whether it was a store.
+    /// Whether the access was a store.
     pub store: bool,
 }
 
@@ -30,8 +30,9 @@ pub struct PublishedMapping {
     pub len: u64,
 }
 
-/// The misses of a cache that was built with [`crate::CacheBuilder::publish_misses`]. They can be read until the reader is
-/// dropped, also after the process has ended.
+/// The misses of a cache that was built with [`crate::CacheBuilder::publish_misses`].
+///
+/// They stay readable until the reader is dropped, even after the process has ended.
 #[derive(Debug)]
 pub struct Misses {
     file: File,
@@ -40,10 +41,10 @@ pub struct Misses {
 }
 
 impl Misses {
-    /// Those in a file, if it is one of that cache of that process, and finished.
+    /// The misses in a file, if it is a complete one of this cache of this process.
     pub(super) fn of(file: File, process_id: u32, cache_number: u64) -> io::Result<Option<Self>> {
         if file.metadata()?.len() < (FIRST_SLOT * WORD_BYTES) as u64 {
-            // Made, and about to get its length.
+            // The file is new, and about to get its length.
             return Ok(None);
         }
         let misses = Misses { file, next: 0, lost: 0 };
@@ -59,8 +60,13 @@ impl Misses {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Appends the misses since the last call, in their order, and returns the number that is left to read. After a long pause the
-    /// first of them are lost.
+    /// Appends the misses since the last call, in their order, and returns how many are left to read.
+    ///
+    /// After a long pause the oldest of them are lost.
+    ///
+    /// # Errors
+    ///
+    /// The error of reading the memory.
     pub fn read(&mut self, misses: &mut Vec<Miss>) -> io::Result<u64> {
         let total = self.header(Header::Misses)?;
         if total.saturating_sub(self.next) > SLOTS {
@@ -77,16 +83,20 @@ impl Misses {
                     misses.push(Miss { page: slot.page(), store: slot.is_store() });
                     self.next += 1;
                 }
-                // Written over meanwhile.
+                // A later miss has overwritten the slot.
                 1..0x8000 => self.lose(1),
-                // Counted, and about to be written.
+                // The miss is counted, and about to be written.
                 _ => break,
             }
         }
         Ok(total.saturating_sub(self.next))
     }
 
-    /// Returns the mappings so far, in the order of their pages; the first 128.
+    /// Returns the first 128 mappings so far, in the order of their pages.
+    ///
+    /// # Errors
+    ///
+    /// The error of reading the memory.
     pub fn mappings(&self) -> io::Result<Vec<PublishedMapping>> {
         let mut bytes = [0; 2 * MAPPINGS_MAX * WORD_BYTES];
         self.file.read_exact_at(&mut bytes, (FIRST_MAPPING * WORD_BYTES) as u64)?;
@@ -102,7 +112,7 @@ impl Misses {
         Ok(found.into_iter().map(mapping).collect())
     }
 
-    /// Skips a miss that will never be written, since its thread was killed. Of use only after the process has ended.
+    /// Skips a miss whose thread was killed before it wrote the miss. Of use only after the process has ended.
     pub fn skip(&mut self) {
         self.lose(1);
     }
@@ -112,13 +122,14 @@ impl Misses {
         self.next += misses;
     }
 
-    /// Returns the number of misses that were not read in time.
+    /// Returns the number of misses that this reader has lost: later ones overwrote them first, or [`Self::skip`]
+    /// passed them.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// Bytes as little-endian words.
+/// The little-endian words of a byte string.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(WORD_BYTES).map(|word| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
@@ -133,7 +144,7 @@ mod tests {
     use super::*;
     use crate::telemetry::miss_ring::MissRing;
 
-    /// A file of the length of a ring that says whatever it likes.
+    /// A file of a ring's length with these words.
     fn reader_of(words: &[(u64, u64)]) -> Misses {
         let file = tempfile::tempfile().unwrap();
         file.set_len((FIRST_SLOT as u64 + SLOTS) * WORD_BYTES as u64).unwrap();

@@ -1,4 +1,4 @@
-//! The writer's side of a stat page: words that the cache counts in, and that other processes can read.
+//! The writer's side of a stat page: words in which the cache counts, and which other processes can read.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -15,31 +15,31 @@ use crate::telemetry::layout::{self, Gauge, Header, Latency};
 
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// The memory that a cache counts in. Adding to it is async-signal-safe, and neither allocates nor locks.
+/// The memory in which a cache counts. Adding to it is async-signal-safe, and neither allocates nor locks.
 ///
-/// A forked child does not have the memory: whoever may be called there checks the cache's generation first.
+/// A forked child does not have the memory: code that may run there checks the cache's generation first.
 pub(crate) struct StatPage {
     words: SparseArray<AtomicU64>,
     cores: usize,
-    /// By which others find it; none if the memory is private.
+    /// The memory file by which other processes find the page; `None` if the memory is private.
     _file: Option<OwnedFd>,
 }
 
-/// What the header says of the cache.
+/// The values of the header that describe the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Description {
     /// Pages that may be resident.
     pub(crate) capacity_pages: u32,
-    /// Cores that count apart.
+    /// Cores with counters of their own.
     pub(crate) cores: usize,
-    /// Counters that each has.
+    /// Counters of each core.
     pub(crate) counters: usize,
     /// One in this many device reads is timed.
     pub(crate) read_sampling: u64,
 }
 
 impl StatPage {
-    /// Zeros, published if the system allows it.
+    /// Makes a page of zeros, and publishes it if the system allows that.
     pub(crate) fn new(description: Description) -> io::Result<Arc<Self>> {
         let cores = description.cores.clamp(1, layout::CORES_MAX);
         assert!(description.counters <= layout::COUNTERS_MAX);
@@ -80,16 +80,16 @@ impl StatPage {
         for (field, value) in fields {
             self.words.get(field as usize).store(value, Ordering::Relaxed);
         }
-        // Whoever sees it sees all of the above.
+        // A reader that sees the magic sees all of the above.
         self.words.get(Header::Magic as usize).store(layout::MAGIC, Ordering::Release);
     }
 
-    /// 1 for the first cache of the process, and so on.
+    /// The number of the cache: 1 for the first cache of the process, and so on.
     pub(crate) fn cache_number(&self) -> u64 {
         self.words.get(Header::CacheNumber as usize).load(Ordering::Relaxed)
     }
 
-    /// Cores that count apart.
+    /// Cores with counters of their own.
     pub(crate) fn cores(&self) -> usize {
         self.cores
     }
@@ -105,7 +105,7 @@ impl StatPage {
         (0..self.cores).map(|core| self.counter(core, counter).load(Ordering::Relaxed)).sum()
     }
 
-    /// What a core has added to the resident pages of a class of priorities; `core` is a hint.
+    /// The word with a core's part of the resident pages of a class of priorities; `core` is a hint.
     #[inline]
     pub(crate) fn resident(&self, core: usize, class: usize) -> &AtomicU64 {
         self.words.get(layout::resident(core % self.cores, class))
@@ -129,23 +129,23 @@ impl StatPage {
         self.words.get(start + layout::bucket_of(ns)).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A gauge, to be kept where it is changed.
+    /// The word of a gauge, for the code that changes the gauge.
     pub(crate) fn gauge(self: &Arc<Self>, gauge: Gauge) -> PublishedWord {
         PublishedWord { page: Arc::clone(self), at: layout::gauge(gauge) }
     }
 
-    /// The pages that may be resident, in the header.
+    /// The word of the capacity in pages, in the header.
     pub(crate) fn capacity_pages(self: &Arc<Self>) -> PublishedWord {
         PublishedWord { page: Arc::clone(self), at: Header::CapacityPages as usize }
     }
 
-    /// The free pages that a core has taken to itself.
+    /// The word of the free pages that a core keeps to itself.
     pub(crate) fn free_pages(self: &Arc<Self>, core: usize) -> PublishedWord {
         PublishedWord { page: Arc::clone(self), at: layout::free_pages(core % self.cores) }
     }
 }
 
-/// An atomic integer that lives in a stat page.
+/// An atomic integer in a stat page.
 pub(crate) struct PublishedWord {
     page: Arc<StatPage>,
     at: usize,

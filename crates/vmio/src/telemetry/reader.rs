@@ -15,7 +15,7 @@ use crate::telemetry::misses::Misses;
 use crate::telemetry::snapshot::{PageError, Snapshot};
 use crate::telemetry::{layout, miss_ring};
 
-/// A process whose caches are read, this one or another. The process need not help, and notices nothing.
+/// A process whose caches are read: this one or another. The process need not help, and notices nothing.
 ///
 /// # Examples
 ///
@@ -31,21 +31,21 @@ use crate::telemetry::{layout, miss_ring};
 #[derive(Debug)]
 pub struct Reader {
     process_id: u32,
-    /// Its number in the PID namespace that it lives in.
+    /// The process ID in the PID namespace of the process.
     own_process_id: u32,
-    /// Its folder in /proc, which is stale once the process has ended, though another may have its number.
+    /// Its folder in /proc. It is stale once the process has ended, even if another process has the same ID by then.
     folder: OwnedFd,
     handle: OwnedFd,
 }
 
-/// Why a process cannot be read.
+/// The reason why a process cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// There is no process of that number, or it has ended.
+    /// There is no process with this ID, or it has ended.
     #[error("there is no process {process_id}")]
     NoSuchProcess {
-        /// The number.
+        /// The process ID.
         process_id: u32,
     },
     /// The process belongs to another user.
@@ -54,22 +54,22 @@ pub enum ReadError {
          CAP_SYS_PTRACE"
     )]
     Denied {
-        /// Its number.
+        /// The process ID.
         process_id: u32,
     },
-    /// A stat page of the process cannot be understood.
+    /// The reader does not understand a stat page of the process.
     #[error("cannot read a stat page of process {process_id}")]
     Page {
-        /// Its number.
+        /// The process ID.
         process_id: u32,
-        /// What is wrong with the page.
+        /// The fault of the page.
         #[source]
         source: PageError,
     },
-    /// Something else went wrong.
+    /// The kernel refuses for another reason.
     #[error("cannot look at process {process_id}")]
     System {
-        /// Its number.
+        /// The process ID.
         process_id: u32,
         /// The kernel's answer.
         #[source]
@@ -78,7 +78,7 @@ pub enum ReadError {
 }
 
 impl Reader {
-    /// Finds a process by its number.
+    /// Finds a process by its ID.
     ///
     /// # Errors
     ///
@@ -89,21 +89,23 @@ impl Reader {
         let pid = pid.ok_or(ReadError::NoSuchProcess { process_id })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, format!("/proc/{process_id}"), flags, Mode::empty()).map_err(refused)?;
-        // The number of a thread that is no process is refused here.
+        // pidfd_open refuses the ID of a thread that is no process.
         let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(refused)?;
         let mut reader = Reader { process_id, own_process_id: process_id, folder, handle };
-        // Had the process ended before the line above, the folder would be dead: both are of the same process.
+        // If the process had ended before pidfd_open, this read through its folder would fail. So both belong to the
+        // same process.
         reader.own_process_id = reader.innermost_process_id()?;
         Ok(reader)
     }
 
-    /// Returns the number of the process, as it was given.
+    /// Returns the process ID that [`Self::open`] was given.
     pub fn process_id(&self) -> u32 {
         self.process_id
     }
 
-    /// Takes a snapshot of each cache of the process, in the order in which they were built. There is none if the process does not
-    /// use vmio, has no cache open, or may not publish what it counts.
+    /// Takes a snapshot of each cache of the process, in the order in which the process built them.
+    ///
+    /// The list is empty if the process does not use vmio, has no cache open, or may not publish its counts.
     ///
     /// # Errors
     ///
@@ -112,7 +114,7 @@ impl Reader {
         Ok(self.pages()?.into_iter().map(|(_, snapshot)| snapshot).collect())
     }
 
-    /// Takes snapshots as [`Self::snapshots`] does, and returns each with its page, which stays open.
+    /// Takes snapshots as [`Self::snapshots`] does, and returns each with its stat page, which stays open.
     ///
     /// # Errors
     ///
@@ -125,20 +127,21 @@ impl Reader {
         for file in self.published(layout::FILE_NAME)? {
             let page = OpenPage { process_id: self.process_id, file };
             match page.snapshot() {
-                // A forked child has its parent's descriptors.
+                // A forked child has its parent's descriptors, so a page may be the parent's.
                 Ok(snapshot) if snapshot.process_id == self.own_process_id => pages.push((page, snapshot)),
                 Ok(_) | Err(ReadError::Page { source: PageError::Unfinished, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        // A descriptor may have been duplicated.
+        // The process may have duplicated a descriptor.
         pages.sort_by_key(|(_, snapshot)| snapshot.cache_number);
         pages.dedup_by_key(|(_, snapshot)| snapshot.cache_number);
         Ok(pages)
     }
 
-    /// Returns the misses of one of its caches, 1 being the first that it built. `None` if there is no such cache, or it does not
-    /// publish its misses.
+    /// Returns the misses of a cache of the process; 1 is the first cache that it built.
+    ///
+    /// `None` if there is no such cache, or if it does not publish its misses.
     ///
     /// # Errors
     ///
@@ -154,7 +157,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// The memory files of that name that the process has open.
+    /// The memory files of this name that the process has open.
     fn published(&self, name: &str) -> Result<Vec<File>, ReadError> {
         let refused = |error| self.refused(error);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -165,11 +168,11 @@ impl Reader {
             let entry = entry.map_err(refused)?;
             match readlinkat(&descriptors, entry.file_name(), Vec::new()) {
                 Ok(target) if target.as_bytes() == wanted.as_bytes() => {}
-                // Something else; the folder itself; closed since.
+                // Another kind of file, the folder itself, or a descriptor closed since.
                 Ok(_) | Err(Errno::INVAL | Errno::NOENT) => continue,
                 Err(error) => return Err(refused(error)),
             }
-            // Should the descriptor be another file by now, opening that must not block or claim a terminal.
+            // If the descriptor is another file by now, opening it must not block or claim a terminal.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             match openat(&descriptors, entry.file_name(), flags, Mode::empty()) {
                 Ok(file) => files.push(File::from(file)),
@@ -200,7 +203,7 @@ impl Reader {
         }
     }
 
-    /// What the process itself takes for its number.
+    /// The process ID as the process itself knows it.
     fn innermost_process_id(&self) -> Result<u32, ReadError> {
         let status = openat(&self.folder, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let mut text = String::new();
@@ -220,8 +223,8 @@ impl Reader {
     }
 }
 
-/// The stat page of a cache, kept open. It can be read until this is dropped: also when the cache or its process has ended, with what
-/// the cache did until then.
+/// The stat page of a cache, kept open. It stays readable after the cache or its process has ended, with all that the
+/// cache did until then.
 #[derive(Debug)]
 pub struct OpenPage {
     process_id: u32,
@@ -229,12 +232,17 @@ pub struct OpenPage {
 }
 
 impl OpenPage {
-    /// Takes a snapshot of the cache, or of what it had done at its end. The page is read in one call; it is complete if its first word
-    /// is.
+    /// Takes a snapshot of the cache, or of its final state.
+    ///
+    /// One call reads the page. The page is complete if its first word is.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Page`] and [`ReadError::System`].
     pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
         let system = |source| ReadError::System { process_id: self.process_id, source };
         let metadata = self.file.metadata().map_err(system)?;
-        // A file that is longer than any page can be need not be read to its end to be refused.
+        // A file that is too long for any page need not be read to its end to be refused.
         let len =
             if metadata.is_file() { metadata.len().min(layout::file_bytes(layout::CORES_MAX) as u64 + 1) } else { 0 };
         let mut bytes = vec![0; len as usize];

@@ -1,31 +1,35 @@
-//! The reader's side of a stat page: bytes in, numbers out. The bytes are another process's, and none of them is trusted.
+//! The reader's side of a stat page: bytes in, numbers out. The bytes are another process's, and the reader trusts none
+//! of them.
 
 use crate::sys::PAGE_BYTES;
 use crate::telemetry::counters::{Counter, NAMES, PageCounts, Stats};
 use crate::telemetry::histogram::Histogram;
 use crate::telemetry::layout::{self, Gauge, Header, Latency, WORD_BYTES};
 
-/// The state and the counters of a cache at one moment. The numbers are read one after the other while the cache goes on, and may
-/// differ by what happened in between.
+/// The state and the counters of a cache at one moment.
+///
+/// The cache goes on while the reader takes the numbers one after the other, so they may differ by what happened in
+/// between.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The process that the cache belongs to, by the number that it has in its own PID namespace.
+    /// The ID of the process that the cache belongs to, in its own PID namespace.
     pub process_id: u32,
-    /// Which of the process's caches: 1 for the first one built. No number is used twice.
+    /// The number of the cache in its process: 1 for the first one built. No number is used twice.
     pub cache_number: u64,
     /// When the cache was built, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Mappings that are open.
+    /// Open mappings.
     pub mappings: u64,
-    /// Their lengths in bytes.
+    /// The sum of the mappings' lengths in bytes.
     pub mapped_bytes: u64,
-    /// What [`crate::Cache::stats`] returns in the process itself.
+    /// The statistics that [`crate::Cache::stats`] returns in the process itself.
     pub stats: Stats,
-    /// Every miss, from the claim of its page until the page is mapped. The trap itself (1 to 2 µs) and waiting for
-    /// another thread's miss of the same page are not included.
+    /// Every miss, from the claim of its page until the page is mapped.
+    ///
+    /// This leaves out the trap itself (1 to 2 µs), and waiting for another thread's miss of the same page.
     pub miss: Histogram,
-    /// Read requests to the backings: one in [`Self::read_sampling`] of each core.
+    /// Read requests to the backings; each core times one in [`Self::read_sampling`].
     pub read: Histogram,
     /// Write requests to the backings.
     pub write: Histogram,
@@ -36,14 +40,14 @@ pub struct Snapshot {
     counters: [u64; NAMES.len()],
 }
 
-/// Why bytes are not a stat page that can be read.
+/// The reason why bytes are not a readable stat page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The cache is being built at this moment.
+    /// The cache is not built yet: it is writing the page at this moment.
     #[error("the stat page is still being written: try again")]
     Unfinished,
-    /// It is something else.
+    /// The bytes are something else.
     #[error("not a stat page: it begins with {magic:#018x}")]
     NotAStatPage {
         /// The first word.
@@ -54,25 +58,25 @@ pub enum PageError {
     UnknownVersion {
         /// The version that the page names.
         found: u64,
-        /// The one that this library reads.
+        /// The version that this library reads.
         known: u64,
     },
-    /// The page is shorter or longer than it says, or than any can be.
+    /// The length of the page is not the one in its header, or is impossible.
     #[error("the stat page has {found} bytes where {expected} are expected")]
     WrongLength {
-        /// Its length.
+        /// The length in bytes.
         found: u64,
-        /// What it should be.
+        /// The expected length.
         expected: u64,
     },
-    /// The header contradicts itself or cannot be true.
+    /// A field of the header contradicts another or has an impossible value.
     #[error("the stat page says {field} = {value}: {expected}")]
     BadField {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
-        /// What it may say.
+        /// The values that it may have.
         expected: &'static str,
     },
 }
@@ -96,7 +100,7 @@ impl Snapshot {
         let free = words.gauge(Gauge::PooledPages).saturating_add(words.sum(layout::free_pages));
         let pages = PageCounts {
             capacity,
-            // While it shrinks, more is resident than can be told from here.
+            // While the cache shrinks, more is resident than the page tells.
             owed: 0,
             free: free.min(capacity),
             dirty: dirty.max(0) as u64,
@@ -123,7 +127,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns a stat page with the same numbers, of a cache with one core, to be kept and parsed later.
+    /// Returns a stat page with the same numbers for a cache with one core, to keep and parse later.
     pub fn page(&self) -> Vec<u8> {
         let mut words = vec![0; layout::file_bytes(1) / WORD_BYTES];
         let header = [
@@ -172,18 +176,18 @@ impl Snapshot {
     }
 }
 
-/// The words of a page whose header is in order: all that are asked for below lie in it.
+/// The words of a page whose header is valid: every word that the functions below ask for lies in the page.
 struct Words<'a> {
     bytes: &'a [u8],
     cores: usize,
 }
 
 impl<'a> Words<'a> {
-    /// Looks at everything that the header says.
+    /// Checks the whole header.
     fn check(bytes: &'a [u8]) -> Result<Self, PageError> {
         let header = |field: Header| word(bytes, field as usize);
         let found = bytes.len() as u64;
-        // What it is comes first: of another version not even the length is known.
+        // The magic and the version come first: of another version not even the length is known.
         if found < (2 * WORD_BYTES) as u64 {
             return Err(if found == 0 { PageError::Unfinished } else { wrong_length(found, layout::BLOCK_BYTES) });
         }
@@ -269,7 +273,7 @@ fn wrong_length(found: u64, expected: usize) -> PageError {
     PageError::WrongLength { found, expected: expected as u64 }
 }
 
-/// A word; 0 behind the end, which a page that was checked never asks for.
+/// A word; 0 behind the end. No access of a checked page lies there.
 fn word(bytes: &[u8], index: usize) -> u64 {
     let start = index * WORD_BYTES;
     let word = bytes.get(start..start + WORD_BYTES).and_then(|word| word.try_into().ok());
@@ -346,7 +350,7 @@ mod tests {
     fn resident_pages_are_told_apart_by_priority_where_they_are_counted() {
         let mut page = page();
         set(&mut page, 512 + 113 + 4, 30);
-        // What one core has brought in, another one may have given up.
+        // One core may give up pages that another has brought in.
         set(&mut page, 1024 + 113 + 4, (-20_i64) as u64);
         set(&mut page, 1024 + 113 + 7, (-1_i64) as u64);
         let earlier = Snapshot::parse(&page).expect("it is in order").stats;

@@ -1,13 +1,13 @@
-//! Which memory commands may name without its pages being looked up.
+//! The memory that commands may name without a look-up of its pages.
 
 use std::ops::Range;
 
-/// Memory that is registered with a ring, in order of its addresses.
+/// Memory that is registered with a ring, in ascending order of addresses.
 #[derive(Default)]
 pub(super) struct Buffers(pub(super) Vec<Range<usize>>);
 
 impl Buffers {
-    /// Each range in pieces of this many bytes at most.
+    /// Buffers for these ranges, in pieces of at most this many bytes.
     pub(super) fn new(ranges: &[Range<usize>], piece_bytes: usize) -> Buffers {
         let pieces = |range: &Range<usize>| {
             let end = range.end;
@@ -18,7 +18,7 @@ impl Buffers {
         Buffers(buffers)
     }
 
-    /// That which has the address, and its index.
+    /// The buffer that contains an address, and its index.
     pub(super) fn find(&self, address: usize) -> Option<(usize, &Range<usize>)> {
         let index = self.0.partition_point(|buffer| buffer.end <= address);
         self.0.get(index).filter(|buffer| buffer.start <= address).map(|buffer| (index, buffer))

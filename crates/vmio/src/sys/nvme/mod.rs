@@ -1,4 +1,4 @@
-//! NVMe commands to a namespace, past the block layer, through its character device (`/dev/ng0n1`).
+//! NVMe commands to a namespace through its character device (`/dev/ng0n1`), past the block layer.
 
 mod buffers;
 mod rings;
@@ -10,7 +10,7 @@ use buffers::Buffers;
 pub(crate) use rings::CommandRings;
 pub use rings::Commands;
 
-/// `_IO('N', 0x40)`: answers with the namespace's number.
+/// `_IO('N', 0x40)`: returns the number of the namespace.
 const NVME_IOCTL_ID: libc::c_ulong = 0x4E40;
 /// `_IOWR('N', 0x41, struct nvme_passthru_cmd)`
 const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xC048_4E41;
@@ -21,13 +21,13 @@ const IDENTIFY: u8 = 0x06;
 const FLUSH: u8 = 0x00;
 /// In a status: the same command would fail again.
 const DO_NOT_RETRY: i32 = 0x4000;
-/// As often as the driver tries requests by default.
+/// The driver tries requests as often by default.
 const TRIES_MAX: u32 = 6;
-/// What Identify returns.
+/// The length of an answer to Identify.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// A command as the kernel takes it, by ioctl (`struct nvme_passthru_cmd`) and by io_uring (`struct nvme_uring_cmd`): they
-/// differ in the last field alone, which is the answer's there and nothing here.
+/// A command as the kernel takes it, by ioctl (`struct nvme_passthru_cmd`) and by io_uring (`struct nvme_uring_cmd`).
+/// They differ in the last field alone: for the ioctl it is the answer, for io_uring it has no meaning.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Command {
@@ -48,11 +48,11 @@ struct Command {
 
 const _: () = assert!(size_of::<Command>() == 72);
 
-/// What bytes are read into, or written from: whole blocks.
+/// The memory of a transfer, in whole blocks.
 pub(crate) enum Memory<'a> {
-    /// From the device.
+    /// For bytes read from the device.
     Into(&'a mut [u8]),
-    /// To the device.
+    /// With bytes to write to the device.
     From(&'a [u8]),
 }
 
@@ -64,7 +64,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Where it is, and how long.
+    /// The address and the length of the memory.
     fn place(&self) -> (u64, usize) {
         match self {
             Memory::Into(bytes) => (bytes.as_ptr() as u64, bytes.len()),
@@ -73,25 +73,25 @@ impl Memory<'_> {
     }
 }
 
-/// How a namespace is laid out.
+/// The layout of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     number: u32,
-    /// Of a logical block.
+    /// The size of a logical block.
     pub(crate) block_bytes: u64,
-    /// In all.
+    /// The size of the namespace.
     pub(crate) bytes: u64,
-    /// That one command can move at most; a multiple of the block's.
+    /// The most bytes that one command can move, a multiple of the block size.
     pub(crate) transfer_bytes: usize,
-    /// What the logical blocks have beside their bytes; vmio does without.
+    /// Metadata of each logical block beside its bytes. vmio does not support any.
     pub(crate) metadata_bytes: u16,
 }
 
-/// A namespace's most by our own choice: what a run of neighbouring pages is read with.
+/// vmio's own limit for a command: the size of the reads of neighbouring pages.
 const TRANSFER_BYTES_MAX: usize = 128 << 10;
 
 impl Geometry {
-    /// Asks the device.
+    /// Asks the device for its layout.
     pub(crate) fn of(device: BorrowedFd<'_>) -> io::Result<Geometry> {
         // SAFETY: the request takes no argument.
         let number = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ID) };
@@ -101,7 +101,8 @@ impl Geometry {
         Self::parse(number, &controller, &namespace)
     }
 
-    /// By what Identify has returned of the controller and of the namespace (NVM Express Base 2.0, figures 275 and 97).
+    /// Reads the layout from the answers to Identify for the controller and for the namespace (NVM Express Base 2.0,
+    /// figures 275 and 97).
     fn parse(number: u32, controller: &[u8], namespace: &[u8]) -> io::Result<Geometry> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the NVMe device says {why}"));
         let (Some(blocks), Some(&formatted), Some(&shift)) =
@@ -117,7 +118,8 @@ impl Geometry {
         if !(9..=63).contains(&block_shift) || blocks.leading_zeros() < u32::from(block_shift) {
             return Err(wrong(&format!("that it has {blocks} blocks of 2^{block_shift} bytes")));
         }
-        // In units of the controller's smallest page, which no controller in use has other than 4 KiB; 0 says no limit.
+        // The limit is in units of the controller's smallest page, which is 4 KiB in all controllers in use; 0 stands
+        // for no limit.
         let limit = if (1..5).contains(&shift) { 4096 << shift } else { TRANSFER_BYTES_MAX };
         Ok(Geometry {
             number,
@@ -128,7 +130,7 @@ impl Geometry {
         })
     }
 
-    /// The commands that move bytes between their place and memory; those that begin in a buffer end there.
+    /// The commands that move bytes between the device and memory. A command that begins in a buffer ends there.
     fn transfers<'b>(
         &self,
         offset: u64,
@@ -161,15 +163,15 @@ fn identify(device: BorrowedFd<'_>, namespace: u32, what: u32) -> io::Result<Box
     command.address = answer.as_mut_ptr() as u64;
     command.data_bytes = IDENTIFY_BYTES as u32;
     command.dwords_10_to_15[0] = what;
-    // SAFETY: the answer has the length that the command says, and lives until it is there.
+    // SAFETY: the answer has the length that the command gives, and lives until the call returns.
     unsafe { call(device, NVME_IOCTL_ADMIN_CMD, &mut command)? };
     Ok(answer)
 }
 
-/// Has a command done and waits for it. Async-signal-safe.
+/// Executes a command and waits for it. Async-signal-safe.
 ///
 /// # Safety
-/// What the command points to is memory that it may read or write.
+/// The command points to memory that it may read or write.
 unsafe fn call(device: BorrowedFd<'_>, request: libc::c_ulong, command: &mut Command) -> io::Result<()> {
     let mut tries = 1;
     loop {
@@ -184,7 +186,8 @@ unsafe fn call(device: BorrowedFd<'_>, request: libc::c_ulong, command: &mut Com
                 (error.kind() == io::ErrorKind::Interrupted, error)
             }
         };
-        // The driver tries ordinary requests again, after it has reset the controller for one, and those of ours not.
+        // The driver repeats ordinary requests by itself, after a reset of the controller for example. It does not
+        // repeat ours.
         if !is_passing || tries == TRIES_MAX {
             return Err(error);
         }
@@ -192,15 +195,15 @@ unsafe fn call(device: BorrowedFd<'_>, request: libc::c_ulong, command: &mut Com
     }
 }
 
-/// The device has answered with a status other than success.
+/// The error for a status other than success.
 fn refused() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-/// Makes durable what was written. Async-signal-safe.
+/// Makes earlier writes durable. Async-signal-safe.
 pub(crate) fn flush(device: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
     let mut command = Command { opcode: FLUSH, namespace: geometry.number, ..Command::default() };
-    // SAFETY: it points to nothing.
+    // SAFETY: the command points to no memory.
     unsafe { call(device, NVME_IOCTL_IO_CMD, &mut command) }
 }
 
@@ -212,7 +215,7 @@ pub(crate) fn transfer(
     memory: &Memory<'_>,
 ) -> io::Result<()> {
     geometry.transfers(offset, memory, &Buffers::default()).try_for_each(|mut command| {
-        // SAFETY: the command names a part of the memory, which is the caller's until we return.
+        // SAFETY: the command names a part of the memory, which the caller has lent until we return.
         unsafe { call(device, NVME_IOCTL_IO_CMD, &mut command) }
     })
 }
@@ -220,7 +223,7 @@ pub(crate) fn transfer(
 mod tests {
     use super::*;
 
-    /// What a device would answer: blocks, format, its shift and metadata, the controller's limit.
+    /// The layout from a device's answers: blocks, format, its shift and metadata, and the controller's limit.
     fn answers(blocks: u64, formatted: u8, format: (u8, u16), limit: u8) -> io::Result<Geometry> {
         let (mut controller, mut namespace) = (vec![0_u8; IDENTIFY_BYTES], vec![0_u8; IDENTIFY_BYTES]);
         controller[77] = limit;

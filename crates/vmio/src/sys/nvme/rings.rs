@@ -1,4 +1,4 @@
-//! Rings for commands, several of them under way at a time.
+//! Rings for commands, with several commands under way at a time.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -23,30 +23,30 @@ use crate::sys::signal::SignalsBlocked;
 
 /// `_IOWR('N', 0x80, struct nvme_uring_cmd)`
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
-/// Commands that a ring has under way at most.
+/// The most commands that a ring has under way.
 const COMMANDS_MAX: usize = 16;
 
-/// Numbers of commands that rings have completed; those that were submitted by ioctl are not counted.
+/// How many commands the rings of a device have completed. Commands by ioctl do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
-    /// Commands on memory that was registered with the ring: a cache's own buffers, while a mapping uses the device.
+    /// Commands on memory registered with the ring: a cache's own buffers, while a mapping uses the device.
     pub registered: u64,
-    /// Commands on other memory, whose pages the kernel looked up and held for each.
+    /// Commands on other memory. The kernel looked up and held its pages for each of them.
     pub unregistered: u64,
 }
 
-/// A ring for one user at a time, in the trap path too: several commands at once, waited for together.
+/// A ring for one user at a time, in the trap path too. It has several commands under way, and waits for them together.
 struct CommandRing {
     uring: OfProcess<IoUring<Entry128, Entry32>>,
-    /// Whose pages the kernel need not look up for each command.
+    /// Memory whose pages the kernel need not look up for each command.
     registered: Buffers,
-    /// What has succeeded.
+    /// The commands that have succeeded.
     done: Commands,
 }
 
 impl CommandRing {
-    /// A ring for a device. With `polls` nobody is interrupted when a command ends: a thread that waits polls the device's queue,
-    /// if its driver has queues for that.
+    /// Makes a ring for a device. With `polls` the end of a command interrupts nobody: a waiting thread polls the
+    /// device's queue, if its driver has queues for polling.
     fn new(device: BorrowedFd<'_>, polls: bool) -> io::Result<Self> {
         let mut builder = IoUring::<Entry128, Entry32>::builder();
         builder.dontfork();
@@ -58,10 +58,10 @@ impl CommandRing {
         Ok(CommandRing { uring: OfProcess::new(uring)?, registered: Buffers::default(), done: Commands::default() })
     }
 
-    /// Registers buffers in place of those that were.
+    /// Registers buffers in place of the earlier ones.
     ///
     /// # Safety
-    /// The addresses are of memory that stays what it is until others are registered or none.
+    /// The addresses are of memory that stays what it is until others or none are registered.
     unsafe fn register(&mut self, buffers: Buffers) -> io::Result<()> {
         let uring = self.uring.get().ok_or(Errno::FAULT)?;
         if !std::mem::take(&mut self.registered).0.is_empty() {
@@ -71,18 +71,19 @@ impl CommandRing {
             let vector =
                 |buffer: &Range<usize>| libc::iovec { iov_base: buffer.start as *mut _, iov_len: buffer.len() };
             let vectors: Vec<_> = buffers.0.iter().map(vector).collect();
-            // SAFETY: the caller vouches that the memory stays what it is; commands are under way only while a transfer waits
-            // for them.
+            // SAFETY: the caller vouches that the memory stays what it is. Commands are under way only while a transfer
+            // waits for them.
             unsafe { uring.submitter().register_buffers(&vectors)? };
             self.registered = buffers;
         }
         Ok(())
     }
 
-    /// The longest buffer of which commands may name a part, if they get to the device so: reads the first block into one.
+    /// The longest buffer whose parts commands may name; `None` if such commands do not reach the device. To find out,
+    /// reads the first block into a buffer.
     fn registered_bytes_max(&mut self, geometry: &Geometry) -> Option<usize> {
-        // Linux 6.1 takes all pages from where a command begins to the end of the buffer for the command's own, and more than the
-        // device may be given at once it refuses. No driver of Linux gives one this many.
+        // Linux 6.1 counts all pages from the start of a command to the end of its buffer as the command's own. It
+        // refuses more than the device takes at once, and no driver of Linux gives a device this many.
         [(256 * PAGE_BYTES, usize::MAX), (geometry.transfer_bytes, geometry.transfer_bytes)]
             .into_iter()
             .find(|&(bytes, _)| {
@@ -98,17 +99,17 @@ impl CommandRing {
         memory.leave_out_on_fork()?;
         memory.small_pages_only()?;
         let addresses = memory.addresses();
-        // SAFETY: the memory lives until the registration has gone again.
+        // SAFETY: the memory lives until it is unregistered.
         let registered = unsafe { self.register(Buffers::new(&[addresses], usize::MAX)) };
-        // SAFETY: the memory is longer than a block, and nobody else's.
+        // SAFETY: the memory is longer than a block, and nobody else uses it.
         let block = unsafe { slice::from_raw_parts_mut(memory.base(), geometry.block_bytes as usize) };
         let read = registered.and_then(|()| self.transfer(geometry, 0, &Memory::Into(block)));
-        // SAFETY: it registers nothing.
+        // SAFETY: this registers no memory.
         let gone = unsafe { self.register(Buffers::default()) };
         read.and(gone)
     }
 
-    /// As [`transfer`], but with up to 16 commands under way.
+    /// Like [`transfer`], but with up to 16 commands under way.
     fn transfer(&mut self, geometry: &Geometry, offset: u64, memory: &Memory<'_>) -> io::Result<()> {
         let CommandRing { uring, registered, done } = self;
         let uring = uring.get_mut().ok_or(Errno::FAULT)?;
@@ -117,7 +118,7 @@ impl CommandRing {
         loop {
             while outcome.is_ok() && under_way < COMMANDS_MAX {
                 let Some(command) = commands.next() else { break };
-                // SAFETY: the memory is the caller's until we return, which is when all commands have ended.
+                // SAFETY: the memory is the caller's until we return, and by then all commands have ended.
                 match unsafe { push(uring, registered, &command) } {
                     true => begun.registered += 1,
                     false => begun.unregistered += 1,
@@ -132,7 +133,8 @@ impl CommandRing {
                 return outcome;
             }
             if uring.submitter().submit_and_wait(1).is_err() {
-                // Interrupted, or short of memory: whatever has begun ends, and we must see it.
+                // The wait was interrupted, or the kernel is short of memory. Commands that have begun will end, and we
+                // must see that.
                 std::thread::yield_now();
             }
             for entry in uring.completion() {
@@ -147,10 +149,10 @@ impl CommandRing {
     }
 }
 
-/// Says whether its memory is registered.
+/// Queues a command. Returns whether its memory is registered.
 ///
 /// # Safety
-/// What the command points to is the device's until its end has been seen.
+/// The memory that the command points to is the device's until the caller has seen the end of the command.
 unsafe fn push(uring: &mut IoUring<Entry128, Entry32>, registered: &Buffers, command: &Command) -> bool {
     let (start, end) = (command.address as usize, command.address as usize + command.data_bytes as usize);
     let index = registered.find(start).filter(|(_, buffer)| end <= buffer.end).map(|(index, _)| index as u16);
@@ -159,19 +161,19 @@ unsafe fn push(uring: &mut IoUring<Entry128, Entry32>, registered: &Buffers, com
     let command = unsafe { slice::from_raw_parts(std::ptr::from_ref(command).cast::<u8>(), size_of::<Command>()) };
     bytes[..command.len()].copy_from_slice(command);
     let entry = opcode::UringCmd80::new(Fixed(0), NVME_URING_CMD_IO).cmd(bytes).buf_index(index).build();
-    // SAFETY: the caller vouches that what the command points to is the device's until its end. There is a free entry: no more
-    // commands are under way than the ring was made for.
+    // SAFETY: the caller vouches that the command's memory is the device's until its end. There is a free entry: no
+    // more commands are under way than the ring was made for.
     let pushed = unsafe { uring.submission().push(&entry) };
     debug_assert!(pushed.is_ok());
     index.is_some()
 }
 
-/// A ring a core, each for whoever has it.
+/// A ring for each core. The thread that holds its lock has it.
 pub(crate) struct CommandRings {
     slots: Box<[RingSlot]>,
-    /// The longest buffer that is registered as one; none, if none can be.
+    /// The longest buffer that can be registered as one; `None` if none can.
     registered_bytes_max: Option<usize>,
-    /// A forked child has none of the rings' memory.
+    /// A forked child does not have the rings' memory.
     generation: Generation,
 }
 
@@ -180,11 +182,11 @@ struct RingSlot {
     ring: UnsafeCell<CommandRing>,
 }
 
-// SAFETY: the ring is reached under the lock alone, and goes from thread to thread as a whole.
+// SAFETY: only the owner of the lock reaches the ring, which goes from thread to thread as a whole.
 unsafe impl Sync for RingSlot {}
 
 impl CommandRings {
-    /// Rings for a device, if commands get there by them: the first block is read.
+    /// Makes rings for a device. Reads the first block, to find out whether commands reach the device through them.
     pub(crate) fn new(device: BorrowedFd<'_>, geometry: &Geometry, polls: bool) -> io::Result<Self> {
         let slot = |_| {
             let ring = UnsafeCell::new(CommandRing::new(device, polls)?);
@@ -201,11 +203,12 @@ impl CommandRings {
         Ok(CommandRings { slots, registered_bytes_max, generation })
     }
 
-    /// Registers buffers with all rings, in place of those that were: see [`crate::backing::Backing::prefer_buffers`]. Not for the
-    /// trap path.
+    /// Registers buffers with all rings, in place of the earlier ones: see [`crate::backing::Backing::prefer_buffers`].
+    /// Not for the trap path.
     pub(crate) fn register_buffers(&self, buffers: &[Range<usize>]) {
         let Some(bytes_max) = self.registered_bytes_max.filter(|_| self.generation.is_current()) else { return };
-        // They count as locked memory, for each ring: what is more than all of them may have, none has.
+        // Buffers count as locked memory for each ring. A buffer that does not fit the limit for all rings is
+        // registered with none.
         for count in (0..=buffers.len()).rev() {
             match self.register_with_all(&buffers[..count], bytes_max) {
                 Ok(()) => return,
@@ -218,14 +221,14 @@ impl CommandRings {
         let _signals = SignalsBlocked::new();
         self.slots.iter().try_for_each(|slot| {
             slot.lock.acquire();
-            // SAFETY: by the lock nobody else has the ring; the memory is whose who calls, who says when it goes.
+            // SAFETY: by the lock nobody else has the ring. The memory belongs to the caller, who says when it goes.
             let registered = unsafe { (*slot.ring.get()).register(Buffers::new(buffers, bytes_max)) };
             slot.lock.release();
             registered
         })
     }
 
-    /// The commands of all rings.
+    /// The sum of the commands of all rings.
     pub(crate) fn done(&self) -> Commands {
         let mut all = Commands::default();
         if self.generation.is_current() {
@@ -242,8 +245,9 @@ impl CommandRings {
         all
     }
 
-    /// As [`transfer`]. Where all rings are with others it is that: a signal handler may have interrupted one of them, so
-    /// that nobody waits; and where a command has failed, which may only have to be done again.
+    /// Like the function [`transfer`], through a ring. Falls back to that function if all rings are in use, since a
+    /// signal handler may have interrupted the user of one: so nobody waits. Also does so if a command fails, since it
+    /// may succeed when repeated.
     pub(crate) fn transfer(
         &self,
         device: BorrowedFd<'_>,
@@ -254,7 +258,7 @@ impl CommandRings {
         let slots: &[RingSlot] = if self.generation.is_current() { &self.slots } else { &[] };
         let (before, after) = slots.split_at(cpu::current() % slots.len().max(1));
         if let Some(slot) = after.iter().chain(before).find(|slot| slot.lock.try_acquire()) {
-            // SAFETY: by the lock nobody else has it.
+            // SAFETY: by the lock nobody else has the ring.
             let outcome = unsafe { (*slot.ring.get()).transfer(geometry, offset, memory) };
             slot.lock.release();
             if outcome.is_ok() {
