@@ -3,8 +3,8 @@
 //! Like FastMap's per-core free lists (§3.3): a core takes pages from its own share, refills the share from the pool in
 //! batches, and steals from other cores when the pool is empty. No operation allocates or locks.
 //!
-//! The capacity may change. A smaller capacity removes free pages at once; the rest is owed, and pages that come back
-//! repay what is owed first. At any time the free and the taken pages add up to the capacity plus what is owed.
+//! The capacity may change. A smaller capacity takes free pages away at once, and the rest is owed. Pages that come
+//! back repay what is owed first. At any time the free and the taken pages add up to the capacity plus what is owed.
 
 use std::ops::Deref;
 

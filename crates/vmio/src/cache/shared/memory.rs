@@ -10,8 +10,8 @@ use crate::sys::futex;
 use crate::telemetry::layout::Gauge;
 use crate::telemetry::page::{PublishedWord, StatPage};
 
-/// While page tables and page words take no more than one page in this many of the cache, a span that has just lost its
-/// last page keeps its own for a round: most likely a page comes back before then.
+/// A span that has just lost its last page keeps its page tables and words for a round: most likely a page comes back
+/// before then. It does so while all tables take no more than one page in this many of the cache.
 pub(crate) const KEPT_SHARE: u32 = 16;
 
 /// The pages that a cache may have in memory, and the uses of them beside the contents of files.

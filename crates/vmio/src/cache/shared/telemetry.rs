@@ -16,7 +16,7 @@ pub(super) const READ_SAMPLING: u64 = 8;
 pub(crate) struct Telemetry {
     pub(crate) counters: Counters,
     pub(crate) measures_misses: bool,
-    /// The ring that misses are published in, if they are published.
+    /// The ring that misses are published in; `None` if the cache does not publish them.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) mappings: PublishedWord,
     pub(crate) mapped_bytes: PublishedWord,
