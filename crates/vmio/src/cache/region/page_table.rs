@@ -46,7 +46,7 @@ impl PageTable {
     /// Length of the mapping in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
-        // Ordered against the page words: see `resize.rs`.
+        // Ordered against the page words: see `mapping/resize.rs`.
         self.len.load(Ordering::SeqCst)
     }
 

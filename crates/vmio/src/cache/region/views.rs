@@ -2,11 +2,11 @@
 //! mapped.
 //!
 //! The kernel notes stores by address, and a page is dirty if a store has hit it at any address. So a thread that takes
-//! the notes of a span takes them at each view at which the span has page tables. Where a page is not mapped at such a
-//! view, the note must say "not stored to"; but the kernel says the opposite of an entry that was never protected.
-//! Therefore vmio protects the whole span at a view before it maps the first page there. It does so again whenever it
-//! deactivates pages and takes their notes. None of this is needed for safety: a note too many costs a write of a clean
-//! page, and a page that the kernel swaps out keeps its note.
+//! the notes of a span takes them at each view at which the span has page tables. A page may have no mapping at such a
+//! view. Its note there must say "not stored to"; but the kernel says the opposite of an entry that never was
+//! protected. Therefore vmio protects the whole span at a view before it maps the first page there. It does so again
+//! whenever it deactivates pages and takes their notes. None of this is needed for safety: a note too many costs a
+//! write of a clean page, and a page that the kernel swaps out keeps its note.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
