@@ -28,7 +28,7 @@ pub(crate) enum Taken {
     Refilled,
 }
 
-/// The capacity, and the pages beyond it. One word holds both, so that a reader never sees a change of only one of
+/// The capacity, and the pages owed beyond it. One word holds both, so that a reader never sees a change of only one of
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
@@ -156,7 +156,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         }
     }
 
-    /// Changes the limit, if that changes anything, and returns what it was.
+    /// Changes the limit, if that changes anything, and returns the limit before.
     fn change_limit(&self, change: impl Fn(Limit) -> Limit) -> Limit {
         let mut before = self.limit();
         loop {

@@ -76,7 +76,7 @@ pub(crate) fn bytes_of(region: &Region, page: u64) -> &[u8] {
     unsafe { std::slice::from_raw_parts(region.table.address(page) as *const u8, PAGE_BYTES) }
 }
 
-/// Copies a page that we have pinned. If somebody stores to it meanwhile, the copy is torn.
+/// Copies a page that we have pinned. If a thread stores to it meanwhile, the copy is torn.
 pub(crate) fn copy_pinned(region: &Region, page: u64, target: &mut [u8]) {
     assert_eq!(target.len(), PAGE_BYTES);
     // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.

@@ -32,8 +32,8 @@ const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
 const SPANS_MAX: usize = 1024;
 /// The most spans that a pass skips because nothing in them is new.
 const SKIPPED_MAX: usize = 4 * SPANS_MAX;
-/// An ordinary pass leaves fewer dirty pages than this in a span to gather: protecting a span costs one shootdown, however
-/// many pages become clean.
+/// An ordinary pass does not write a span with fewer dirty pages than this, unless the cache has too many: protecting a span
+/// costs one shootdown, however many pages become clean, so dirty pages gather.
 const WORTH_PROTECTING: u32 = 16;
 /// A visit that protects its span counts as this many: each page that stays may trap at its next store, and the next visit
 /// protects it again. docs/design/policies.md has what 1 to 16 cost.
@@ -405,8 +405,8 @@ impl Evictor {
     }
 
     /// Like [`Self::visit`], where the kernel cannot unmap scattered pages. All pages that can go leave together, the dirty
-    /// ones once they are written. This goes span by span: a page that is stored to meanwhile stays and splits the run, and
-    /// so few do.
+    /// ones once they are written. The evictor works span by span, so that the program stores to few pages meanwhile: such a
+    /// page stays, and splits the run.
     fn evict_whole(
         &mut self,
         shared: &Shared,

@@ -172,9 +172,9 @@ impl Region {
         }
     }
 
-    /// A minor fault: a touch of an inactive page. Or of an active one, because a neighbour was deactivated while the page came
-    /// in, or because a pin needs the page to be Dirty: then a store may have hit it. Or of a page that is mapped at another
-    /// address only.
+    /// Serves a minor fault: the touch of an inactive page. Also serves the touch of a page that is mapped at another address
+    /// only, and the touch of an active page. That happens because a neighbour was deactivated while the page came in, or
+    /// because a pin needs the page to be Dirty; a store may have hit it.
     pub(crate) fn reactivate(
         &self,
         frames: &dyn DeactivatableFrames,

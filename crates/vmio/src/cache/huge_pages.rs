@@ -8,11 +8,12 @@ use crate::page::{SPAN_PAGES, span_of};
 
 /// Spans that workers read ahead of a scan, at most.
 pub(super) const AHEAD_SPANS_MAX: u64 = 8;
-/// A sequence that has got no further into a span takes the span whole. At most this many pages are read a second time.
+/// A sequence that has got no further than this into a span takes the span whole. At most as many pages are read a
+/// second time.
 const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
 /// A span with more pages in memory than this is not read as a whole.
 pub(super) const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
-/// One huge page may take one page in this many of a cache.
+/// One huge page may take one page in this many of a cache, at most.
 pub(super) const CACHE_SHARE: u32 = 8;
 
 /// Which misses of a mapping bring in whole spans.

@@ -1,8 +1,8 @@
 //! The second half of a miss: reads the missed page, with the neighbours that are wanted along with it, and makes them
 //! visible. Everything here is async-signal-safe.
 //!
-//! Some functions are not inlined, so that their stack is their own: under [`Region::load`] an evictor may have to write, and all
-//! of it stands on a signal stack of 8 KiB.
+//! Some functions are kept out of line, so that their stack is in use only while they run: under [`Region::load`] an evictor may
+//! have to write, and all of it stands on a signal stack of 8 KiB.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -65,9 +65,9 @@ impl Run {
 /// The frequency of pages that come in.
 #[derive(Clone, Copy)]
 enum Frequency {
-    /// Of each page by its word.
+    /// The frequency that the word of each page gives.
     OfEach,
-    /// The same of all pages.
+    /// The same frequency for all pages.
     Same(u8),
 }
 
@@ -265,7 +265,7 @@ impl Region {
         let page = run.missed;
         let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
         if read.is_err() && run.len() > 1 {
-            // Perhaps a neighbour is at fault: they can wait until somebody wants them.
+            // Perhaps a neighbour is at fault: the neighbours can wait until somebody wants them.
             self.keep_only(&mut run, page..page + 1);
             read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
         }
@@ -503,7 +503,7 @@ impl Region {
         }
     }
 
-    /// Makes an absent page Loading, counted in its span. Returns what was known of it.
+    /// Makes an absent page Loading, counted in its span. Returns the word before.
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
         self.add_resident(span_of(page));
         let begun = self.table.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));

@@ -33,7 +33,7 @@ pub(crate) struct Streams {
     requests: ArrayQueue<Request>,
 }
 
-/// A place for a huge page that belongs to no span. A read goes into a huge page that a span has given up as it is. The kernel
+/// A place for a huge page that belongs to no span. A huge page that a span has given up takes the next read as it is. The kernel
 /// would fill a new one with zeros first, which takes as long as the read from a fast device.
 pub(crate) struct HugeFrame {
     /// Without memory between uses: a read allocates it.
@@ -56,7 +56,7 @@ impl HugeFrame {
         Ok(HugeFrame { new, recycled, is_full: false })
     }
 
-    /// Whether it holds the huge page of a span, with its share of the budget.
+    /// Whether it holds a huge page that a span has given up, with the page's share of the budget.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -191,7 +191,7 @@ impl Region {
     }
 
     /// Like [`Self::load_missed_span`], with a given frame, and perhaps without a miss. The frame is empty after a success.
-    /// `take` gets this many pages of the budget, or none. Replaces the small pages of the span that are in memory.
+    /// `take` takes a number of pages from the budget, or none. Small pages of the span that are in memory are replaced.
     fn load_span(
         &self,
         core: usize,
@@ -295,9 +295,9 @@ impl Region {
         }
     }
 
-    /// Takes a span for eviction: makes its clean pages that nobody holds Evicting, from the first page up to one that is not so.
-    /// If these are all pages of the span, moves their memory into the frame, which is full then. Returns the pages; if the frame
-    /// is not full, the caller unmaps them as others.
+    /// Takes a span for eviction: makes its clean pages that nobody holds Evicting, and stops at the first other page. If these
+    /// are all pages of the span, moves their memory into the frame, which is full then. Returns the pages; if the frame is not
+    /// full, the caller unmaps them like others.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
         debug_assert!(!frame.is_full, "it holds another span's memory");
         let pages = self.table.pages_of_span(number);

@@ -15,8 +15,8 @@ use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// A mapping at its ceiling gives up one page in this many at a time, so that a TLB shootdown is for more than one
-/// page.
+/// A mapping at its ceiling gives up one page in this many of the ceiling at a time, so that a TLB shootdown is for
+/// more than one page.
 const BATCH_SHARE: u32 = 16;
 const ONE_PAGE: u64 = 1 << 32;
 /// The pages that floors leave of a cache, beside the reserve of free pages at which its workers stop: the smallest

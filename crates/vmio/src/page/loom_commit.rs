@@ -123,7 +123,6 @@ impl Machine {
 
     /// With the gate open, unless that is the broken rule. Returns the present epoch if the page is frozen and there
     /// can be no copy now.
-    /// copy.
     fn fault_inside(&self, page: usize) -> Option<bool> {
         let word = &self.words[page];
         let epoch = self.present() % 2 == 1;

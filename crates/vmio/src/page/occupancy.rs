@@ -86,7 +86,7 @@ impl Occupancy {
         Moved { pages: before & COUNT, from: priority_in(before), to: priority_in(next(before)) }
     }
 
-    /// Somebody waits for the gate to open.
+    /// Whether a thread waits for the gate to open.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_awaited(&self) -> bool {
         self.0.load(Ordering::SeqCst) & WAITERS != 0

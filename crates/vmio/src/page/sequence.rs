@@ -1,6 +1,6 @@
 //! Sequences: misses that follow one another, and how far to read ahead of them. The span where the last miss ended keeps the
-//! sequence in 16 bits. So a random miss costs a load and a store to a cache line that it owns already, and no thread must be
-//! known.
+//! sequence in 16 bits. So a random miss costs a load and a store to a cache line that it owns already, and sequences need to
+//! know nothing of threads.
 
 /// Where the pages of a span's last miss ended (or began, if they go down), and how many misses in a row have gone on where the
 /// miss before had stopped. All zeros is no sequence.

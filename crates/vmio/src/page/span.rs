@@ -90,7 +90,7 @@ impl Span {
         self.resident.try_close()
     }
 
-    /// A thread waits to be let in.
+    /// Whether a thread waits to be let in.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_awaited(&self) -> bool {
         self.resident.is_awaited()

@@ -55,7 +55,7 @@ impl Region {
     /// Claims an inactive page.
     fn claim_inactive(&self, page: u64) -> Claimed {
         let (Some(frames), Ok(before)) = (self.deactivatable(), self.table.word(page).begin_reactivate()) else {
-            return Claimed::Busy; // It has changed under our eyes.
+            return Claimed::Busy; // The word has changed since the look.
         };
         match self.reactivate(frames, Place { view: 0, page }, before, false) {
             Ok(()) => Claimed::Present(1),
@@ -91,8 +91,8 @@ impl Region {
         }
     }
 
-    /// Takes the budget for a page that is counted in its span, if it is free at once. A guess leaves half of the
-    /// reserve to requests that are none.
+    /// Takes the budget for a page that is counted in its span, if the budget is free at once. A guess leaves half of
+    /// the reserve to the other requests.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
         if urgency == Urgency::Guessed && shared.memory.budget.free() <= shared.memory.watermarks().low / 2 {

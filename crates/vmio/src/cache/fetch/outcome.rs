@@ -21,8 +21,8 @@ pub(crate) enum Failure {
 pub(crate) struct Outcome {
     parts_left: AtomicU32,
     waker: AtomicWaker,
-    /// The first failure. The future looks at it after the last part only. So no thread that a signal handler could be
-    /// waiting for ever waits for this lock.
+    /// The first failure. The future looks at it after the last part only. So no thread waits for this lock while a
+    /// signal handler could be waiting for that thread.
     failure: Mutex<Option<Failure>>,
 }
 

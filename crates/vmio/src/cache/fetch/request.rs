@@ -146,7 +146,7 @@ impl Request {
         None
     }
 
-    /// The page of a request for one page that has not been looked at.
+    /// The page of a request for a single page, if nobody has looked at it.
     pub(crate) fn only_page(&self) -> Option<u64> {
         match &self.ranges[..] {
             [pages] if pages.end - pages.start == 1 => Some(pages.start),

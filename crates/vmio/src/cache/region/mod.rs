@@ -213,7 +213,7 @@ impl Region {
     /// The region that a queued span belongs to.
     ///
     /// # Safety
-    /// A region that still exists must have queued the span. The caller holds the eviction gate for reading, so that it stays.
+    /// A region that still exists must have queued the span. (The eviction gate, held for reading, keeps the region.)
     pub(crate) unsafe fn of_span<'a>(span: SpanRef) -> (&'a Region, u64) {
         let (region, number) = span.get().owner();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
@@ -235,7 +235,7 @@ impl Region {
         }
     }
 
-    /// Waits until the engine has served the region's faults. It finds no new ones.
+    /// Waits until the engine has served the region's faults. The engine finds no new ones.
     pub(crate) fn detach(&self) {
         self.shared.paging.engine.detach(self.table.range());
     }

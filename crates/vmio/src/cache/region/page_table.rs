@@ -50,7 +50,7 @@ impl PageTable {
         self.len.load(Ordering::SeqCst)
     }
 
-    /// Sets the length; returns what it was.
+    /// Sets the length; returns the length before.
     pub(super) fn swap_len(&self, len: u64) -> u64 {
         self.len.swap(len, Ordering::SeqCst)
     }

@@ -14,7 +14,7 @@ use crate::telemetry::page::{PublishedWord, StatPage};
 /// before then. It does so while all tables take no more than one page in this many of the cache.
 pub(crate) const KEPT_SHARE: u32 = 16;
 
-/// The pages that a cache may have in memory, and the uses of them beside the contents of files.
+/// The pages that a cache may have in memory, and their uses beside the contents of files.
 pub(crate) struct Memory {
     pub(crate) budget: Budget<PublishedWord>,
     /// The capacity, as other processes see it.

@@ -11,7 +11,7 @@ use crate::cache::strided::StridedReads;
 /// A ring has at most one page in this many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
 
-/// The state that threads share which bring pages in.
+/// The state shared by the threads that bring pages in.
 pub(crate) struct Reads {
     pub(crate) page_buffers: PageBuffers,
     pub(crate) streams: Streams,

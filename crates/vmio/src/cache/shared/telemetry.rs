@@ -8,8 +8,8 @@ use crate::telemetry::layout::Gauge;
 use crate::telemetry::miss_ring::MissRing;
 use crate::telemetry::page::{PublishedWord, StatPage};
 
-/// The cache times one device read in this many. It times every miss anyway, and reads the clock often enough with
-/// that.
+/// The cache times one device read in this many. It times every miss anyway, and with that reads the clock often
+/// enough.
 pub(super) const READ_SAMPLING: u64 = 8;
 
 /// The counters of a cache, and the record of its misses.

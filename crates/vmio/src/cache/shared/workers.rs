@@ -31,8 +31,8 @@ impl Workers {
         }
     }
 
-    /// Wakes a worker if none is awake. If `urgent`, wakes one more, unless it would only take a core from the program:
-    /// workers wait for a slow device, or there are enough cores.
+    /// Wakes a worker if none is awake. If `urgent`, wakes one more, as long as that does not merely take a core from
+    /// the program: while workers wait for a slow device, or where there are enough cores.
     pub(crate) fn wake(&self, urgent: bool) {
         // First the event: a worker that is about to sleep either sees it or is counted as asleep.
         self.work.fetch_add(1, Ordering::SeqCst);

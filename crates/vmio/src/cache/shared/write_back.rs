@@ -15,7 +15,7 @@ use crate::telemetry::page::{PublishedWord, StatPage};
 /// The most write runs that may wait for a thread. The thread that makes more of them writes those itself.
 const QUEUED_RUNS_MAX: usize = 4096;
 
-/// The state that threads share which write dirty pages.
+/// The state shared by the threads that write dirty pages.
 pub(crate) struct WriteBack {
     /// The merge buffers of the workers, of one thread that syncs, and of the spare evictors. Further threads have
     /// buffers of their own.
@@ -42,7 +42,8 @@ impl WriteBack {
         }
     }
 
-    /// Dirty pages of all mappings. The count falls below zero while a page is clean again that was not counted yet.
+    /// Dirty pages of all mappings. The count is below zero for a moment if write-back cleans a page before it is
+    /// counted.
     pub(crate) fn dirty_pages(&self) -> u32 {
         (self.dirty_pages.load(Ordering::Relaxed) as i64).clamp(0, i64::from(u32::MAX)) as u32
     }
