@@ -103,7 +103,7 @@ impl Region {
     fn list_block(&self, number: u64, list: &mut UnmapList) {
         let spans = Self::block_of(number);
         if !spans.iter().any(|number| self.table.span(*number).is_charged()) {
-            return; // Its neighbour has ended its charge and given back its memory.
+            return; // Its neighbour's turn has ended the charge and given the memory back.
         }
         let first = spans[0] * SPAN_PAGES as u64;
         let len = BLOCK_PAGES as usize * PAGE_BYTES;
