@@ -1,10 +1,10 @@
-//! The DRAM budget: how many more pages may be resident. Counts only; whose frames they are is the engine's business.
+//! The DRAM budget: how many more pages may be resident. The budget only counts pages; the engine owns their frames.
 //!
-//! As FastMap's per-core free lists (§3.3): a core takes from its own share, refills it from the pool in batches, and
-//! steals from the others when the pool is empty. Nothing is allocated or locked.
+//! Like FastMap's per-core free lists (§3.3): a core takes pages from its own share, refills the share from the pool in
+//! batches, and steals from other cores when the pool is empty. No operation allocates or locks.
 //!
-//! The capacity may change. What a smaller one does not find free it owes, and whatever is given back repays that first.
-//! At any time the pages that are free or taken are as many as the capacity and what is owed.
+//! The capacity may change. A smaller capacity takes free pages away at once, and the rest is owed. Pages that come
+//! back repay what is owed first. At any time the free and the taken pages add up to the capacity plus what is owed.
 
 use std::ops::Deref;
 
@@ -12,29 +12,29 @@ use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicU64, Ordering, between_seq_cst};
 
-/// Free pages, spread over the cores, in words that others may look at.
+/// Free pages, spread over the cores. The words may lie in a stat page, which other processes read.
 pub(crate) struct Budget<W> {
     limit: CachePadded<AtomicU64>,
     pool: W,
     cores: Box<[W]>,
 }
 
-/// A page was taken.
+/// Where taken pages came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// From the core's own share.
     Local,
-    /// From the pool, or from another core: time to look whether enough is left.
+    /// From the pool, or from another core. The caller then checks whether enough pages are left.
     Refilled,
 }
 
-/// How many pages there may be, and how many more there are. One word, since whoever reads both must not see a change
-/// in one of them alone.
+/// The capacity, and the pages owed beyond it. One word holds both, so that a reader never sees a change of only one of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     /// Pages that may be resident once nothing is owed.
     pub(crate) capacity: u32,
-    /// Pages that are to go before any are given out again.
+    /// Pages that must come back before any page is given out again.
     pub(crate) owed: u32,
 }
 
@@ -49,14 +49,15 @@ impl Limit {
 }
 
 impl<W: Deref<Target = AtomicU64>> Budget<W> {
-    /// All `pages` free, in the pool. The words are zeros that nobody else changes, one for each core, 1 at least.
+    /// A budget with all `pages` free, in the pool. There is one word for each core, at least one. All words are zero,
+    /// and nobody else changes them.
     pub(crate) fn new(pages: u32, pool: W, cores: Box<[W]>) -> Self {
         pool.store(u64::from(pages), Ordering::SeqCst);
         let limit = Limit { capacity: pages, owed: 0 };
         Budget { limit: CachePadded::new(AtomicU64::new(limit.word())), pool, cores }
     }
 
-    /// Takes this many pages for the given core, all or none; `None` when not enough are free.
+    /// Takes this many pages for the given core, all or none. Returns `None` if not enough are free.
     pub(crate) fn take(&self, core: usize, pages: u32) -> Option<Taken> {
         let pages = u64::from(pages);
         let local = &self.cores[core % self.cores.len()];
@@ -72,7 +73,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
             step += 1;
         }
         if held < pages {
-            // To where everybody finds them.
+            // In the pool, every core finds them.
             self.release(held as u32);
             return None;
         }
@@ -83,7 +84,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         Some(Taken::Refilled)
     }
 
-    /// Gives pages back: to repay what is owed, then to the pool.
+    /// Gives pages back: first to repay owed pages, then to the pool.
     pub(crate) fn release(&self, pages: u32) {
         let left = pages - self.repay(pages);
         if left > 0 {
@@ -92,21 +93,21 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         }
     }
 
-    /// How many pages there may be, and what is owed.
+    /// The capacity, and the owed pages.
     #[inline]
     pub(crate) fn limit(&self) -> Limit {
         Limit::of(self.limit.load(Ordering::SeqCst))
     }
 
-    /// Changes the capacity. A larger one is free at once, as far as nothing was owed. Of a smaller one what is free now
-    /// goes at once, and the rest is owed. One change at a time.
+    /// Changes the capacity. Growth first cancels owed pages; the rest is free at once. Shrinking removes free pages at
+    /// once and owes the rest. One change at a time.
     pub(crate) fn resize(&self, capacity: u32) {
         let before = self.limit().capacity;
         if capacity < before {
             self.change_limit(|limit| Limit { capacity, owed: limit.owed + (before - capacity) });
             self.repay_from_free();
         } else {
-            // In the limit first, so that never more are free than may be.
+            // The limit grows first, so that there are never more free pages than the limit allows.
             let more = capacity - before;
             let limit = self.change_limit(|limit| Limit { capacity, owed: limit.owed.saturating_sub(more) });
             self.release(more.saturating_sub(limit.owed));
@@ -129,14 +130,14 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         (u64::from(self.limit().capacity) / (16 * self.cores.len() as u64)).clamp(1, 32)
     }
 
-    /// Repays this many pages, or as many as are owed; returns how many.
+    /// Repays up to this many owed pages; returns how many.
     fn repay(&self, pages: u32) -> u32 {
         let before = self.change_limit(|limit| Limit { owed: limit.owed.saturating_sub(pages), ..limit });
         before.owed.min(pages)
     }
 
-    /// Repays with free pages, until nothing is owed or nothing is free. A thread that frees some looks here afterwards, and
-    /// whoever owes some looks for free ones: one of them sees the other.
+    /// Repays owed pages with free pages, until none is owed or none is free. A thread that frees pages then looks for
+    /// owed ones, and a thread that owes pages then looks for free ones: one of the two sees the other.
     fn repay_from_free(&self) {
         loop {
             between_seq_cst();
@@ -149,13 +150,13 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
             if taken == 0 {
                 return;
             }
-            // Others may have repaid meanwhile.
+            // Other threads may have repaid meanwhile.
             let left = taken - self.repay(taken);
             self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
         }
     }
 
-    /// Changes the limit, if that changes anything, and returns what it was.
+    /// Changes the limit, if that changes anything, and returns the limit before.
     fn change_limit(&self, change: impl Fn(Limit) -> Limit) -> Limit {
         let mut before = self.limit();
         loop {
@@ -232,7 +233,7 @@ mod loom_model {
 
     use super::*;
 
-    /// Never more taken than there are, none lost: the sum of free and taken is constant in every interleaving.
+    /// The sum of free and taken pages is constant in every interleaving: no page is taken twice, and none is lost.
     #[test]
     fn loom_budget_is_conserved() {
         loom::model(|| {
@@ -261,8 +262,8 @@ mod loom_model {
         });
     }
 
-    /// A thread makes the budget smaller and larger while another takes and gives back: what is free and taken is what
-    /// the limit says, and nothing is free while something is owed.
+    /// One thread resizes the budget while another takes and gives back. The free and the taken pages add up to the
+    /// limit, and no page is free while pages are owed.
     #[test]
     fn loom_budget_is_conserved_while_it_is_resized() {
         // The last thread to give back shows what is left free, and the last to take what is given out.

@@ -1,39 +1,39 @@
-//! Keeping pages from becoming writable for a moment, while a commit protects them.
+//! The store gate: keeps pages from becoming writable for a moment, while a commit protects them.
 
 use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicU32, Ordering, between_seq_cst, sleep_on, wake_all};
 
-/// Counts of who is inside, so that cores do not fight for one line.
+/// Counters of the threads inside; several, so that cores do not fight for one cache line.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// A thread that makes a page writable is inside meanwhile. The thread that closes the gate waits until nobody is: those inside wait for
-/// nobody, and for no device. Coming and going is async-signal-safe.
+/// A thread is inside the gate while it makes a page writable. Closing the gate waits until no thread is inside. A thread inside waits
+/// for no other thread and for no device. Entering and leaving are async-signal-safe.
 pub(crate) struct StoreGate {
-    /// Odd while the gate is closed; counts on with each change.
+    /// Odd while the gate is closed. Each change adds one.
     phase: AtomicU32,
     inside: [CachePadded<AtomicU32>; SHARDS],
 }
 
-/// Somebody inside; dropping it leaves.
+/// A thread inside the gate; dropping this leaves the gate.
 pub(crate) struct Passing<'a> {
     gate: &'a StoreGate,
     inside: &'a AtomicU32,
 }
 
 impl StoreGate {
-    /// An open one.
+    /// An open gate.
     pub(crate) fn new() -> Self {
         StoreGate { phase: AtomicU32::new(0), inside: std::array::from_fn(|_| CachePadded::new(AtomicU32::new(0))) }
     }
 
-    /// Comes in, unless the gate is closed.
+    /// Enters the gate, unless it is closed.
     pub(crate) fn try_enter(&self, core: usize) -> Option<Passing<'_>> {
         let inside: &AtomicU32 = &self.inside[core % SHARDS];
         inside.fetch_add(1, Ordering::SeqCst);
         between_seq_cst();
         let passing = Passing { gate: self, inside };
-        // If it was closed in between, who closed it may not have seen us.
+        // If the gate was closed in between, the closing thread may not have seen us.
         (!self.is_closed()).then_some(passing)
     }
 
@@ -48,7 +48,7 @@ impl StoreGate {
         }
     }
 
-    /// Lets nobody in, and waits until nobody is inside. One thread at a time.
+    /// Closes the gate, and waits until no thread is inside. One thread at a time.
     pub(crate) fn close(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
         between_seq_cst();
@@ -63,7 +63,7 @@ impl StoreGate {
         }
     }
 
-    /// Ends what [`Self::close`] began.
+    /// Opens the gate that [`Self::close`] has closed, and wakes the threads that wait for it.
     pub(crate) fn open(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
         wake_all(&self.phase);

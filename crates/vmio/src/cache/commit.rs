@@ -1,7 +1,8 @@
-//! Regions whose changes reach the file by commits only: what a commit does with their pages, and what stores wait for.
+//! Commits of regions whose changes reach the file by commits only: how a commit treats their pages, and when stores wait.
 //!
-//! The epoch of a dirty page is that of the commit which it belongs to. While a commit draws its line nobody makes a page
-//! writable, and every dirty page is protected; then the number of the present commit goes up, and these pages are frozen.
+//! A dirty page has the epoch of the commit that it belongs to. To take its point in time, a commit keeps all threads from making
+//! pages writable, protects every dirty page, and increments the number of the present commit. From then on these pages are
+//! frozen.
 
 use std::io;
 use std::ops::Range;
@@ -21,17 +22,18 @@ use crate::telemetry::counters::Counter;
 
 /// Pages that are copied at a time, with the span's lock held.
 const PART_PAGES: usize = SPAN_PAGES / 4;
-/// Dirty pages so far apart are protected by two system calls: looking at the entries between costs as much.
+/// Two system calls protect dirty pages that are further apart: looking at the entries between them would cost as much as the
+/// second call.
 const GAP_PAGES: u64 = 64;
 
 /// The right to make some pages writable, until it is dropped: by then their words say Dirty.
 pub(super) struct LeaveToStore<'a> {
-    /// What dirty pages must say to be no part of a commit under way; nothing without a journal.
+    /// The epoch of dirty pages that are no part of a commit under way; `None` without a journal.
     pub(super) epoch: Option<bool>,
     _opens: Option<Opens<'a>>,
 }
 
-/// Pages that are being made writable while the store gate is open.
+/// Pages that a thread inside the store gate makes writable.
 struct Opens<'a> {
     spans: &'a DirtySpans,
     pages: Range<u64>,
@@ -40,26 +42,26 @@ struct Opens<'a> {
 
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
-        // Not before they are writable, since a commit that protects in advance takes the mark away; and before the gate
-        // is left, since then it looks for the last time. They lie in two spans at most.
+        // Not before the pages are writable: a commit that protects in advance takes the mark away. And before this thread leaves
+        // the gate: after that the commit looks for the last time. The pages lie in two spans at most.
         self.spans.insert(span_of(self.pages.start));
         self.spans.insert(span_of(self.pages.end - 1));
     }
 }
 
 impl Region {
-    /// The right to make pages writable; none while a commit draws its line.
+    /// The right to make pages writable; `None` while a commit takes its point in time.
     pub(super) fn leave_to_store(&self, pages: Range<u64>) -> Option<LeaveToStore<'_>> {
         let (Some(backing), Some(spans)) = (&self.journaled, &self.dirty.open_spans) else {
             return Some(LeaveToStore { epoch: None, _opens: None });
         };
         let _passing = backing.store_gate().try_enter(cpu::current())?;
-        // It does not change while we are inside.
+        // The epoch does not change while we are inside the gate.
         Some(LeaveToStore { epoch: Some(self.epoch()), _opens: Some(Opens { spans, pages, _passing }) })
     }
 
-    /// The same for a page that is in memory. Nothing if it had to wait, for the line or for the copy of a frozen page, or has
-    /// made that copy and opened the page: look again.
+    /// Like [`Self::leave_to_store`], for a page in memory. `None` tells the caller to look again: this call has waited, for a
+    /// commit's point in time or for the copy of a frozen page, or it has made that copy and the page writable.
     pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
         let word = self.table.word(page);
         let Some(leave) = self.leave_to_store(page..page + 1) else {
@@ -82,7 +84,7 @@ impl Region {
         }
     }
 
-    /// Copies a frozen page for the commit and opens it, if there is room for the copy. The caller has leave to store.
+    /// Copies a frozen page for the commit and makes it writable, if a slot is free. The caller has leave to store.
     fn save_frozen(&self, page: u64, present: bool) -> bool {
         let word = self.table.word(page);
         let Some((saved, mut copy)) = self.dirty.saved.as_ref().and_then(|saved| Some((saved, saved.slots.take()?)))
@@ -97,14 +99,14 @@ impl Region {
         self.shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
         self.shared.telemetry.count(core, Counter::ShootdownsStore, 1);
         saved.slots.copy_page(self, page, &mut copy);
-        // The file may have grown by the time the copy is written: what lies behind the end now is no part of it.
+        // The file may have grown by the time the copy is written: bytes behind the present end are no part of it.
         self.clear_behind_end(page, saved.slots.bytes(&mut copy));
-        // The page gets no new pre-image: what the copy holds is not yet in the journal, and may never be.
+        // The page gets no new pre-image: the copy's bytes are not yet in the journal, and may never be.
         let pre_image = self.dirty.pre_images.as_ref().and_then(|pre_images| pre_images.take(page));
         // Queued before the word is released: a thread that finds no frozen page left finds all copies.
         saved.push(SavedPage { page, copy, pre_image });
         self.announce_dirty(page);
-        // A failure leaves it protected: the next store traps again, and is told.
+        // A failure leaves the page protected: the next store traps again, and gets the error.
         let _ = self.frames().unprotect(self.table.address(page), PAGE_BYTES);
         word.finish_save(present);
         true
@@ -131,8 +133,9 @@ impl Region {
         }
     }
 
-    /// Adds what differs from a page's pre-image to the deltas of the commit, if the page has one and little differs. The page's
-    /// write then ends with that of the deltas; with 0 bytes there is no write. There must be room for the delta.
+    /// Adds the bytes that differ from a page's pre-image to the deltas of the commit, if the page has a pre-image and few bytes
+    /// differ. The page's write ends with the write of the deltas; with 0 bytes there is no write. There must be room for the
+    /// delta.
     fn add_delta(
         &self,
         deltas: &mut CommitDeltas<'_>,
@@ -151,8 +154,8 @@ impl Region {
         added
     }
 
-    /// Keeps a page of ours, about to be stored to, as its pre-image. The content of a page that is in flight or was never read
-    /// is not known to be in the journal or in the file.
+    /// Keeps a page of ours as its own pre-image, before the program stores to it. The content of a page in flight, or never
+    /// read, may be neither in the journal nor in the file: such a page gets none.
     pub(super) fn keep_pre_image(&self, page: u64, before: Snapshot) {
         let is_known = before.state() == State::Clean && !before.in_flight() && !before.is_fresh();
         if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| is_known) {
@@ -160,7 +163,7 @@ impl Region {
         }
     }
 
-    /// Where the copies of selected pages go. A ticket that comes with it must be handed back.
+    /// Chooses where the copies of selected pages go. The caller must hand back a ticket that comes with it.
     pub(super) fn draw_destination(&self, select: Select) -> Destination {
         match (&self.journaled, select) {
             (_, Select::Frozen(commit)) => Destination::Commit(commit),
@@ -177,7 +180,7 @@ impl Region {
         self.journaled.iter().for_each(|backing| backing.note_lost_image(commit));
     }
 
-    /// Writes pages, whose numbers grow; they are neighbours unless they go to the journal.
+    /// Writes pages, in the order of their numbers. They are neighbours unless they go to the journal.
     pub(super) fn write(&self, destination: Destination, number: &dyn Fn(usize) -> u64, data: &[u8]) -> io::Result<()> {
         match (destination, &self.journaled) {
             (Destination::Spill(commit), Some(backing)) => backing.append(RecordKind::Spill, commit, number, data),
@@ -186,8 +189,8 @@ impl Region {
         }
     }
 
-    /// Protects the dirty pages of a span, with one shootdown for those that are not far from each other. Evictors that had its
-    /// lock before have let theirs go.
+    /// Protects the dirty pages of a span, with one shootdown for pages that are close to each other. Evictors that had the
+    /// span's lock before have let their pages go.
     fn freeze_span(&self, number: u64) -> io::Result<()> {
         let _held = self.table.span(number).lock();
         let is_dirty = |page: &u64| self.table.word(*page).load().state() == State::Dirty;
@@ -207,7 +210,7 @@ impl Region {
         let mut from = 0;
         while let Some(number) = self.dirty.spans.next_from(from) {
             from = number + 1;
-            // Only a commit clears the mark, before it looks: a page that becomes dirty later sets it again.
+            // Only a commit clears the mark, before it looks at the pages: a page that becomes dirty later sets it again.
             self.dirty.spans.remove(number);
             let written = self.write_frozen_span(batch, number, deltas);
             if written.is_err() || self.table.pages_of_span(number).any(|page| self.needs_another_look(page)) {
@@ -233,7 +236,7 @@ impl Region {
                 let collected = batch.collect(self, part, select, &self.table.span(number).lock());
                 collected.map_err(Error::system("write-protecting dirty pages"))?;
             }
-            // What was stored to again while an older image was on its way can be taken when that has landed.
+            // A page that was stored to again while an older image was in flight can be taken once that image has landed.
             let mut left = pages.filter(|page| select.wants(self.table.word(*page).load())).peekable();
             if left.peek().is_none() {
                 return Ok(());
@@ -247,16 +250,17 @@ impl Region {
     fn write_frozen_deltas(&self, pages: Range<u64>, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let Some(pre_images) = &self.dirty.pre_images else { return Ok(()) };
         let destination = Destination::Commit(deltas.commit());
-        // What lies behind the end is no part of the file.
+        // Bytes behind the end are no part of the file.
         let whole = self.backing.len() / PAGE_BYTES as u64;
         for page in pages.filter(|page| pre_images.has(*page) && *page < whole) {
-            // Nobody waits for that with a page of ours.
+            // This may wait, so it comes before a page is ours.
             deltas.make_room()?;
             let word = self.table.word(page);
             let Ok(before) = word.begin_protect(destination.epoch()) else { continue };
-            // What is frozen is protected.
+            // A frozen page is protected already.
             let added = self.add_delta(deltas, page, pre_images.take(page), copy_slots::bytes_of(self, page));
-            // Whoever has it pinned may have copied what was stored and taken back, and tells that by the version alone.
+            // A thread that has the page pinned may have copied a store that was taken back since. Only a new version tells it
+            // so.
             let Some(bytes) = added.filter(|bytes| *bytes > 0 || before.pins() == 0) else {
                 // Frozen as before, to be written whole.
                 word.fail_protect();
@@ -298,7 +302,7 @@ impl Participant for Region {
         let mut from = 0;
         while let Some(number) = open.next_from(from) {
             from = number + 1;
-            // Before the look: whoever opens a page later marks the span again.
+            // Before the look: a thread that makes a page writable later marks the span again.
             open.remove(number);
             self.freeze_span(number).map_err(|error| {
                 open.insert(number);
@@ -312,7 +316,7 @@ impl Participant for Region {
         self.dirty.failures().first_write = None;
         let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_frozen(&mut batch, deltas);
-        // After an error what is in it is in flight still.
+        // After an error, pages in the batch are still in flight.
         let rest = self.write_batch(&mut batch);
         self.shared.write_back.return_sync_batch(batch);
         written.and(rest)
@@ -323,7 +327,7 @@ impl Participant for Region {
     }
 
     fn copy_clean(&self, page: u64, target: &mut [u8], is_newest: &dyn Fn() -> bool) -> bool {
-        // What a verifier has sealed is not what is in memory.
+        // A verifier seals copies, so the file does not have the bytes that are in memory.
         if self.verifier.is_some() || page >= self.table.pages() {
             return false;
         }
@@ -336,7 +340,7 @@ impl Participant for Region {
             return false;
         }
         copy_slots::copy_pinned(self, page, target);
-        // If it was stored to meanwhile and is clean again, the version is another, since it is pinned.
+        // If the page was stored to meanwhile and is clean again, it has another version, since it is pinned.
         let is_copied = is_clean() && is_newest();
         word.unpin();
         is_copied
@@ -345,7 +349,7 @@ impl Participant for Region {
     fn pass_on(&self, _commit: u64) {
         let present = self.epoch();
         let give_up = || {
-            // Their pages are newer, and stay dirty.
+            // The pages of these copies are newer, and stay dirty.
             let Some(saved) = &self.dirty.saved else { return };
             while let Some(SavedPage { page, copy, pre_image }) = saved.next() {
                 saved.slots.give_back(copy);
@@ -363,10 +367,10 @@ impl Participant for Region {
                 let word = self.table.word(page);
                 let is_saved_now = |seen: Snapshot| seen.state() == State::Upgrading;
                 loop {
-                    // A store may be copying it, and it has handed that over when it lets the page go.
+                    // A store may be copying the page. It has queued the copy by the time it lets the page go.
                     word.wait_while(is_saved_now);
                     word.thaw(present);
-                    // Unless one has begun in between, it is frozen no more, and none begins.
+                    // Unless another copy has begun in between, the page is no longer frozen, and no copy begins.
                     if !is_saved_now(word.load()) {
                         break;
                     }

@@ -1,4 +1,4 @@
-//! Room for a fixed number of copies of pages, handed out in the trap path.
+//! Slots for a fixed number of copies of pages. The trap path takes them.
 
 use std::io;
 use std::ptr;
@@ -9,29 +9,29 @@ use crate::cache::region::Region;
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
 
-/// The memory and who has none of it; taken and given back without a lock.
+/// The memory of the slots, and which of them are free. Slots are taken and given back without a lock.
 pub(crate) struct CopySlots {
     memory: Reservation,
     free: ArrayQueue<u32>,
 }
 
-/// Room for a copy, for one owner at a time.
+/// A slot for one copy, with one owner at a time.
 pub(crate) struct Slot(u32);
 
 impl Slot {
-    /// Which of them it is.
+    /// The number of the slot.
     pub(crate) fn number(&self) -> u32 {
         self.0
     }
 
-    /// The slot that somebody has forgotten of whom the caller is the heir.
+    /// The slot of this number. The caller takes over from an owner that has kept the number alone.
     pub(crate) fn of_number(number: u32) -> Self {
         Slot(number)
     }
 }
 
 impl CopySlots {
-    /// Room for this many copies, which takes memory as it is used.
+    /// Slots for this many copies. They take memory as they are used.
     pub(crate) fn new(slots: u32) -> io::Result<Self> {
         let mut memory = Reservation::zeroed(slots as usize * PAGE_BYTES, PAGE_BYTES)?;
         memory.leave_out_on_fork()?;
@@ -76,7 +76,7 @@ pub(crate) fn bytes_of(region: &Region, page: u64) -> &[u8] {
     unsafe { std::slice::from_raw_parts(region.table.address(page) as *const u8, PAGE_BYTES) }
 }
 
-/// Copies a page that we have pinned. If somebody stores to it meanwhile, the copy is torn.
+/// Copies a page that we have pinned. If a thread stores to it meanwhile, the copy is torn.
 pub(crate) fn copy_pinned(region: &Region, page: u64, target: &mut [u8]) {
     assert_eq!(target.len(), PAGE_BYTES);
     // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.

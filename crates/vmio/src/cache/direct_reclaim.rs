@@ -1,4 +1,4 @@
-//! Direct reclaim: what a thread that misses does when no page is free, or few are. It helps to write, evicts, or waits for a
+//! Direct reclaim: a thread that misses while no page is free, or few are, helps to write, evicts, or waits for a
 //! worker. Everything here is async-signal-safe.
 
 use std::time::Instant;
@@ -11,15 +11,15 @@ use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tenant::Tenant;
 use crate::telemetry::counters::Counter;
 
-/// Rounds of failed writes, without a page gained, after which a fault gives up.
+/// Rounds in a row with failed writes and without a page gained, after which a fault gives up.
 pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
-/// Rounds of eviction for the pages of a whole span or unit, before they come in one by one.
+/// Rounds of eviction for the pages of a whole span or unit. If these are not enough, the pages come in one by one.
 const ROUNDS_MAX: u32 = 4;
-/// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
+/// Passes in a row that may bring nothing because pages have visits left to survive; only after these a thread waits.
 const VISITS_MAX: u32 = 8;
 
 impl Region {
-    /// Before this many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
+    /// Call this before taking this many more pages of the budget: a mapping at its ceiling evicts from itself first.
     #[inline]
     pub(super) fn make_room(&self, core: usize, more: u32) {
         if let Some(tenant) = self.at_ceiling(more) {
@@ -29,8 +29,8 @@ impl Region {
 }
 
 impl Shared {
-    /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
-    /// the same. An error says what holds all pages.
+    /// Takes pages of the budget for a fault, and evicts if it must. Holds no page of the budget while it waits, since
+    /// other threads may wait for pages as well. The error says why no page can go.
     pub(super) fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
         match self.memory.budget.take(core, pages) {
             Some(Taken::Local) => {}
@@ -42,14 +42,15 @@ impl Shared {
             }
             None => return self.take_pages_hard(core, pages),
         }
-        // Short of pages: everybody writes a little, in place of somebody stopping for long.
+        // Few pages are left: every thread writes a little, so that none stops for long.
         if self.memory.budget.pooled() < self.memory.watermarks().help {
             self.help_write(core);
         }
         Ok(())
     }
 
-    /// Takes this many pages for a fault, evicting if it must; false if others are faster.
+    /// Takes this many pages for a fault, and evicts if it must. False if a few rounds did not bring enough, since
+    /// other threads were faster.
     pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
         for _ in 0..ROUNDS_MAX {
             let event = self.memory.freed_event();
@@ -104,15 +105,15 @@ impl Shared {
         }
     }
 
-    /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
-    /// reserve tells who must help.
+    /// If too many pages are dirty, the calling thread, which makes more of them, writes a run. While pages leave the
+    /// cache as well, the reserve of free pages decides which threads help.
     pub(super) fn slow_down_for_dirty(&self, core: usize) {
         if self.needs_help_with_dirty() && self.memory.budget.pooled() >= self.memory.watermarks().high {
             self.help_write(core);
         }
     }
 
-    /// Writes one run that waits, if there is one.
+    /// Writes one waiting run; false if there is none.
     fn help_write(&self, core: usize) -> bool {
         let Some(run) = self.write_back.queue.pop() else { return false };
         self.telemetry.count(core, Counter::HelpedWrites, 1);
@@ -120,7 +121,8 @@ impl Shared {
         true
     }
 
-    /// Evicts pages of a tenant until this many more fit below its ceiling, or none of them can go: then they come in over it.
+    /// Evicts pages of a tenant until this many more fit below its ceiling. If no page can go, the new pages come in
+    /// over the ceiling.
     #[cold]
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {

@@ -1,4 +1,4 @@
-//! The miss path as a function call, for code that knows what it is about to touch.
+//! The miss path as a function call, for code that knows which pages it is about to touch.
 
 use std::ops::Range;
 
@@ -8,16 +8,17 @@ use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::sys::signal::SignalsBlocked;
 
-/// Pages brought in with signals blocked once: two system calls for all of them, and a signal waits for no more.
+/// Pages brought in while signals stay blocked. Blocking costs two system calls for all of them, and a signal waits for
+/// no more pages than these.
 const STEP_PAGES: usize = WINDOW_PAGES_MAX;
 
 impl Region {
-    /// Makes pages resident that are not, neighbours with one read. An error comes with the page that it is about.
+    /// Brings in the pages of a range that a load would miss, neighbours with one read. An error comes with its page.
     pub(crate) fn ensure(&self, pages: Range<u64>) -> Result<(), (u64, FaultError)> {
         self.ensure_while(pages, || true)
     }
 
-    /// The same, as long as `goes_on`, which is asked before each step.
+    /// Like [`Self::ensure`], as long as `goes_on` returns true. Each step asks it first.
     pub(crate) fn ensure_while(&self, pages: Range<u64>, goes_on: impl Fn() -> bool) -> Result<(), (u64, FaultError)> {
         let mut next = pages.start;
         while let Some(absent) = (next..pages.end).find(|page| !self.table.is_active(*page)) {
@@ -37,7 +38,7 @@ impl Region {
         loop {
             let word = self.table.peek(page);
             if word.is_active() {
-                // It holds poison for those who load: here it is an error, as for a pin.
+                // A load gets the poison pattern. Here poison is an error, as it is for a pin.
                 return if word.is_poisoned() { Err(FaultError::Unreadable(self.why_poisoned(page))) } else { Ok(()) };
             }
             self.fault_run(Place { view: 0, page }, wanted, false)?;

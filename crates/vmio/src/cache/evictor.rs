@@ -25,24 +25,24 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{cpu, probes};
 use crate::telemetry::counters::Counter;
 
-/// Victims that a pass aims at, FastMap's batch (§3.3).
+/// The number of victims that a pass aims at: FastMap's batch (§3.3).
 pub(crate) const PASS_PAGES: usize = 512;
 const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
-/// Spans that a pass looks at; a sparse mapping may hold one page in each.
+/// The most spans that a pass visits; a sparse mapping may hold one page in each.
 const SPANS_MAX: usize = 1024;
-/// Spans that a pass passes over since nothing in them is new.
+/// The most spans that a pass skips because nothing in them is new.
 const SKIPPED_MAX: usize = 4 * SPANS_MAX;
-/// Fewer dirty pages than this in a span are left to gather while there are clean pages: protecting a span costs
-/// one shootdown however many pages it cleans.
+/// An ordinary pass does not write a span with fewer dirty pages than this, unless the cache has too many: protecting a span
+/// costs one shootdown, however many pages become clean, so dirty pages gather.
 const WORTH_PROTECTING: u32 = 16;
-/// A visit to a span that is protected for it counts as this many: each page that stays may trap at its next store, and is protected
-/// again at the next visit. docs/design/policies.md has what 1 to 16 cost.
+/// A visit that protects its span counts as this many: each page that stays may trap at its next store, and the next visit
+/// protects it again. docs/design/policies.md has what 1 to 16 cost.
 const DIRTY_WEIGHT: u8 = 16;
-/// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
+/// For this many rounds with failed writes, evictors keep the floors of mappings. A fault gives up later.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
-/// A visit that counts as this many is survived by no page of the lower frequencies.
+/// No page of the lower frequencies survives a visit that counts as this many.
 const VISITS_MAX: u8 = 16;
-/// Without a page gained for so long: the same.
+/// For this long without a page gained, evictors keep the floors of mappings.
 pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
 
 /// Everything an evictor needs, allocated beforehand.
@@ -50,15 +50,15 @@ pub(crate) struct Evictor {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
-    /// Spans that were visited, and whether a new page may have been left active.
+    /// Visited spans, each with whether a new page may have stayed active.
     held: Vec<(SpanRef, bool)>,
-    /// Spans out of the eviction queue.
+    /// Spans that were taken from the eviction queue.
     dropping: Vec<SpanRef>,
     empty: EmptySpans,
     stored: StoredPages,
 }
 
-/// What a pass achieved.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pass {
     /// Pages given back.
@@ -67,7 +67,7 @@ pub(crate) struct Pass {
     pub(crate) written: u32,
     /// Of those, pages whose frames can be deactivated.
     written_inactive: u32,
-    /// Pages that could not be written, or not be unmapped.
+    /// Pages that failed to be written or unmapped.
     pub(crate) failed: u32,
     /// Spans looked at.
     pub(crate) spans: u32,
@@ -83,25 +83,25 @@ impl AddAssign for Pass {
     }
 }
 
-/// What a pass is for.
+/// The goal of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Give back clean pages; write only where it is worth it. The visit counts as this many; as more than one after a pass that
-    /// brought little.
+    /// Give back clean pages, and write only where it is worth it. A visit counts as `visits`, which is more than one after a
+    /// pass that brought little.
     Evict { visits: u8 },
     /// Give back pages whatever it takes.
     EvictHard,
-    /// The same, and where there are none but below the floors of mappings, those.
+    /// Like `EvictHard`; if only pages below the floors of mappings are left, give back those.
     EvictBelowFloors,
     /// Write the oldest dirty pages, evict nothing.
     Clean,
 }
 
 impl Goal {
-    /// What a pass is for as a rule.
+    /// The goal of an ordinary pass.
     pub(crate) const EVICT: Goal = Goal::Evict { visits: 1 };
 
-    /// After a pass with this goal that brought little.
+    /// The goal after a pass with this one that brought little.
     pub(crate) fn harder(self) -> Self {
         match self {
             Goal::Evict { visits: visits @ ..VISITS_MAX } => Goal::Evict { visits: visits * 4 },
@@ -109,7 +109,7 @@ impl Goal {
         }
     }
 
-    /// What a visit of a span with this goal means to its pages.
+    /// The visit that a span gets with this goal.
     fn visit(self, queue: Option<Queue>) -> Visit {
         match self {
             Goal::Evict { visits } => Visit { queue, weight: visits },
@@ -118,7 +118,8 @@ impl Goal {
         }
     }
 
-    /// For a thread that has gained no page since then and in this many rounds, of which in this many of the last ones writes failed.
+    /// The goal of a thread that has gained no page since `since`, in `idle_rounds` rounds. In the last `failed_rounds` of
+    /// them, writes failed.
     pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
         match idle_rounds {
             0 => Goal::EVICT,
@@ -135,7 +136,7 @@ impl Goal {
 }
 
 impl Evictor {
-    /// One that writes up to this many pages at a time, [`BATCH_PAGES`] at most.
+    /// An evictor that writes up to this many pages at a time, [`BATCH_PAGES`] at most.
     pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(Evictor {
             batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,
@@ -148,16 +149,16 @@ impl Evictor {
         })
     }
 
-    /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
+    /// Visits spans in the policy's order until `wanted` pages are found, and gives these back. Async-signal-safe.
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
-        // While this is held no region that has spans in the queues goes away.
+        // While the gate is held, no region with queued spans goes away.
         let gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let pass = self.pass_of_all(shared, &gate, wanted, goal, &mut None);
         probes::evict(pass.freed, pass.written, pass.failed);
         pass
     }
 
-    /// The same for the spans of one mapping, whatever its floor: it evicts for itself.
+    /// Like [`Self::pass`], for the spans of one mapping, whatever its floor: the mapping evicts for itself.
     pub(crate) fn pass_of(&mut self, shared: &Shared, tenant: &Tenant, wanted: usize, goal: Goal) -> Pass {
         let _gate = shared.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         let source = Source::tenant(shared, tenant, wanted);
@@ -166,9 +167,8 @@ impl Evictor {
         pass
     }
 
-    /// Evicts until a span of a stream gives up its huge page, with its share of the budget: the frame is full then, and
-    /// the pages of that span are not among those given back. Of that mapping alone, or of any.
-    /// The caller holds the eviction gate.
+    /// Evicts until a span gives up its huge page to the frame, with its share of the budget. The pages of that span do not
+    /// count as given back. Takes from the mapping `of` alone, or from any. The caller holds the eviction gate.
     pub(crate) fn recycle(&mut self, shared: &Shared, gate: &Gate<'_>, of: Option<&Tenant>, frame: &mut HugeFrame) {
         let mut frame = Some(frame);
         let pass = match of {
@@ -196,7 +196,7 @@ impl Evictor {
         let wanted = wanted.min(PASS_PAGES).min(source.allowed);
         self.gather(shared, source, wanted, goal, frame, &mut pass);
         pass.spans = (self.held.len() + self.empty.len()) as u32;
-        // Clean pages first: somebody may be waiting for them, and writing takes longer.
+        // Clean pages first: a thread may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
         shared.telemetry.count(core, Counter::EvictedClean, u64::from(clean));
         pass.freed += clean;
@@ -207,7 +207,8 @@ impl Evictor {
                 if goal == Goal::Clean || region.deactivatable().is_some() || self.is_enough(source, &pass) {
                     continue;
                 }
-                // The clean pages of its unit have been asked whether they have visits left.
+                // In a larger unit the visit has asked the clean pages whether they have visits left; the written page is
+                // asked as well.
                 let alone = region.table.unit == Unit::Kib4 || goal.is_hard();
                 if region.table.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
                     self.victims.push((SpanRef::new(region.table.span(span_of(written.page))), written.page));
@@ -226,19 +227,19 @@ impl Evictor {
         pass
     }
 
-    /// Whether it holds no span and no page: so it is between two passes.
+    /// Whether the evictor holds no span and no page, as between two passes.
     fn is_empty(&self) -> bool {
         let has_spans = !self.held.is_empty() || !self.dropping.is_empty() || self.empty.len() > 0;
         !has_spans && self.victims.is_empty() && self.batch.pages().is_empty()
     }
 
-    /// Whether no page may go beside those that are gone, or about to be.
+    /// Whether the pages that are gone or about to go are as many as may go.
     fn is_enough(&self, source: &Source<'_>, pass: &Pass) -> bool {
         pass.freed as usize + self.victims.len() >= source.allowed
     }
 
-    /// Finds victims: in spans whose frames can be deactivated, those that wait in the eviction queue, which is kept filled
-    /// from the policy's order; in others, those that come first in the policy's order.
+    /// Finds victims. In spans whose frames can be deactivated, these are pages in the eviction queue, which this function
+    /// keeps filled from the policy's order. In other spans, they are the first pages in the policy's order.
     fn gather(
         &mut self,
         shared: &Shared,
@@ -303,7 +304,7 @@ impl Evictor {
         }
     }
 
-    /// Takes what a span has to give, once the policy has selected it.
+    /// Takes the pages that a selected span has to give.
     fn visit(
         &mut self,
         shared: &Shared,
@@ -316,7 +317,7 @@ impl Evictor {
         if span.get().resident() == 0 {
             return self.empty.push(span, Held::ByUs);
         }
-        // A mark stays where new pages are not asked, or somebody syncs or pins the span right now: another time.
+        // The mark stays if the visit does not ask new pages, or if another thread syncs or pins the span right now.
         let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(Queue::Main);
         let locked = span.get().try_lock();
         let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
@@ -328,7 +329,7 @@ impl Evictor {
         if goal != Goal::Clean
             && let Some(frames) = region.deactivatable()
         {
-            // Together they share a shootdown. They survive while they wait.
+            // All pages together share a shootdown. They can survive while they wait in the eviction queue.
             let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
             let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
             shared.telemetry.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
@@ -342,7 +343,7 @@ impl Evictor {
         }
         let dirty = span.get().dirty();
         let worth_writing = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.has_too_many_dirty();
-        // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
+        // Protecting a span costs a shootdown, however few pages go: pages of both queues share it, and survive fewer visits.
         let visit = if dirty > 0 && worth_writing {
             Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) }
         } else {
@@ -384,7 +385,7 @@ impl Evictor {
         }
     }
 
-    /// The same for a span of a stream that came in as a huge page, which goes as one if all of it may go.
+    /// Like [`Self::visit`], for a span that came in as a huge page. It goes as one if all of its pages may go.
     fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
         let Some(frame) = frame else { return };
         self.held.push((span, true));
@@ -403,8 +404,9 @@ impl Evictor {
         taken.for_each(|page| region.finish_evict(page, now));
     }
 
-    /// As [`Self::visit`] where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
-    /// they are written. Span by span, so that few are stored to meanwhile: those stay, and split the run.
+    /// Like [`Self::visit`], where the kernel cannot unmap scattered pages. All pages that can go leave together, the dirty
+    /// ones once they are written. The evictor works span by span, so that the program stores to few pages meanwhile: such a
+    /// page stays, and splits the run.
     fn evict_whole(
         &mut self,
         shared: &Shared,
@@ -426,7 +428,7 @@ impl Evictor {
         drop(locked);
         if written > 0 {
             if self.batch.room() == 0 {
-                // Behind the last one that had room, dirty pages may be left.
+                // Behind the last page that fit, dirty pages may be left.
                 pages.end = self.batch.pages().last().map_or(pages.end, |last| last.page + 1);
             }
             self.write(shared, pass);
@@ -440,7 +442,7 @@ impl Evictor {
         pass.freed += unmapped.pages;
     }
 
-    /// Writes the batch, and counts.
+    /// Writes the batch, and counts its pages in `pass`.
     fn write(&self, shared: &Shared, pass: &mut Pass) {
         self.batch.write(shared);
         pass.failed += self.batch.failed();
@@ -449,7 +451,8 @@ impl Evictor {
         pass.written_inactive += inactive.count() as u32;
     }
 
-    /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
+    /// Counts evicted pages and gives back their budget. Up to `written` of them count as dirty: a note on each page would
+    /// not be worth it.
     fn count_evicted(&self, shared: &Shared, core: usize, freed: u32, written: u32) {
         let dirty = freed.min(written);
         shared.telemetry.count(core, Counter::EvictedDirty, u64::from(dirty));
@@ -457,13 +460,13 @@ impl Evictor {
         shared.release_evicted(freed);
     }
 
-    /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
+    /// Adds the dirty pages of a span from the eviction queue to the batch. Returns how many pages of the span are inactive.
     fn prepare_drop(&mut self, span: SpanRef) -> usize {
         self.dropping.push(span);
         // SAFETY: the span comes from the eviction queue, and the eviction gate is held: its region stays until that is
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
-        // Where somebody else is at work, the clean pages will do.
+        // If another thread holds the span's lock, the clean pages will do.
         let pages = region.table.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
             let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
@@ -471,7 +474,7 @@ impl Evictor {
         pages.filter(|page| region.table.word(*page).load().is_inactive()).count()
     }
 
-    /// Drops what waited long enough, now that it is written.
+    /// Drops inactive pages that have waited long enough, now that the dirty ones are written.
     fn drop_inactive(
         &mut self,
         shared: &Shared,
@@ -523,7 +526,7 @@ impl Evictor {
             let (region, _) = unsafe { Region::of_span(span) };
             if self.unmap.has_failed(region.table.address(page)) {
                 region.table.word(page).fail_evict(State::Clean);
-                // The visit took it for gone.
+                // The visit counted the page as gone.
                 span.get().set_has_new_pages();
                 pass.failed += 1;
             } else {
@@ -535,8 +538,8 @@ impl Evictor {
         freed
     }
 
-    /// A span that this pass has emptied is put back as well, and leaves if it is empty still when it is selected next; at once
-    /// if the tables of such spans have become too many.
+    /// Puts visited spans back into the policy's order. An empty span goes back too, and leaves if it is still empty when the
+    /// policy selects it next. If the tables of empty spans take too much, it leaves at once.
     fn put_spans_back(&mut self, source: &Source<'_>) {
         for (span, may_have_new) in self.held.drain(..) {
             // SAFETY: the span came from a queue in this pass, and the eviction gate is held since: its region stays until that

@@ -23,7 +23,7 @@ use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
 
-/// Whose faults are handled here.
+/// The regions whose faults this module handles.
 pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
 /// Why a page could not be brought in.
@@ -75,9 +75,9 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let store = match access {
         FaultAccess::Load => false,
         FaultAccess::Store => true,
-        // A load of a settled page does not fault, so on such a page it was a store; or another thread has settled it
-        // since, and where a store could not be allowed anyway, the instruction tells by faulting again. Where the kernel
-        // notes stores, none of them needs to be told from a load.
+        // A load of a settled page does not fault, so the access was a store, or another thread has settled the page since. If
+        // no store is allowed here, the access counts as a load; a store then faults again. Where the kernel notes stores, a
+        // store need not be told from a load.
         FaultAccess::Unknown => {
             let word = region.table.word(place.page).load();
             let may_be_store = word.is_settled_resident() && !word.is_poisoned();
@@ -100,9 +100,9 @@ impl Region {
         self.fault_run(Place { view: 0, page }, 1, store)
     }
 
-    /// As [`Self::fault`] at one of the region's views, where the page is mapped afterwards, and for the first of some pages
-    /// that are wanted. If it must be read, those of the others that are absent as well come with the same read, as far
-    /// as they are neighbours and the budget has pages for them.
+    /// Like [`Self::fault`], at one of the region's views, for the first of `wanted` pages. The page is mapped at that view
+    /// afterwards. If the page must be read, the same read brings in those of the other pages that are absent, as far as they
+    /// are neighbours and the budget has pages for them.
     pub(crate) fn fault_run(&self, place: Place, wanted: u64, store: bool) -> Result<(), FaultError> {
         let page = place.page;
         if store && self.access == Access::ReadOnly {
@@ -117,7 +117,7 @@ impl Region {
             match seen.state() {
                 State::Absent => {
                     if inside.as_ref().is_some_and(|inside| !inside.has_page()) {
-                        // It was in memory a moment ago.
+                        // The page was in memory a moment ago.
                         drop(inside.take());
                         inside = Some(self.enter(place)?);
                         continue;
@@ -151,7 +151,7 @@ impl Region {
                     let Some(leave) = self.leave_to_store_to(page) else { continue };
                     if let Ok(before) = word.begin_upgrade(leave.epoch) {
                         let upgraded = self.upgrade(page, before);
-                        // Nobody holds up a commit while he helps to write.
+                        // A thread does not hold up a commit while it helps to write.
                         drop(leave);
                         if before.state() == State::Clean {
                             self.shared.slow_down_for_dirty(cpu::current());
@@ -164,7 +164,7 @@ impl Region {
                     self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
                     if self.deactivatable().is_some() && !self.views.shares_addresses && word.load().is_resident() {
-                        // The other thread has most likely mapped it: the instruction, or the caller, tries again.
+                        // The other thread has most likely mapped the page: the instruction, or the caller, tries again.
                         return Ok(());
                     }
                 }
@@ -172,8 +172,9 @@ impl Region {
         }
     }
 
-    /// A minor fault: a touch of an inactive page. Or of an active one, where a neighbour was deactivated at the same
-    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or of one mapped at another address only.
+    /// Serves a minor fault: the touch of an inactive page. Also serves the touch of a page that is mapped at another address
+    /// only, and the touch of an active page. That happens because a neighbour was deactivated while the page came in, or
+    /// because a pin needs the page to be Dirty; a store may have hit it.
     pub(crate) fn reactivate(
         &self,
         frames: &dyn DeactivatableFrames,
@@ -187,7 +188,7 @@ impl Region {
         let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
-        // To protect it is to forget what the kernel has noted of it here. Of inactive pages, the words know all.
+        // Protecting the page forgets the kernel's note of it here. Of an inactive page, the word knows all.
         let forgets_nothing = || before.is_inactive() || self.views.shares_addresses && !self.was_stored_at(place);
         let protect = !store && !before.needs_write() && forgets_nothing();
         let newly_mapped = match frames.reactivate(self.views.address_at(place), protect) {
@@ -219,7 +220,8 @@ impl Region {
         Ok(())
     }
 
-    /// A store to a resident page that is protected: because it is clean, or because its span was protected.
+    /// Serves a store to a resident page that is protected: the page is clean, or write-back or eviction has protected its
+    /// span.
     fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
         debug_assert_eq!(self.table.word(page).load().state(), State::Upgrading);
         debug_assert!(before.is_settled_resident() && !before.is_poisoned());
@@ -232,7 +234,7 @@ impl Region {
         let unprotected = self.frames().unprotect(self.table.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
-            // It still holds what an earlier epoch stored.
+            // The page still holds the stores of an earlier epoch.
             self.table.word(page).finish_upgrade(before.epoch());
         } else {
             self.table.word(page).finish_upgrade(epoch);

@@ -8,34 +8,36 @@ use crate::page::{SPAN_PAGES, span_of};
 
 /// Spans that workers read ahead of a scan, at most.
 pub(super) const AHEAD_SPANS_MAX: u64 = 8;
-/// A span is taken whole for a sequence that has got no further into it. As many pages at most are read a second time.
+/// A sequence that has got no further than this into a span takes the span whole. At most as many pages are read a
+/// second time.
 const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
-/// A span of which more is in memory is not read as a whole.
+/// A span with more pages in memory than this is not read as a whole.
 pub(super) const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
-/// The share of a cache that one huge page may take.
+/// One huge page may take one page in this many of a cache, at most.
 pub(super) const CACHE_SHARE: u32 = 8;
 
 /// Which misses of a mapping bring in whole spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HugePages {
-    /// None.
+    /// No miss.
     Never,
-    /// All that can.
+    /// Every miss that can.
     Always,
-    /// Those that continue a long sequence, or lie where one was advised.
+    /// Misses that continue a long sequence, or lie where one was advised.
     OfSequences,
 }
 
 impl HugePages {
-    /// The same in a cache whose misses nobody records: those that huge pages save would be missing in the record.
+    /// The same, or `Never` in a cache that records its misses: the misses that huge pages save would be missing in the
+    /// record.
     pub(super) fn unless_recorded(self, shared: &Shared) -> Self {
         if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { self }
     }
 }
 
 impl Region {
-    /// Brings in the whole span of a page that the caller has made Loading, if its misses are for that; else the page is as it
-    /// was. This many pages from it on are wanted.
+    /// Brings in the whole span of a page that the caller has made Loading, if the mapping's misses do that; else
+    /// leaves the page as it was. From this page on, `wanted` pages are wanted.
     #[inline(never)]
     pub(super) fn load_huge_page(&self, core: usize, page: u64, wanted: u64) -> bool {
         let number = span_of(page);
@@ -64,7 +66,8 @@ impl Region {
         loaded
     }
 
-    /// Somebody waits for a page that is on its way in: perhaps a scan, which has caught up with the workers.
+    /// Asks for more read-ahead when a thread waits for a page on its way in: perhaps a scan, which has caught up with
+    /// the workers.
     pub(super) fn await_huge_page(&self, page: u64) {
         let number = span_of(page);
         match self.read_ahead.huge_pages {
@@ -79,7 +82,7 @@ impl Region {
         }
     }
 
-    /// Whether a worker may read a span as a whole, as it was asked to.
+    /// Whether a worker may read a requested span as a whole.
     pub(super) fn is_to_be_read_whole(&self, number: u64) -> bool {
         let resident = self.table.span(number).resident();
         match self.read_ahead.huge_pages {
@@ -90,7 +93,7 @@ impl Region {
         }
     }
 
-    /// The scan that a miss belongs to, with this span, if it is one whose spans come in whole.
+    /// The scan that a miss belongs to, with this span counted; `None` if the span is not to come in whole.
     fn scan_at(&self, page: u64, wanted: u64) -> Option<Sequence> {
         if !self.has_room_for_spans() {
             return None;
@@ -108,12 +111,12 @@ impl Region {
         scan.filter(|_| near_start || present == 1).map(Sequence::with_span)
     }
 
-    /// Whether the cache is not too small for huge pages at present: it may have shrunk since the mapping was opened.
+    /// Whether the cache is large enough for huge pages at present: it may have shrunk since the mapping was opened.
     fn has_room_for_spans(&self) -> bool {
         self.shared.memory.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
     }
 
-    /// Whether no advice is against it: a window that is smaller than it could be is one.
+    /// Whether no advice is against whole spans. A read-ahead window below the largest is such advice.
     fn may_be_scanned(&self, number: u64) -> bool {
         self.advised.window(self.table.span(number)).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
     }

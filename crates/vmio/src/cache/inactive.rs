@@ -1,5 +1,5 @@
-//! Spans whose frames can be deactivated: their pages become inactive when the policy selects them, and are dropped if nobody
-//! has touched them since (kmmap's two queues, Kreon §3.3.1).
+//! Spans whose frames can be deactivated. When the policy selects a span, its pages become inactive, and leave memory
+//! if no thread touches them in time (kmmap's two queues, Kreon §3.3.1).
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
 
-/// What became of a span.
+/// The result of deactivating a span.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deactivated {
     /// Pages that are inactive now, some of them possibly from before.
@@ -27,8 +27,8 @@ pub(crate) struct Deactivated {
 }
 
 impl Region {
-    /// Deactivates those of a span's pages that do not survive a visit, and finds out which of them were stored to.
-    /// The caller holds the span.
+    /// Deactivates the pages of a span that do not survive a visit, and finds out which of them were stored to. The
+    /// caller holds the span's lock.
     pub(crate) fn deactivate(
         &self,
         frames: &dyn DeactivatableFrames,
@@ -56,7 +56,7 @@ impl Region {
         }
         let span = span_of(pages.start);
         let Some((first, last)) = ours.bounds(span) else { return inactive };
-        // Asked for now that the words are ours: nobody maps these pages at yet another view.
+        // Read now that the words are ours: no thread maps these pages at yet another view.
         let views = self.views_of(span);
         let address = |view, page| self.views.address_at(Place { view, page });
         let gaps = self.table.claim_gaps(&ours, first..last);
@@ -72,7 +72,7 @@ impl Region {
                 }
             }
         }
-        // After the last of the views: until then the pages can be stored to. Before any of the words is let go.
+        // After the last view, since threads can store to the pages until then. Before any of the words is let go.
         stored.clear();
         for view in views.iter() {
             if frames.stored(address(view, first), bytes_of(&(first..last + 1)), stored).is_err() {
@@ -80,8 +80,8 @@ impl Region {
             }
         }
         if self.views.shares_addresses && self.access == Access::ReadWrite {
-            // What the kernel has told is in the words from now on; of a page that is touched at one view next, its
-            // notes at the others must not tell again.
+            // From now on the words say what the kernel has noted. If a page is touched at one view next, the notes at
+            // the other views must not tell the same again.
             for run in
                 runs(first..last + 1, |page| !refused.contains(page) && (ours.contains(page) || gaps.contains(page)))
             {
@@ -90,9 +90,9 @@ impl Region {
                 }
             }
         }
-        // Of a page that was mapped without protection the kernel says so too.
+        // Of a page that was mapped without protection, the kernel also says that it was stored to.
         let can_be_stored_to = self.access == Access::ReadWrite;
-        // From here on the pages can be dirty in the eyes of a sync.
+        // From here on a sync may take the pages for dirty.
         let epoch = self.announce_dirty(first);
         self.table.release_gaps(&gaps, first..last);
         for page in first..=last {
@@ -116,8 +116,8 @@ impl Region {
         inactive
     }
 
-    /// Drops inactive pages of a span, `limit` and the rest of a unit at most, that are clean, untouched, and do not survive
-    /// the visit; returns how many. Neighbours go in one step, with the absent pages between them.
+    /// Drops inactive pages of a span that are clean, untouched, and do not survive the visit: `limit` and the rest of
+    /// a unit at most. Returns how many. Neighbours go in one step, with the absent pages between them.
     pub(crate) fn drop_inactive(&self, pages: Range<u64>, limit: u32, visit: Visit, list: &mut UnmapList) -> u32 {
         let mut ours = PageSet::default();
         let mut left = limit;

@@ -1,8 +1,8 @@
 //! The second half of a miss: reads the missed page, with the neighbours that are wanted along with it, and makes them
 //! visible. Everything here is async-signal-safe.
 //!
-//! What is not inlined keeps its stack to itself: under [`Region::load`] an evictor may have to write, and all of it stands
-//! on a signal stack of 8 KiB.
+//! Some functions are kept out of line, so that their stack is in use only while they run: under [`Region::load`] an evictor may
+//! have to write, and all of it stands on a signal stack of 8 KiB.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -24,16 +24,16 @@ use crate::telemetry::layout::Latency;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// Neighbouring pages whose words we have made Loading, which are charged, and which one read brings in.
+/// Neighbouring pages that one read brings in. Their words are Loading, by us, and they are charged.
 struct Run {
     pages: Range<u64>,
     missed: u64,
-    /// At which of the region's addresses they are mapped.
+    /// The view at which they are mapped.
     view: usize,
-    /// From here up to `unit_end` they belong to the missed page's unit; those below are read ahead, going down.
+    /// Pages from here up to `unit_end` belong to the missed page's unit; pages below are read ahead, going down.
     unit_start: u64,
     unit_end: u64,
-    /// From here on they are read ahead: nobody has asked for them yet.
+    /// Pages from here on are read ahead: nobody has asked for them yet.
     ahead: u64,
 }
 
@@ -62,24 +62,24 @@ impl Run {
     }
 }
 
-/// How often pages that come in are taken to have come back soon.
+/// The frequency of pages that come in.
 #[derive(Clone, Copy)]
 enum Frequency {
-    /// As what is known of each says.
+    /// The frequency that the word of each page gives.
     OfEach,
-    /// All as many.
+    /// The same frequency for all pages.
     Same(u8),
 }
 
-/// The kernel would not install a page, nor those behind it.
+/// The kernel would not install a page, nor the pages behind it.
 struct Refused {
     from: u64,
     code: i32,
 }
 
 impl Region {
-    /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it that are
-    /// wanted too, or likely to be since the range is read in sequence. It may have its page of the budget already.
+    /// Fetches a page whose word we have made Loading, with the rest of its unit. Also fetches pages behind it that are wanted,
+    /// or likely to be since the program reads in sequence. The page may have its budget already.
     pub(super) fn load(
         &self,
         place: Place,
@@ -127,7 +127,7 @@ impl Region {
         loaded
     }
 
-    /// Makes a Loading page visible that is not to be read.
+    /// Makes a Loading page visible that needs no read.
     #[inline(never)]
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
         self.shared.telemetry.count(core, Counter::FreshFills, 1);
@@ -136,8 +136,8 @@ impl Region {
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Takes a missed page's budget, unless it has it, and that of this many neighbours; returns for how many it got it. In
-    /// a cache that is full of pages that stay, the missed one has to do.
+    /// Takes the budget of a missed page, unless the page has it, and that of this many neighbours. Returns the number of
+    /// neighbours with budget. In a cache full of pages that stay, the missed page has to do.
     fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_charged: bool) -> Result<u32, &'static str> {
         if is_charged {
             // A thread that holds a page does not wait for more.
@@ -146,9 +146,9 @@ impl Region {
             return Ok(if taken { neighbours } else { 0 });
         }
         let charge = self.charge_of(page);
-        // The page itself is counted.
+        // The page itself is counted already.
         self.make_room(core, charge - 1 + neighbours);
-        // Not for ever: a thread that waits is counted in its span and keeps its tables from being given back.
+        // Not for ever: a waiting thread is counted in its span, and keeps the span's tables from being given back.
         let all = neighbours > 0 && self.shared.take_some(core, charge + neighbours);
         if !all {
             self.shared.take_pages(core, charge)?;
@@ -157,26 +157,26 @@ impl Region {
         Ok(if all { neighbours } else { 0 })
     }
 
-    /// Whether a page that comes in is not to be read, since the device holds garbage there.
+    /// Whether a page comes in without a read, since the device holds garbage there.
     pub(super) fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
         before.is_fresh() || (before.is_untouched() && self.table.untouched_is_fresh(span_of(page)))
     }
 
-    /// How often a page has come back soon of which this was known.
+    /// The frequency of a page that comes in, by the word that it had before.
     fn frequency(&self, before: Snapshot) -> u8 {
         self.order().policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()))
     }
 
-    /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
-    /// have been taken, then those behind it, as far as they are wanted or the window reaches, and the free budget goes.
-    /// Waits for nobody.
+    /// Makes the absent neighbours of a missed page Loading. First come those of its unit, for which `spare` pages of the budget
+    /// are taken. Then come pages behind it, or before it in a sequence that goes down, as far as they are wanted or the window
+    /// reaches, and as far as the free budget goes. Waits for nobody.
     #[inline(never)]
     fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32, store: bool) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
         let advised = self.window_to_read(page);
-        // A caller that wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
-        // to guess.
+        // A caller that wants more pages says how many. Where the first store to each page traps, pages that come in behind a
+        // store are dirty: we do not guess those.
         let guesses = advised.is_none() && wanted == 1 && (!store || self.deactivatable().is_some());
         let sequence = guesses.then(|| self.table.sequence_at(page));
         let unit = self.table.unit.around(page);
@@ -205,7 +205,7 @@ impl Region {
         } else if run.pages.end == unit.end {
             let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.table.pages());
             if self.views.shares_addresses {
-                // What is behind may not have been prepared to be seen at this address.
+                // The span behind may not have page tables at this view.
                 window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
             }
             while run.pages.end < window && self.claim_ahead(core, run.pages.end) {
@@ -220,9 +220,9 @@ impl Region {
         run
     }
 
-    /// Pages to read at a miss, if that is not to be found out.
+    /// Pages to read at a miss, if the cache need not find that out.
     fn window_to_read(&self, page: u64) -> Option<u64> {
-        // Of pages that came ahead, the touches would be missing in the record.
+        // Touches of pages that came ahead would be missing in the record.
         if self.shared.telemetry.miss_ring.is_some() {
             Some(1)
         } else {
@@ -241,7 +241,7 @@ impl Region {
         wanted
     }
 
-    /// The same, if the budget has room for it without anybody's waiting.
+    /// Like [`Self::claim_neighbour`], if the budget has room for the page without a wait.
     pub(super) fn claim_ahead(&self, core: usize, page: u64) -> bool {
         if !self.claim_neighbour(page) {
             return false;
@@ -256,7 +256,7 @@ impl Region {
         taken
     }
 
-    /// Reads a run and makes it visible. Only the missed page's failure is the caller's.
+    /// Reads a run and makes it visible. Returns an error only for the missed page.
     #[inline(never)]
     fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
@@ -265,7 +265,7 @@ impl Region {
         let page = run.missed;
         let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
         if read.is_err() && run.len() > 1 {
-            // Perhaps a neighbour is at fault: they can wait until somebody wants them.
+            // Perhaps a neighbour is at fault: the neighbours can wait until somebody wants them.
             self.keep_only(&mut run, page..page + 1);
             read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
         }
@@ -292,7 +292,7 @@ impl Region {
         self.install_run(core, &run, &data[kept], (loaded, self.frequency(before)), store)
     }
 
-    /// Gives up the neighbours that are not what was written there, and those beyond them; returns which bytes are left.
+    /// Gives up neighbours that do not verify, and the pages beyond them; returns which bytes are left.
     fn keep_verified(&self, run: &mut Run, data: &[u8]) -> Range<usize> {
         let is_good = |page: &u64| self.verify(*page, &data[run.bytes_of(*page..page + 1)]).is_ok();
         let before = (run.pages.start..run.missed).rev().take_while(is_good).count() as u64;
@@ -303,7 +303,7 @@ impl Region {
         kept
     }
 
-    /// Gives up all pages of a run but these, among them the missed one.
+    /// Gives up all pages of a run but these, which include the missed one.
     fn keep_only(&self, run: &mut Run, kept: Range<u64>) {
         self.give_up(run.pages.start..kept.start);
         self.give_up(kept.end..run.pages.end);
@@ -313,9 +313,9 @@ impl Region {
         run.pages = kept;
     }
 
-    /// Makes a run visible, in as many steps as its pages have different fates: the missed page gets what `loaded` and
-    /// `store` say; the others of its unit stay as long as it, protected; and those that are read ahead behind a store
-    /// are writable and dirty as it is, since a stream of stores would trap on each.
+    /// Makes a run visible, in a step for each kind of page in it. The missed page gets what `loaded` and `store` say. The others
+    /// of its unit stay as long as it, and are protected. Pages behind a store are writable and dirty as well if the caller wants
+    /// them, or if advice has set a window: a stream of stores would trap on each.
     fn install_run(
         &self,
         core: usize,
@@ -329,7 +329,7 @@ impl Region {
         let neighbour = (Loaded::default(), Frequency::Same(frequency));
         let advised = self.advised.window(self.table.span(span_of(page)));
         let streams = store && advised.is_some_and(|pages| pages > 1);
-        // What was guessed is clean until it is stored to, which the kernel notes.
+        // A guessed page is clean until a store to it, which the kernel notes.
         let dirties_ahead = store && advised.is_some();
         let (unit, behind) =
             if store || loaded.poisoned { (page..next, next..*unit_end) } else { (*unit_start..*unit_end, 0..0) };
@@ -359,31 +359,31 @@ impl Region {
         outcome
     }
 
-    /// Makes Loading pages visible that were read because they are wanted; on an error some of them have been given up.
+    /// Makes wanted pages visible that are Loading and have been read. On an error, some of them have been given up.
     pub(super) fn install_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
         let installed = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
         installed.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Settles a Loading page that has been read ahead, by the bytes that have arrived or an error number below zero. False if
-    /// it cannot be mapped, and is Loading as before.
+    /// Settles a Loading page that was read ahead. `arrived` is the number of bytes, or an error number below zero. False if the
+    /// page was not read whole or does not verify; the page is Loading as before.
     pub(super) fn show_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
-        // What somebody else may have appended to the file is none of the mapping's.
+        // Bytes that others may have appended to the file are no part of the mapping.
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
         let Ok(bytes) = u64::try_from(arrived) else { return false };
-        // If the file has grown since, whoever asks for the page reads it again.
+        // If the file has grown since, a thread that asks for the page reads it again.
         let read = self.accept_read(core, (page, self.table.len()), data, bytes.min(left) as usize);
         if read.and_then(|()| self.verify(page, data)).is_err() {
             return false;
         }
-        // What the kernel refuses has been given up.
+        // A page that the kernel refuses has been given up.
         let _ = self.install(core, Place { view: 0, page }, data, (Loaded::default(), Frequency::Same(0)), false);
         true
     }
 
-    /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up. While a commit
-    /// draws its line, for a store as for a load: the store traps again, and waits.
+    /// Installs neighbouring Loading pages and settles their words. Gives up those that the kernel refuses. While a commit takes
+    /// its point in time, installs for a store as for a load: the store traps again, and waits.
     fn install(
         &self,
         core: usize,
@@ -420,7 +420,7 @@ impl Region {
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,
-                // The word of a Loading page still tells what was known of it.
+                // The word of a Loading page still has what was known of the page.
                 Frequency::OfEach => self.frequency(self.table.word(page).load()),
             };
             self.finish_load(core, page, Loaded { frequency, ..loaded });
@@ -433,7 +433,7 @@ impl Region {
         installed.map_err(|error| Refused { from: end, code: error.source.raw_os_error().unwrap_or(libc::EFAULT) })
     }
 
-    /// Reads whole pages; what lies behind the end of the file is zeros.
+    /// Reads whole pages; bytes behind the end of the file are zeros.
     pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         // A file that grows meanwhile has zeros there.
@@ -449,8 +449,8 @@ impl Region {
         self.accept_read(core, (page, len), data, bytes)
     }
 
-    /// Counts a read of whole pages that has brought this many bytes of a file of that length, and makes up for what lies behind
-    /// the end.
+    /// Counts a read of whole pages that has brought this many bytes of a file of that length, and fills the bytes behind the end
+    /// with zeros. Fails if bytes before the end are missing.
     pub(super) fn accept_read(
         &self,
         core: usize,
@@ -473,8 +473,8 @@ impl Region {
         Ok(())
     }
 
-    /// What is wrong with a page that holds poison: reads it again to find out. If it is good by now, it has become so
-    /// since; the page comes back when it has been given up.
+    /// The reason why a page holds poison: reads the page again to find out. If the page is good by now, it has become so since,
+    /// and comes back once the poisoned page has been given up.
     pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
         let core = cpu::current();
         let mut buffer = self.shared.reads.page_buffers.acquire(core);
@@ -503,7 +503,7 @@ impl Region {
         }
     }
 
-    /// Makes an absent page Loading, counted in its span. Returns what was known of it.
+    /// Makes an absent page Loading, counted in its span. Returns the word before.
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
         self.add_resident(span_of(page));
         let begun = self.table.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
@@ -515,7 +515,7 @@ impl Region {
         begun
     }
 
-    /// A Loading page that did not come to be: absent again.
+    /// Makes a Loading page absent again that did not come in.
     pub(crate) fn forget_load(&self, page: u64) {
         self.table.word(page).fail_load();
         if let Some(tenant) = &self.tenant {
@@ -524,7 +524,7 @@ impl Region {
         self.remove_resident(span_of(page), 1);
     }
 
-    /// The same for pages that have their budget, which goes back.
+    /// Like [`Self::forget_load`], for pages that have their budget, which goes back.
     pub(super) fn give_up(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
         pages.for_each(|page| self.forget_load(page));

@@ -1,4 +1,4 @@
-//! Memory that dirty pages are copied to before they are written.
+//! Merge buffers: write-back copies dirty pages to them before it writes.
 
 use std::io;
 use std::ops::Range;
@@ -8,20 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
 
-/// The buffers that most of write-back uses, one behind the other: a device may have them registered as one range.
+/// The buffers that most of write-back uses. They lie one behind the other, so that a device can register them as one
+/// range.
 pub(crate) struct MergeBuffers {
     memory: Reservation,
     slots: Box<[Slot]>,
 }
 
 struct Slot {
-    /// Where it begins in the memory, and its length.
+    /// Where the slot lies in the memory, in pages.
     pages: Range<usize>,
     taken: AtomicBool,
 }
 
 impl MergeBuffers {
-    /// Buffers of this many pages each. They cost nothing until they are touched.
+    /// Buffers of these sizes in pages. They cost nothing until they are touched.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> io::Result<Self> {
         let mut end = 0;
         let slot = |pages| {
@@ -33,12 +34,13 @@ impl MergeBuffers {
         Ok(MergeBuffers { memory: reserve(end)?, slots })
     }
 
-    /// Where all of them lie.
+    /// The range of addresses of all buffers.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.memory.addresses()
     }
 
-    /// Takes one of exactly this many pages. Where all of those are in use it has memory of its own.
+    /// Takes a buffer of exactly this many pages. If all buffers of that size are in use, the caller gets one with
+    /// memory of its own.
     pub(crate) fn take(self: &Arc<Self>, pages: usize) -> io::Result<MergeBuffer> {
         let fits = |slot: &Slot| slot.pages.len() == pages && !slot.taken.swap(true, Ordering::Acquire);
         let home = match self.slots.iter().position(fits) {
@@ -51,12 +53,12 @@ impl MergeBuffers {
 
 fn reserve(pages: usize) -> io::Result<Reservation> {
     let mut memory = Reservation::zeroed(pages * PAGE_BYTES, PAGE_BYTES)?;
-    // A child that shared it copy-on-write could take the device's view of the pages with it.
+    // A forked child that shared the memory copy-on-write could take the pages that the device sees with it.
     memory.leave_out_on_fork()?;
     Ok(memory)
 }
 
-/// A buffer for some pages, nobody else's until it is dropped.
+/// A buffer for some pages. It belongs to one owner until it is dropped.
 pub(crate) struct MergeBuffer {
     home: Home,
     pages: usize,
@@ -68,12 +70,12 @@ enum Home {
 }
 
 impl MergeBuffer {
-    /// How many fit.
+    /// How many pages fit.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Where one of them goes.
+    /// The address of a page in the buffer.
     pub(crate) fn slot(&self, page: usize) -> *mut u8 {
         debug_assert!(page < self.pages);
         let (memory, first) = match &self.home {

@@ -1,7 +1,7 @@
 //! The DRAM cache: one budget for any number of mappings.
 //!
-//! [`CacheCore`] is what a handle and a mapping of it hold; `shared` is what all mappings share, `region` one mapped file, `fault` the miss
-//! path.
+//! A handle and a mapping hold a [`CacheCore`]. `shared` has the state that all mappings share, `region` one mapped
+//! file, and `fault` the miss path.
 
 mod commit;
 mod copy_slots;
@@ -43,12 +43,12 @@ use crate::elastic::Follower;
 use crate::sys::thread::OwnThread;
 use crate::telemetry::counters::{PageCounts, Stats};
 
-/// The shared state and its workers, which end with the last handle and the last mapping.
+/// The shared state of a cache and its workers. Both end with the last handle and the last mapping.
 pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fetchers: Fetchers,
     workers: Mutex<Vec<OwnThread>>,
-    /// What changes the capacity, if that is left to vmio.
+    /// The thread that changes the capacity, if the program leaves that to vmio.
     pub(crate) follower: OnceLock<Follower>,
 }
 
@@ -68,7 +68,8 @@ impl CacheCore {
         Ok(core)
     }
 
-    /// What the cache holds and what it has done so far; zeros in a forked child of the process that built it.
+    /// The state and the counters of the cache. In a forked child of the process that built it, all but the capacity
+    /// are zero.
     pub(crate) fn stats(&self) -> Stats {
         let shared = &*self.shared;
         let limit = shared.memory.budget.limit();

@@ -1,4 +1,4 @@
-//! What a cache keeps for itself, counted against its capacity beside its pages.
+//! The memory that a cache uses for itself, counted against its capacity beside its pages.
 
 use crate::cache::shared::SHARED_BATCHES_MAX;
 use crate::cache::write_batch::BATCH_PAGES;
@@ -10,24 +10,24 @@ use crate::sys::PAGE_BYTES;
 pub(crate) const PAGES_MIN: u64 = 256;
 
 const MERGE_BUFFER_BYTES: u64 = (BATCH_PAGES * PAGE_BYTES) as u64;
-/// Two merge buffers are counted at least, and no more than this fraction of the capacity, as a divisor, holds: a program that asks for many
-/// workers of a small cache are to have them.
+/// At least `MERGE_BUFFERS_MIN` merge buffers count, and at most as many as fit the capacity divided by `MERGE_BUFFERS_SHARE`: a
+/// program that asks for many workers of a small cache gets them.
 const MERGE_BUFFERS_MIN: u64 = 2;
 const MERGE_BUFFERS_SHARE: u64 = 8;
 /// Lists, page buffers, stacks, and the counters (a page, and one more a core).
 const OTHER_BYTES: u64 = 1 << 20;
 
-/// How many bytes a cache keeps for itself, as long as it lives.
+/// The bytes that a cache uses for itself, as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overhead(u64);
 
 impl Overhead {
-    /// Of the smallest cache, and of one without workers.
+    /// The overhead of the smallest cache, and of one without workers.
     pub(crate) const LEAST: Overhead = Overhead(MERGE_BUFFERS_MIN * MERGE_BUFFER_BYTES + OTHER_BYTES);
 
-    /// Of a cache with this many workers, whose capacity will be no less than that.
+    /// The overhead of a cache with this many workers, whose capacity never falls below `least_bytes`.
     pub(crate) fn of(workers: usize, least_bytes: u64) -> Self {
-        // And that of a thread that syncs; the others' memory has room for it where there are two workers, one of which works at a time.
+        // One more for a thread that syncs. With two workers, one works at a time, and their buffers do for the sync as well.
         let beside = u64::from(workers > MERGE_BUFFERS_MIN as usize);
         let wanted = workers.min(SHARED_BATCHES_MAX) as u64 + beside;
         let counted = wanted.min(merge_buffers_max(least_bytes)).max(MERGE_BUFFERS_MIN);
@@ -44,7 +44,7 @@ impl Overhead {
         self.0 + pages as u64 * PAGE_BYTES as u64
     }
 
-    /// The pages of a cache that may use so much memory; as few as there may be where its own memory leaves no more.
+    /// The pages of a cache that may use this much memory; the fewest possible where its own memory leaves no more.
     pub(crate) fn capacity_pages(self, bytes: u64) -> Result<u32> {
         let pages = (bytes.saturating_sub(self.0) / PAGE_BYTES as u64).max(PAGES_MIN);
         match u32::try_from(pages) {

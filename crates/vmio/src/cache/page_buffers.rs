@@ -1,4 +1,4 @@
-//! Buffers that pages are read into before they become visible.
+//! Buffers for reads of pages that are not visible yet.
 
 use std::io;
 use std::ops::Range;
@@ -12,7 +12,8 @@ pub(crate) const WINDOW_PAGES_MAX: usize = 32;
 const BUFFER_BYTES: usize = WINDOW_PAGES_MAX * PAGE_BYTES;
 const BUFFERS: usize = 256;
 
-/// A fixed set of buffers, taken without a lock; a core prefers the one it used last, which is warm in its cache.
+/// A fixed set of buffers, taken without a lock. A core prefers the buffer that it used last, which is warm in its
+/// cache.
 pub(crate) struct PageBuffers {
     memory: Reservation,
     taken: Box<[AtomicBool]>,
@@ -28,13 +29,14 @@ impl PageBuffers {
         Ok(PageBuffers { memory, taken: (0..BUFFERS).map(|_| AtomicBool::new(false)).collect(), cores })
     }
 
-    /// The addresses of those that cores take first: what is read by one miss a core at a time, and some more.
+    /// The addresses of the buffers that cores take first: two for each core, enough for one miss a core at a time and
+    /// some more.
     pub(crate) fn preferred(&self) -> Range<usize> {
         let start = self.memory.base() as usize;
         start..start + BUFFERS.min(2 * self.cores) * BUFFER_BYTES
     }
 
-    /// Takes a buffer; yields the core while more threads than there are buffers wait for their reads.
+    /// Takes a buffer. Yields the core while all buffers are taken.
     pub(crate) fn acquire(&self, core: usize) -> PageBuffer<'_> {
         loop {
             for step in 0..BUFFERS {
@@ -49,7 +51,7 @@ impl PageBuffers {
     }
 }
 
-/// A buffer of [`WINDOW_PAGES_MAX`] pages; goes back when dropped.
+/// A buffer of [`WINDOW_PAGES_MAX`] pages; dropping it gives it back.
 pub(crate) struct PageBuffer<'a> {
     owner: &'a PageBuffers,
     index: usize,

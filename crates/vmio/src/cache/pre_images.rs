@@ -12,19 +12,19 @@ use crate::sys::sparse_array::SparseArray;
 
 /// The most pre-images at a time (16 MiB).
 const PRE_IMAGES_MAX: u32 = 4096;
-/// They take a sixteenth of the cache's pages at most.
+/// Pre-images take at most one page in this many of the cache.
 const CAPACITY_SHARE: u32 = 16;
 
-/// Copies of pages as the journal or the file has them, from the store that made each page dirty until it is written. A page
-/// for which there was no room has no pre-image, and is written whole.
+/// Copies of pages as the journal or the file has them. A pre-image is kept from the store that makes its page dirty until the
+/// write of the page. A page that found no free slot has no pre-image, and is written whole.
 pub(crate) struct PreImages {
     slots: CopySlots,
-    /// For each page 0, or one more than the number of its pre-image's slot. Only the owner of the page's word changes it.
+    /// For each page 0, or the number of its pre-image's slot plus one. Only the owner of the page's word changes it.
     of_page: SparseArray<AtomicU32>,
 }
 
 impl PreImages {
-    /// For a mapping that may grow to this many bytes: none if changes do not go to a journal, or go there sealed by a verifier.
+    /// For a mapping that may grow to this many bytes. `None` if the mapping has no journal, or a verifier that seals its pages.
     pub(crate) fn of(options: &MappingOptions, bytes: usize, shared: &Shared) -> io::Result<Option<Self>> {
         if options.journal.is_none() || options.verifier.is_some() {
             return Ok(None);
@@ -33,17 +33,17 @@ impl PreImages {
         Ok(Some(PreImages { slots: CopySlots::new(slots)?, of_page: SparseArray::new(bytes / PAGE_BYTES)? }))
     }
 
-    /// Copies a page that is about to be stored to, if there is room. The page is ours, and has no pre-image.
+    /// Copies a page that the program is about to store to, if a slot is free. The page is ours, and has no pre-image.
     pub(crate) fn keep_page(&self, region: &Region, page: u64) {
         if let Some(mut slot) = self.slots.take() {
             self.slots.copy_page(region, page, &mut slot);
-            // What the program has stored behind the end is in memory alone: neither the journal nor the file has it.
+            // Bytes stored behind the end are in memory alone: neither the journal nor the file has them.
             region.clear_behind_end(page, self.slots.bytes(&mut slot));
             self.set(page, slot);
         }
     }
 
-    /// As [`Self::keep_page`], of a page that is about to come into memory.
+    /// Like [`Self::keep_page`], for a page that is about to come into memory.
     pub(crate) fn keep(&self, page: u64, data: &[u8]) {
         if let Some(mut slot) = self.slots.take() {
             self.slots.bytes(&mut slot).copy_from_slice(&data[..PAGE_BYTES]);
@@ -57,7 +57,7 @@ impl PreImages {
         debug_assert!(self.has(page));
     }
 
-    /// Whether a page has a pre-image. Of a page that is not ours that may have changed by now.
+    /// Whether a page has a pre-image. If the page is not ours, that may have changed by now.
     pub(crate) fn has(&self, page: u64) -> bool {
         self.of_page.get(page as usize).load(Ordering::SeqCst) != 0
     }
@@ -65,7 +65,7 @@ impl PreImages {
     /// Takes the pre-image of a page of ours. The caller gives its slot back.
     pub(crate) fn take(&self, page: u64) -> Option<Slot> {
         let number = self.of_page.get(page as usize);
-        // Most pages have none: that costs no more than a look.
+        // Most pages have none, and cost one load.
         let slot = number.load(Ordering::SeqCst).checked_sub(1)?;
         number.store(0, Ordering::SeqCst);
         debug_assert!(!self.has(page), "the page is not ours");
@@ -77,7 +77,7 @@ impl PreImages {
         self.slots.bytes(pre_image)
     }
 
-    /// Gives the slot of a pre-image back.
+    /// Gives back the slot of a pre-image.
     pub(crate) fn give_back(&self, pre_image: Slot) {
         self.slots.give_back(pre_image);
     }

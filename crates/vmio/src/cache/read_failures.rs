@@ -8,12 +8,12 @@ use crate::error::Error;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// What is known of the pages of a mapping that could not be brought in.
+/// The pages of a mapping that could not be brought in.
 #[derive(Default)]
 pub(crate) struct ReadFailures {
     /// Counted before anything else may stand in the page's place.
     count: AtomicU64,
-    /// Taken in the trap path as well: always with signals blocked.
+    /// The trap path takes this lock as well: block signals first.
     first: Mutex<Option<(u64, ReadFailure)>>,
 }
 
@@ -29,19 +29,19 @@ pub(crate) enum ReadFailure {
 }
 
 impl ReadFailures {
-    /// One more. Signals are blocked.
+    /// Notes one more page. The caller has signals blocked.
     pub(crate) fn note(&self, page: u64, failure: ReadFailure) {
         self.count.fetch_add(1, Ordering::AcqRel);
         self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((page, failure));
     }
 
-    /// How many so far, as far as it matters to the loads before.
+    /// The number of pages so far. It includes each page that an earlier load of the caller has met.
     pub(crate) fn count(&self) -> u64 {
         fence(Ordering::Acquire);
         self.count.load(Ordering::Acquire)
     }
 
-    /// The first since the last call.
+    /// Takes the first page since the last call.
     pub(crate) fn take_first(&self) -> Option<(u64, ReadFailure)> {
         let _signals = SignalsBlocked::new();
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -1,4 +1,4 @@
-//! Pages whose access is refused: what an engine whose faulting threads sleep does in place of declining a signal.
+//! Refused accesses: where faulting threads sleep, an engine refuses a page, as it has no signal to decline.
 
 use crate::backing::Access;
 use crate::cache::fault::{FaultError, REGIONS};
@@ -10,7 +10,9 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu, own_memory};
 use crate::telemetry::counters::Counter;
 
-/// A byte of a mapping that is not available, and why. For libraries on top of this one that have a handler of SIGBUS.
+/// A byte of a mapping that is not available, and why.
+///
+/// For libraries on top of vmio that have a handler of SIGBUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The first address of the mapping.
@@ -35,11 +37,13 @@ pub enum WhyUnavailable {
     Other,
 }
 
-/// Tries a refused access again, in the calling thread, and returns why the page is not available if it still is not. `None` if no
-/// mapping has the address whose faults vmio handles.
+/// Tries a refused access again, in the calling thread.
 ///
-/// Async-signal-safe: for handlers of SIGBUS ([`crate::on_unresolved_sigbus`]) in processes whose cache has reader threads. These refuse
-/// a page for a while without reading it again.
+/// Returns why the page is not available, if it still is not. Returns `None` if the address lies in no mapping whose faults vmio
+/// handles in this process.
+///
+/// Async-signal-safe: for handlers of SIGBUS ([`crate::on_unresolved_sigbus`]) in processes whose cache has reader threads. Reader
+/// threads refuse a page for a while without reading it again.
 pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavailable>> {
     let region = REGIONS.find(address)?;
     let place = region.views.place_of(address)?;
@@ -65,8 +69,8 @@ pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavaila
     Some(Err(Unavailable { mapping: region.table.base() as usize, offset: place.page * PAGE_BYTES as u64, why }))
 }
 
-/// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
-/// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.
+/// Runs `change` while the page at an address is absent and no thread can bring it in. If the page is in memory, returns false without
+/// running `change`. A page that holds poison is evicted first: the refused access was a store to it.
 pub(crate) fn while_absent(address: usize, change: &mut dyn FnMut()) -> bool {
     let Some(region) = REGIONS.find(address) else { return false };
     // Pages behind the end of the mapping have words too.
@@ -129,8 +133,7 @@ mod tests {
     use crate::backing::MemoryBacking;
     use crate::{Cache, Mapping, MappingOptions};
 
-    /// While the memory of a span's words is given back, a page that is to be refused must not change its word: it would be
-    /// forgotten.
+    /// While the memory of a span's words is given back, the refusal of a page must not change its word: the change would be lost.
     #[test]
     fn no_page_is_refused_in_a_span_that_is_being_given_back() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();

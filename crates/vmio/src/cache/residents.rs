@@ -1,4 +1,4 @@
-//! Which spans have pages in memory, and how many those are by priority, for others to see.
+//! Counts of pages in memory, by span and by priority, and the way of their spans into the policy's queues.
 
 use crate::cache::region::Region;
 use crate::page::occupancy::Moved;
@@ -6,20 +6,20 @@ use crate::policy::SpanRef;
 use crate::sys::cpu;
 
 impl Region {
-    /// One more page of a span in memory or on its way in; waits while the span's memory is given back. Call it before changing
-    /// the word of an absent page, and before looking whether the page may come in at all.
+    /// Counts one more page of a span in memory or on its way in. Waits while the span's memory is given back. Call it
+    /// before changing the word of an absent page, and before looking whether the page may come in at all.
     pub(crate) fn add_resident(&self, span: u64) {
         let priority = self.table.span(span).add_resident();
         self.shared.telemetry.counters.add_resident(cpu::current(), priority, 1);
     }
 
-    /// That many fewer pages of a span in memory. Call it after the words say so.
+    /// Counts this many fewer pages of a span in memory. Call it after the words say so.
     pub(crate) fn remove_resident(&self, span: u64, pages: u32) {
         let priority = self.table.span(span).remove_resident(pages);
         self.shared.telemetry.counters.add_resident(cpu::current(), priority, -i64::from(pages));
     }
 
-    /// Counts the pages of all spans no more: nobody will touch them.
+    /// Takes the pages of all spans out of the counts. No thread will touch them.
     pub(crate) fn forget_residents(&self) {
         for span in (0..self.table.spans()).map(|number| self.table.span(number)) {
             let pages = i64::from(span.resident());

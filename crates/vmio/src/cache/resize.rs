@@ -10,30 +10,31 @@ use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::error::{Error, Result};
 use crate::sys::signal::SignalsBlocked;
 
-/// The capacity shrinks by this many pages at a time: while they are owed nobody gets one, in between everybody does.
+/// The capacity shrinks by this many pages at a time. While pages are owed, no thread gets a page; between two steps,
+/// every thread can.
 const STEP_PAGES: u32 = 2048;
 
-/// What the capacity is where a smaller one cannot be met.
+/// The capacity to end with if the wanted smaller one cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unmet {
-    /// What it was.
+    /// The capacity from before the resize.
     Restored,
-    /// The smallest that was met on the way: less memory is better than none.
+    /// The smallest capacity that was reached on the way: freeing some memory is better than freeing none.
     Kept,
 }
 
-/// Without a page gained for so long, what is left is not going to leave.
+/// If the number of owed pages has not fallen for this long, the pages that are left will not leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: drop some";
 
 impl Shared {
-    /// The inner error says why the capacity could not be met.
+    /// Changes the capacity to `pages`. The inner error says why that was not possible.
     pub(crate) fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
-        // A small one: memory may be short. The workers do their part.
+        // A small evictor, since memory may be short. The workers evict as well.
         let mut evictor = Evictor::new(DIRECT_PAGES, &self.write_back.merge_buffers)
             .map_err(Error::system("reserving memory to evict with"))?;
-        // A handler that missed a page would wait for what this thread alone may give up.
+        // A signal handler that missed a page here would wait for pages that perhaps only this thread can free.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if u64::from(pages) < self.eviction.least_capacity_pages() {
@@ -41,7 +42,8 @@ impl Shared {
         }
         let mut fallback = self.memory.capacity_pages();
         while self.memory.capacity_pages() > pages {
-            // Those that forbid the last step must not cost what the others would evict.
+            // Checked before each step: where pins forbid the last step, the steps before it must not evict other pages
+            // in vain.
             if self.memory.has_too_many_pins_for(pages) {
                 self.set_capacity(fallback);
                 return Ok(Err(TOO_MANY_PINS));
@@ -60,7 +62,7 @@ impl Shared {
         Ok(Ok(()))
     }
 
-    /// Evicts until nothing is owed.
+    /// Evicts until no page is owed.
     fn repay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
         let (mut least, mut since) = (u32::MAX, Instant::now());
         let (mut idle_rounds, mut failed_rounds) = (0, 0);

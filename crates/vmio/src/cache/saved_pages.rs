@@ -1,4 +1,4 @@
-//! Frozen pages that a store has copied first, on their way to the commit.
+//! Copies of frozen pages that stores have made, on their way to the commit.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub(crate) struct SavedPage {
 }
 
 impl SavedPages {
-    /// For a mapping: none if changes do not go to a journal.
+    /// For a mapping: `None` if its changes do not go to a journal.
     pub(crate) fn of(options: &MappingOptions) -> io::Result<Option<Self>> {
         let new = || Ok(SavedPages { slots: CopySlots::new(SLOTS)?, filled: ArrayQueue::new(SLOTS as usize) });
         options.journal.is_some().then(new).transpose()

@@ -1,4 +1,4 @@
-//! Scans of read-only mappings: whole spans are read aside and moved in as huge pages, some of them ahead of the scan.
+//! Scans of read-only mappings: vmio reads whole spans aside and moves them in as huge pages, some of them ahead of the scan.
 
 use std::io;
 use std::ops::Range;
@@ -22,23 +22,23 @@ use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::telemetry::counters::Counter;
 
-/// One span is read ahead for this many pages of a cache, or of what a mapping may have of it: they take a quarter.
+/// A scan has one span read ahead for this many pages of the cache, or of its mapping's ceiling: a quarter of them in all.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
-/// Requests that may wait; more are dropped, and their spans read when the scan gets there.
+/// The most requests that may wait. Further ones are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
 
-/// What streams share: room for huge pages on their way, and what is to be read ahead.
+/// The state that streams share: places for huge pages on their way, and the requests to read ahead.
 pub(crate) struct Streams {
     frames: ArrayQueue<HugeFrame>,
     requests: ArrayQueue<Request>,
 }
 
-/// Where a huge page is while it belongs to no span. One that a span has given up is read into as it is: a new one the
-/// kernel would fill with zeros first, which takes as long as the read from a fast device.
+/// A place for a huge page that belongs to no span. A huge page that a span has given up takes the next read as it is. The kernel
+/// would fill a new one with zeros first, which takes as long as the read from a fast device.
 pub(crate) struct HugeFrame {
     /// Without memory between uses: a read allocates it.
     new: Reservation,
-    /// What a span has given up arrives here; attached, as the kernel demands of where it moves pages to.
+    /// Receives the huge page that a span gives up. Attached, as the kernel demands of a range that it moves pages to.
     recycled: Reservation,
     is_full: bool,
 }
@@ -56,7 +56,7 @@ impl HugeFrame {
         Ok(HugeFrame { new, recycled, is_full: false })
     }
 
-    /// Whether it holds what a span has given up: memory, and its share of the budget.
+    /// Whether it holds a huge page that a span has given up, with the page's share of the budget.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -84,12 +84,12 @@ impl Streams {
         Ok(Streams { frames: pool, requests: ArrayQueue::new(REQUESTS_MAX) })
     }
 
-    /// Whether something is to be read ahead.
+    /// Whether a request to read ahead waits.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
 
-    /// Forgets what was requested for a region. The caller holds the eviction gate for writing.
+    /// Forgets the requests for a region. The caller holds the eviction gate for writing.
     pub(crate) fn forget(&self, region: &Region) {
         for _ in 0..self.requests.len() {
             match self.requests.pop() {
@@ -104,7 +104,7 @@ impl Shared {
     /// Reads one requested span.
     pub(crate) fn read_ahead(&self, evictor: &mut Evictor) {
         let Some(mut frame) = self.reads.streams.frames.pop() else { return };
-        // While this is held no region that has made a request goes away.
+        // While the gate is held, no region that has made a request goes away.
         let gate = self.eviction.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.read_requested(&gate, &mut frame, evictor);
         self.put_frame_back(frame);
@@ -123,8 +123,8 @@ impl Shared {
         region.load_span(core, request.span, None, frame, |pages| self.memory.budget.take(core, pages).is_some());
     }
 
-    /// Takes the huge page of the next span in the policy's order for a region, once the reserve is all that is free; one of the
-    /// region's own, once it is at its ceiling.
+    /// Takes the huge page of the next span in the policy's order for a region, once only the reserve is free. If the region is
+    /// at its ceiling, the span is one of its own.
     fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, evictor: &mut Evictor) {
         let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);
         if tenant.is_some() || self.memory.budget.free() < self.memory.watermarks().high + SPAN_PAGES as u32 {
@@ -146,7 +146,7 @@ impl Shared {
 }
 
 impl Region {
-    /// Asks for the spans after one that a scan has reached, but for those that were asked for already.
+    /// Asks for the spans after one that a scan has reached, except those that were asked for already.
     pub(super) fn request_read_ahead(&self, span: u64, mut scan: Sequence) {
         let room = match self.read_ahead.huge_pages {
             HugePages::Always => AHEAD_SPANS_MAX,
@@ -163,7 +163,7 @@ impl Region {
         self.read_ahead.set_spans_until(until);
         for span in from..until {
             if self.is_to_be_read_whole(span) {
-                // As if the scan had come through it: it will meet the end of what is read, and nothing before.
+                // As if the scan had come through the span: it will miss at the end of the spans that are read, and not before.
                 scan = scan.with_span();
                 self.table.span(span).set_sequence(scan.ending_at(SPAN_PAGES as u64));
                 let _ = self.shared.reads.streams.requests.push(Request { region: self, span });
@@ -174,8 +174,8 @@ impl Region {
         }
     }
 
-    /// Brings in the whole span of a page that the caller, whose access has missed it, has made Loading. If that
-    /// cannot be done, now or at all, the page is as it was, and so are the others.
+    /// Brings in the whole span of a missed page, which the caller has made Loading. If that is not possible, now or at all,
+    /// leaves all pages as they were.
     pub(super) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
         let Some(mut frame) = shared.reads.streams.frames.pop() else { return false };
@@ -190,8 +190,8 @@ impl Region {
         loaded
     }
 
-    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets this many
-    /// pages of the budget, or none. What is in small pages so far is replaced.
+    /// Like [`Self::load_missed_span`], with a given frame, and perhaps without a miss. The frame is empty after a success.
+    /// `take` takes a number of pages from the budget, or none. Small pages of the span that are in memory are replaced.
     fn load_span(
         &self,
         core: usize,
@@ -208,7 +208,7 @@ impl Region {
         let Some((pages, present)) = self.claim_span(number, missed) else { return false };
         let first = pages.start;
         let charge = self.charge_of(first);
-        // What is in small pages stays until all is read, and is charged twice until then.
+        // Small pages stay until the whole span is read, and are charged twice until then.
         let due = SPAN_PAGES as u32 + charge - 1;
         let has = if frame.is_full { SPAN_PAGES as u32 } else { 0 };
         let taken = due.saturating_sub(has);
@@ -247,15 +247,15 @@ impl Region {
         shared.telemetry.count(core, Counter::MovedSpans, 1);
         self.table.span(number).set_huge(true);
         pages.for_each(|page| match self.table.word(page).load().state() {
-            // In memory, as it was before, and knows what it knew.
+            // The page was in memory before, and its word keeps what it knew.
             State::Evicting => self.table.word(page).fail_evict(State::Clean),
             _ => self.finish_load(core, page, Loaded::default()),
         });
         true
     }
 
-    /// Makes all pages of a span ours, the missed one excepted, which is: those that are absent say Loading afterwards, and
-    /// those in memory, which are counted, Evicting.
+    /// Makes all pages of a span ours; the missed one already is. Absent pages are Loading afterwards, and pages in memory
+    /// Evicting. Returns the pages, and how many of them are in memory.
     fn claim_span(&self, number: u64, missed: Option<u64>) -> Option<(Range<u64>, u32)> {
         let pages = self.table.pages_of_span(number);
         if pages.end - pages.start < SPAN_PAGES as u64 {
@@ -266,7 +266,7 @@ impl Region {
             if self.begin_load(page).is_ok() {
                 continue;
             }
-            // What is poisoned will hardly have become readable.
+            // A poisoned page will hardly have become readable.
             let word = self.table.word(page);
             let is_worth_it = present < PRESENT_PAGES_MAX && !word.load().is_poisoned();
             if !(is_worth_it && word.begin_evict(Visit::LAST)) {
@@ -283,7 +283,7 @@ impl Region {
         Some((pages, present))
     }
 
-    /// Ends what [`Self::claim_span`] began: pages are as they were, but those that were in memory may be gone.
+    /// Undoes [`Self::claim_span`]: pages are as they were, but those in memory are gone if `are_gone`.
     fn unclaim(&self, pages: Range<u64>, missed: Option<u64>, are_gone: bool) {
         for page in pages.filter(|page| Some(*page) != missed) {
             match self.table.word(page).load().state() {
@@ -295,9 +295,9 @@ impl Region {
         }
     }
 
-    /// Takes a span for eviction: its clean pages from the first one on that nobody holds, whose words then say
-    /// Evicting. Returns which; and moves their memory into the frame, which is full then, if they are all of a huge
-    /// page. Where that fails they are to be unmapped as others are.
+    /// Takes a span for eviction: makes its clean pages that nobody holds Evicting, and stops at the first other page. If these
+    /// are all pages of the span, moves their memory into the frame, which is full then. Returns the pages; if the frame is not
+    /// full, the caller unmaps them like others.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
         debug_assert!(!frame.is_full, "it holds another span's memory");
         let pages = self.table.pages_of_span(number);

@@ -1,5 +1,5 @@
-//! Read-ahead of misses that are a constant distance apart: the pages ahead are read while the missed one is, through a ring
-//! that no other thread has meanwhile. docs/design/read-ahead.md says when.
+//! Read-ahead of misses that are a constant distance apart: a thread reads the pages ahead at the same time as the missed
+//! one, through a ring that no other thread has meanwhile. docs/design/read-ahead.md says when.
 
 use std::io;
 
@@ -13,16 +13,16 @@ use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
 use crate::telemetry::counters::Counter;
 
-/// This many threads read ahead by strides at a time, at most; others read their page alone.
+/// At most this many threads read ahead by strides at a time; others read their page alone.
 const RINGS_MAX: usize = 8;
 
-/// The rings of a cache. Boxed: whoever takes one may have a stack of 8 KiB.
+/// The rings of a cache. Boxed, since the thread that takes one may have a stack of 8 KiB.
 pub(crate) struct StridedReads {
     rings: ArrayQueue<Box<BatchRing>>,
 }
 
 impl StridedReads {
-    /// One for each core, if there is io_uring.
+    /// A ring for each core, `RINGS_MAX` at most, if there is io_uring.
     pub(crate) fn new(cores: usize, uses_io_uring: bool) -> Self {
         let rings = ArrayQueue::new(cores.clamp(1, RINGS_MAX));
         let make = || -> io::Result<()> {
@@ -60,8 +60,8 @@ fn place_in_buffer(steps: u32) -> std::ops::Range<usize> {
 }
 
 impl Region {
-    /// Begins to read ahead of a load that has missed, if it continues a stride and nobody has advised otherwise. The missed
-    /// page has its budget; waits for nobody.
+    /// Begins to read ahead of a load that has missed, if the load continues a stride. The caller has found no advice against
+    /// it, and the missed page has its budget. Waits for nobody.
     #[inline(never)]
     pub(super) fn begin_strided(&self, core: usize, page: u64) -> Option<StridedRead<'_>> {
         let is_single = self.table.unit.pages() == 1 && !self.views.shares_addresses;
@@ -85,7 +85,7 @@ impl Region {
         let mut last = page;
         for steps in 1..=stride.window.min(WINDOW_PAGES_MAX as u64 - 1) as u32 {
             let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.table.pages()) else { break };
-            // Pages that are there, or are on their way, are passed over.
+            // Pages in memory, or on their way, are passed over.
             if self.table.peek(ahead).state() == State::Absent {
                 if !self.claim_ahead(core, ahead) {
                     break;
@@ -106,7 +106,7 @@ impl Region {
         Some(read)
     }
 
-    /// Makes visible what has been read ahead. A page that could not be read is left to whoever touches it.
+    /// Makes pages visible that were read ahead. A page whose read failed stays absent, for the thread that touches it.
     #[inline(never)]
     pub(super) fn end_strided(&self, core: usize, read: StridedRead<'_>) {
         let StridedRead { mut ring, mut buffer, claimed, .. } = read;
@@ -122,7 +122,7 @@ impl Region {
         if is_whole {
             let _ = self.shared.reads.strided.rings.push(ring);
         } else {
-            // What the kernel has not taken must not be begun by whoever has the ring next; and nothing is freed here.
+            // The next user of the ring must not begin reads that the kernel has not taken; and nothing is freed here.
             std::mem::forget(ring);
         }
         (1..WINDOW_PAGES_MAX as u32).filter(|steps| failed & 1 << steps != 0).for_each(|steps| {

@@ -1,4 +1,4 @@
-//! Sync: everything that was dirty when it began is on the device, and durable, when it returns.
+//! Sync: when a sync returns, everything that was dirty when it began is on the device and durable.
 
 use std::io;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use crate::sys::signal::SignalsBlocked;
 use crate::telemetry::counters::Timed;
 use crate::telemetry::layout::Latency;
 
-/// Pages that are protected and copied at a time: a thread that stores to one of them meanwhile waits for at most so
-/// many copies (50 µs). A quarter of a span costs four shootdowns in place of one, little beside writing it.
+/// A sync protects and copies this many pages at a time. A thread that stores to one of them meanwhile waits for at
+/// most this many copies (50 µs). A quarter of a span costs four shootdowns in place of one, little beside writing it.
 const PART_PAGES: usize = SPAN_PAGES / 4;
 
-/// A sync that has begun: what belongs to it is decided.
+/// A sync that has begun, and the pages that belong to it.
 pub(crate) struct BegunSync {
     select: Select,
     failures_before: u64,
@@ -37,7 +37,8 @@ impl Region {
             failures.first_write = None;
             failures.writes
         };
-        // Of a sync that failed, pages of either epoch may be left. Where the kernel notes stores, it does not say when.
+        // A failed sync may have left pages of either epoch. Where the kernel notes stores, it does not say when they
+        // came.
         let select = match self.dirty.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.deactivatable().is_some()
         {
             true => Select::All,
@@ -46,7 +47,7 @@ impl Region {
         BegunSync { select, failures_before, pages: 0..self.table.pages(), whole: true, started: Instant::now() }
     }
 
-    /// Begins a sync of some pages. It does not end the epoch: the pages outside it would be taken for those of the
+    /// Begins a sync of some pages. It does not end the epoch: pages outside the range would then pass for pages of the
     /// epoch after.
     pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _lock: &SyncGuard<'_>) -> BegunSync {
         let mut failures = self.dirty.failures();
@@ -60,9 +61,9 @@ impl Region {
         }
     }
 
-    /// Writes what was dirty when the sync began, waits for every write of such a page that is in flight, and flushes
-    /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
-    /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
+    /// Writes the pages that were dirty when the sync began, waits for every write of such a page in flight, and
+    /// flushes the device. A sync of the whole mapping neither writes nor holds up pages that became dirty after it
+    /// began (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
     pub(crate) fn finish_sync(&self, begun: BegunSync, _lock: SyncGuard<'_>) -> Result<()> {
         let _timed = Timed::since(begun.started, &self.shared.telemetry.counters, Latency::Sync);
         let mut batch = self.shared.write_back.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
@@ -98,10 +99,10 @@ impl Region {
         self.finish_sync(begun, lock)
     }
 
-    /// This many pages of a range could not be written. The caller has signals blocked.
+    /// The error for this many pages of a range that could not be written. The caller has signals blocked.
     pub(crate) fn write_error(&self, pages: &Range<u64>, failed_pages: u64) -> Error {
         let failures = self.dirty.failures();
-        // A sync that began since has forgotten why.
+        // A sync that has begun since has forgotten the reason.
         let first = failures.first_write.as_ref();
         let page = first.map(|(page, _)| *page).filter(|page| pages.contains(page)).unwrap_or(pages.start);
         let source = first.map_or_else(|| io::Error::other("the next sync says why"), |(_, source)| copy_of(source));
@@ -116,14 +117,14 @@ impl Region {
                 break;
             }
             from = number + 1;
-            // Only a sync clears the mark, before it looks: a page that becomes dirty later sets it again.
+            // Only a sync clears the mark, before it looks at the pages: a page that becomes dirty later sets it again.
             self.dirty.spans.remove(number);
             let written = self.write_span(batch, number, select, &mut in_flight);
             if written.is_err() || self.table.pages_of_span(number).any(|page| self.needs_another_look(page)) {
                 self.dirty.spans.insert(number);
             }
             if written.is_err() {
-                // What is in the batch already is in flight.
+                // The pages in the batch are in flight already.
                 batch.write(&self.shared);
                 batch.clear();
             }
@@ -131,14 +132,14 @@ impl Region {
         }
         batch.write(&self.shared);
         batch.clear();
-        // What others had in flight when we came by.
+        // Pages that other threads had in flight when we looked.
         for page in in_flight {
             self.table.word(page).wait_while(Snapshot::in_flight);
         }
         Ok(())
     }
 
-    /// Adds the selected pages of a span to the batch, writing it whenever it is full.
+    /// Adds the selected pages of a span to the batch, and writes the batch whenever it is full.
     fn write_span(
         &self,
         batch: &mut WriteBatch,
@@ -146,8 +147,8 @@ impl Region {
         select: Select,
         in_flight: &mut Vec<u64>,
     ) -> io::Result<()> {
-        // A page that is on its way in or being un-protected may be one of ours in an instant. Its thread may need
-        // pages that our batch holds, or the span's lock: neither is kept meanwhile.
+        // A page that is on its way in or being un-protected may be part of this sync in an instant. Its thread may
+        // need pages that our batch holds, or the span's lock: we keep neither meanwhile.
         let arriving = |word: Snapshot| matches!(word.state(), State::Loading | State::Upgrading);
         if self.table.pages_of_span(number).any(|page| arriving(self.table.word(page).load())) {
             batch.write(&self.shared);
@@ -155,8 +156,9 @@ impl Region {
             self.table.pages_of_span(number).for_each(|page| self.table.word(page).wait_while(arriving));
         }
         self.collect_parts(batch, number, select)?;
-        // A page that somebody else had in flight, and that was stored to again, can be taken after that write only.
-        // Once is enough: a write that begins after this has what the sync wants, and is waited for below.
+        // A page that another thread had in flight and that was stored to again can be taken only after that write.
+        // Once is enough: a write that begins after this has the bytes that the sync wants, and the sync waits for it
+        // below.
         let left = || self.table.pages_of_span(number).filter(|page| select.wants(self.table.word(*page).load()));
         if left().next().is_some() {
             batch.write(&self.shared);
@@ -164,12 +166,12 @@ impl Region {
             left().for_each(|page| self.table.word(page).wait_while(Snapshot::in_flight));
             self.collect_parts(batch, number, select)?;
         }
-        // Looked for last: an evictor may have put a page in flight until we had the lock.
+        // Last, since an evictor may have put a page in flight until we had the lock.
         in_flight.extend(self.table.pages_of_span(number).filter(|page| self.table.word(*page).load().in_flight()));
         Ok(())
     }
 
-    /// Collects a span part by part, writing the batch whenever it has no room for one.
+    /// Collects a span part by part, and writes the batch whenever it has no room for a part.
     fn collect_parts(&self, batch: &mut WriteBatch, number: u64, select: Select) -> io::Result<()> {
         let pages = self.table.pages_of_span(number);
         for start in pages.clone().step_by(PART_PAGES) {
@@ -191,7 +193,8 @@ impl Region {
         may_be_dirty || word.in_flight() || self.deactivatable().is_some() && word.is_resident()
     }
 
-    /// A failed flush is for good: what the device lost of the writes before it cannot be told.
+    /// Flushes the device. A failed flush is for good: nobody can tell which of the writes before it the device has
+    /// lost.
     fn flush_device(&self) -> Result<()> {
         let failed_before = self.dirty.failures().flush;
         let result = match failed_before {

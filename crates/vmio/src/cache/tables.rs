@@ -15,26 +15,27 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// What a span with a page in memory is charged for: its page of page tables and, since the neighbour that shares it
-/// may have nothing to put there, a page of page words. Each view at which it is seen takes another page of page tables.
+/// A span with a page in memory is charged for a page of page tables. It is also charged for a whole page of page words,
+/// since the neighbour that shares that page may have nothing to put there. Each further view of the span takes another page
+/// of page tables.
 pub(crate) const TABLE_PAGES: u32 = 2;
-/// Pages whose words fill a page of memory, a block: they lose it together.
+/// The pages of a block: their words fill one page of memory, and lose it together.
 const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
 const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
 const _: () = assert!(BLOCK_SPANS == 2);
-/// Spans given back in one step: a thread that touches one meanwhile waits for all of them.
+/// Spans whose tables go back in one step: a thread that touches one of the spans meanwhile waits for all of them.
 const STEP_SPANS: usize = 64;
-/// A block's page tables at each view, and its words.
+/// The ranges of a block: its page tables at each view, and its words.
 const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
 impl Region {
-    /// Pages of the budget that bringing a page in is charged with. The caller is counted in the page's span: only a neighbour that
+    /// The pages of the budget that bringing a page in costs. The caller is counted in the page's span: only a neighbour that
     /// comes in at the same time can change this.
     pub(crate) fn charge_of(&self, page: u64) -> u32 {
         if self.table.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
     }
 
-    /// Charges a page, and the tables of its span, with the pages that [`Self::charge_of`] named. The caller has taken them from
-    /// the budget.
+    /// Charges a page and the tables of its span, with the number of pages that [`Self::charge_of`] returned. The caller has
+    /// taken these from the budget.
     pub(crate) fn charge(&self, page: u64, charge: u32) {
         debug_assert!(charge == 1 || charge == 1 + TABLE_PAGES, "{charge} pages");
         if charge == 1 {
@@ -43,7 +44,7 @@ impl Region {
         let number = span_of(page);
         if self.table.span(number).claim_charged() {
             self.count_tables(TABLE_PAGES);
-            // An evictor that finds it empty ends the charge, whatever becomes of the page.
+            // An evictor that finds the span empty ends the charge, whatever becomes of the page.
             self.queue_span(number);
         } else {
             self.shared.memory.release(TABLE_PAGES);
@@ -71,8 +72,7 @@ impl Region {
         }
     }
 
-    /// Whether the tables take so much of the cache, or of what the mapping may have of it, that empty spans do not keep
-    /// theirs.
+    /// Whether the tables take so much of the cache, or of the mapping's ceiling, that empty spans do not keep theirs.
     pub(crate) fn is_sparse(&self) -> bool {
         let tables = self.table_pages.load(Ordering::Relaxed);
         self.shared.memory.is_sparse()
@@ -85,7 +85,7 @@ impl Region {
         [first, first + 1]
     }
 
-    /// Keeps everybody out of a span's block, if no page of it is in memory or on its way in.
+    /// Closes a span's block to all threads, if no page of the block is in memory or on its way in.
     fn close_block(&self, number: u64) -> bool {
         let [first, second] = Self::block_of(number).map(|number| self.table.span(number));
         if !first.try_close() {
@@ -98,18 +98,19 @@ impl Region {
         closed
     }
 
-    /// Lists what a closed block's tables and words take, and forgets what the words say.
+    /// Lists the memory of a closed block's page tables and page words. A span whose pages were touched notes that it forgets
+    /// which.
     fn list_block(&self, number: u64, list: &mut UnmapList) {
         let spans = Self::block_of(number);
         if !spans.iter().any(|number| self.table.span(*number).is_charged()) {
-            return; // Its charge has been ended from its neighbour's side, and its memory has been given back.
+            return; // Its neighbour's turn has ended the charge and given the memory back.
         }
         let first = spans[0] * SPAN_PAGES as u64;
         let len = BLOCK_PAGES as usize * PAGE_BYTES;
         for view in self.views_of(spans[0]).union(self.views_of(spans[1])).iter() {
             let address = self.views.address_at(Place { view, page: first });
             if let Some(frames) = self.deactivatable() {
-                // Should it fail, the page tables stay; nothing else depends on it.
+                // If this fails, the page tables stay; nothing else depends on it.
                 let _ = frames.forget_stores(address, len);
             }
             list.push(address, len);
@@ -128,7 +129,7 @@ impl Region {
         list.push(address, len);
     }
 
-    /// Lets everybody into a block again; returns how many pages of the budget are free now.
+    /// Opens a block to all threads again; returns how many pages of the budget this frees.
     fn open_block(&self, number: u64) -> u32 {
         let mut freed = 0;
         for number in Self::block_of(number) {
@@ -143,13 +144,13 @@ impl Region {
         freed
     }
 
-    /// Gives the tables and words of empty spans back, among those that hold some of the given pages. Not for the trap
-    /// path; the caller has signals blocked.
+    /// Gives back the tables and words of the empty spans among those of the given pages. Not for the trap path; the caller
+    /// has signals blocked.
     pub(crate) fn give_tables_back(&self, pages: Range<u64>) {
         let mut empty = EmptySpans::with_capacity(STEP_SPANS);
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             let span = self.table.span(number);
-            // One that was never queued has no owner yet.
+            // A span that was never queued has no owner yet.
             if span.is_touched() && span.is_charged() && span.resident() == 0 {
                 empty.push(SpanRef::new(span), Held::ByOthers);
                 if empty.len() == STEP_SPANS {
@@ -161,16 +162,16 @@ impl Region {
     }
 }
 
-/// The holder of a span, who puts it back into the policy's queues.
+/// The holder of a span, which puts it back into the policy's queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// We have taken it out.
     ByUs,
-    /// It stands there, or somebody else has taken it out.
+    /// It stands in a queue, or another thread has taken it out.
     ByOthers,
 }
 
-/// Spans without pages, to be given back together. Allocated beforehand.
+/// Spans without pages, whose tables go back together. Allocated beforehand.
 pub(crate) struct EmptySpans {
     spans: Vec<EmptySpan>,
     list: UnmapList,
@@ -182,14 +183,14 @@ struct EmptySpan {
     block: Block,
 }
 
-/// What has become of a span's block.
+/// The state of a span's block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
-    /// Somebody is there.
+    /// It is open, since it is in use.
     Open,
     /// It is closed on the span's account.
     Closed,
-    /// It is closed on its neighbour's.
+    /// It is closed on its neighbour's account.
     ClosedForNeighbour,
 }
 
@@ -206,25 +207,25 @@ impl EmptySpan {
 }
 
 impl EmptySpans {
-    /// Room for this many.
+    /// An empty list, with room for this many spans.
     pub(crate) fn with_capacity(spans: usize) -> Self {
         EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(RANGES_OF_BLOCK * STEP_SPANS) }
     }
 
-    /// How many there are.
+    /// The number of spans.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Adds a span that was queued once, and whose region lives until [`Self::give_back`] returns. No more than there is
-    /// room for.
+    /// Adds a span that was queued once, and whose region exists until [`Self::give_back`] returns. There must be room for
+    /// the span.
     pub(crate) fn push(&mut self, span: SpanRef, held: Held) {
         assert!(self.spans.len() < self.spans.capacity(), "a list of spans grew in the trap path");
         self.spans.push(EmptySpan { span, held, block: Block::Open });
     }
 
-    /// Gives the memory of those back that are still empty, as their neighbours are; returns how many pages of the
-    /// budget that freed.
+    /// Gives back the tables of the spans that are still empty, as their neighbours are; returns how many pages of the budget
+    /// that freed.
     pub(crate) fn give_back(&mut self, shared: &Shared) -> u32 {
         let list = &mut self.list;
         let freed = self.spans.chunks_mut(STEP_SPANS).map(|step| give_back_step(shared, step, list)).sum();
@@ -234,10 +235,10 @@ impl EmptySpans {
     }
 }
 
-/// The same for a few spans, with one TLB shootdown.
+/// Like [`EmptySpans::give_back`], for a few spans, with one TLB shootdown.
 fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList) -> u32 {
     list.clear();
-    // Sorted, neighbours would stand side by side; but to sort takes 4 KiB of stack, half of what a signal may have.
+    // Sorted, neighbours would stand side by side; but sorting takes 4 KiB of stack, half of a signal stack.
     for at in 0..step.len() {
         let (before, empty) = step.split_at_mut(at);
         let empty = &mut empty[0];
@@ -256,7 +257,7 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
     for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
         match empty.block {
             Block::Open => empty.region().0.order().policy.put_back(empty.span),
-            // Whoever brings a page in, once the block is open, queues it anew.
+            // A thread that brings a page in, once the block is open, queues the span anew.
             Block::Closed | Block::ClosedForNeighbour => empty.span.get().clear_queued(),
         }
     }

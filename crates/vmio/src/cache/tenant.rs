@@ -1,5 +1,5 @@
-//! Mappings with a floor or a ceiling, and what they hold of the cache.
-//! docs/design/tenants.md says why it is so.
+//! Tenants: mappings with a floor or a ceiling, and the pages that they hold. docs/design/tenants.md says why they are
+//! so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -15,17 +15,18 @@ use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// A mapping at its ceiling gives up one page in this many of it at a time, so that a TLB shootdown is not for one page.
+/// A mapping at its ceiling gives up one page in this many of the ceiling at a time, so that a TLB shootdown is for
+/// more than one page.
 const BATCH_SHARE: u32 = 16;
 const ONE_PAGE: u64 = 1 << 32;
-/// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
-/// cache there is.
+/// The pages that floors leave of a cache, beside the reserve of free pages at which its workers stop: the smallest
+/// cache there is, and the smallest such reserve.
 const FREE_MIN: u64 = PAGES_MIN + 32;
-/// That reserve is one page in this many, and no more than this: see `Watermarks`.
+/// The reserve is one page in this many, and no more than `RESERVE_MAX`: see `Watermarks`.
 const RESERVE_SHARE: u32 = 32;
 const RESERVE_MAX: u64 = 32 * 1024;
 
-/// How many pages a mapping keeps, and how many it may have, page tables and page words among them.
+/// The pages that a mapping keeps, and the most that it may have. Both include page tables and page words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) floor: u32,
@@ -33,7 +34,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// What the options ask for; `None` if that is nothing.
+    /// The bounds that the options ask for; `None` if they ask for none.
     pub(crate) fn of(options: &MappingOptions) -> Result<Option<Self>> {
         let page = PAGE_BYTES as u64;
         let floor = u32::try_from(options.floor_bytes.div_ceil(page)).map_err(|_| Error::BadOption {
@@ -55,12 +56,13 @@ impl Bounds {
     }
 }
 
-/// A mapping with a floor or a ceiling. Its spans stand in an order of their own, so that evictors can pass them over, and
-/// so that it finds its own.
+/// A mapping with a floor or a ceiling. Its spans stand in an order of their own, so that evictors can pass over them
+/// and the mapping can find its own.
 pub(crate) struct Tenant {
     bounds: Bounds,
-    /// In the upper half the pages that it holds, on their way in or here, with those of its tables; in the lower half those
-    /// that evictors are about to take. One word, so that two evictors never take it below its floor together.
+    /// The upper half counts the pages that it holds: in memory, on their way in, and in its tables. The lower half
+    /// counts the pages that evictors are about to take. Both are in one word, so that two evictors together never take
+    /// it below its floor.
     pages: AtomicU64,
     pinned_pages: AtomicU64,
     pub(crate) order: EvictionOrder,
@@ -71,13 +73,13 @@ impl Tenant {
         Tenant { bounds, pages: AtomicU64::new(0), pinned_pages: AtomicU64::new(0), order }
     }
 
-    /// This many more pages are on their way in.
+    /// Counts this many more pages, which are on their way in.
     #[inline]
     pub(crate) fn add(&self, pages: u32) {
         self.pages.fetch_add(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
     }
 
-    /// This many are gone, or did not come.
+    /// Counts this many fewer pages, which are gone or did not come.
     #[inline]
     pub(crate) fn remove(&self, pages: u32) {
         let before = self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
@@ -90,7 +92,7 @@ impl Tenant {
         (self.pages.load(Ordering::SeqCst) >> 32) as u32
     }
 
-    /// How many pages would be too many if it got this many more.
+    /// By how many pages it would exceed its ceiling with this many more.
     #[inline]
     pub(super) fn over(&self, more: u32) -> u32 {
         self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
@@ -101,8 +103,8 @@ impl Tenant {
         spare_pages(self.pages.load(Ordering::SeqCst), self.bounds.floor)
     }
 
-    /// Takes the right to evict up to this many pages of those above the floor, or, if `all`, of all. To be handed back with
-    /// [`Self::end_claim`] when they are gone, or stay.
+    /// Takes the right to evict up to this many of the pages above the floor, or of all pages if `all`; returns how
+    /// many. The caller hands the right back with [`Self::end_claim`] when the pages are gone, or stay.
     pub(crate) fn claim(&self, wanted: u32, all: bool) -> u32 {
         let floor = if all { 0 } else { self.bounds.floor };
         let wanted_of = |word| spare_pages(word, floor).min(wanted);
@@ -128,17 +130,17 @@ impl Tenant {
         self.bounds.ceiling
     }
 
-    /// Whether one huge page leaves enough of the ceiling.
+    /// Whether a huge page takes a small enough part of the ceiling.
     pub(crate) fn has_room_for_huge_pages(&self) -> bool {
         self.bounds.ceiling / CACHE_SHARE >= SPAN_PAGES as u32
     }
 
-    /// The most that pins may hold: as of a cache that is as large as the ceiling.
+    /// The most pages that pins may hold: as many as in a cache as large as the ceiling.
     pub(crate) fn pinned_pages_max(&self) -> u64 {
         u64::from(self.bounds.ceiling / 4 * 3)
     }
 
-    /// Charges pinned pages, if they are not too many.
+    /// Charges pinned pages; false if they would be too many.
     pub(crate) fn charge_pins(&self, pages: u64) -> bool {
         let taken = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
@@ -160,11 +162,12 @@ fn spare_pages(word: u64, floor: u32) -> u32 {
 }
 
 impl Shared {
-    /// Adds a tenant, whose floor is kept from now on, if the floors of all leave what a cache needs.
+    /// Adds a tenant, and keeps its floor from now on. Fails if the floors of all tenants would not leave what a cache
+    /// needs.
     pub(crate) fn add_tenant(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
-        // Only who holds it adds to the list, so that the list below is long enough.
+        // Only the holder of this lock adds to the list, so the list below is long enough.
         let _same_capacity = self.memory.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if floor > 0 {
             let others = self.eviction.floor_pages();
@@ -189,7 +192,7 @@ impl Shared {
 }
 
 impl Eviction {
-    /// Keeps a tenant's floor no more. Its order is empty, or about to be.
+    /// Removes a tenant, and no longer keeps its floor. Its order is empty, or about to be.
     pub(crate) fn dismiss(&self, tenant: &Arc<Tenant>) {
         let _signals = SignalsBlocked::new();
         self.gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
@@ -207,12 +210,12 @@ impl Eviction {
     }
 }
 
-/// What the floors of mappings may be in all.
+/// The most pages that the floors of all mappings may have together.
 fn floors_max(capacity: u32) -> u64 {
     u64::from(capacity).saturating_sub(FREE_MIN + u64::from(capacity / RESERVE_SHARE).min(RESERVE_MAX))
 }
 
-/// The least capacity with room for such floors.
+/// The least capacity with room for floors of this many pages.
 fn least_capacity(floors: u64) -> u64 {
     let free = FREE_MIN + floors;
     if floors == 0 { PAGES_MIN } else { free + ((free - 1) / u64::from(RESERVE_SHARE - 1)).min(RESERVE_MAX) }

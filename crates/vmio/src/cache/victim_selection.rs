@@ -20,9 +20,9 @@ pub(super) struct Source<'a> {
     pub(super) queue: Option<Queue>,
     /// The number of inactive pages above which they are dropped.
     pub(super) inactive_pages_max: u32,
-    /// How many may go.
+    /// The number of pages that may go.
     pub(super) allowed: usize,
-    /// Where to begin in a span of which not all may go, so that it is not always its first pages.
+    /// Where to begin in a span of which not all pages may go, so that its first pages are not always the ones.
     pub(super) hand: u64,
 }
 
@@ -38,14 +38,14 @@ impl<'a> Source<'a> {
         Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.eviction.evicted_pages())
     }
 
-    /// An order that this many pages stand in, as many as the cache has at most.
+    /// An order in which this many pages stand; at most as many as the cache has.
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.memory.capacity_pages());
         let inactive_pages_max = pages / order.policy.inactive_share();
         Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
     }
 
-    /// The pages of a span in the order in which they are asked to go.
+    /// The pages of a span, in the order in which the evictor asks them to go.
     pub(super) fn victim_order(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let first = pages.start + self.hand % (pages.end - pages.start).max(1);
         (first..pages.end).chain(pages.start..first)
@@ -53,8 +53,8 @@ impl<'a> Source<'a> {
 }
 
 impl Evictor {
-    /// Passes over the mappings that are selected, until half of what is wanted is found: to gain the rest of those that
-    /// have little to give would cost a shootdown each.
+    /// Makes passes over one selected mapping after the other, until it has found half of `wanted`. To get the rest
+    /// from mappings that have little to give would cost a shootdown each.
     pub(super) fn pass_of_all(
         &mut self,
         shared: &Shared,
@@ -90,7 +90,7 @@ impl Evictor {
         pass
     }
 
-    /// A pass over a tenant, for others: down to its floor, or below it.
+    /// A pass over a tenant, for others: down to its floor, or below it if `below_floor`.
     fn pass_of_tenant(
         &mut self,
         shared: &Shared,
@@ -121,8 +121,9 @@ impl Shared {
             as u32
     }
 
-    /// Selects the mapping that gives pages up next: among those whose next span has the highest priority, each as often as it
-    /// has pages to give. Returns the number of a tenant, or behind the last of them that of all mappings that are none.
+    /// Selects the mapping that gives pages up next: among mappings whose next span has the highest priority, each as
+    /// often as it has pages to give. Returns the number of a tenant; the number behind the last one means all other
+    /// mappings.
     fn select_owner(&self, tenants: &[Arc<Tenant>]) -> usize {
         let commons = tenants.len();
         let candidate = |number: usize| match tenants.get(number) {
@@ -148,7 +149,7 @@ impl Shared {
     }
 }
 
-/// Whether what a pass is to fill is full.
+/// Whether the frame that a pass is to fill is full.
 pub(super) fn is_full(frame: &Option<&mut HugeFrame>) -> bool {
     frame.as_ref().is_some_and(|frame| frame.is_full())
 }

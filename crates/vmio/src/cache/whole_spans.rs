@@ -1,6 +1,6 @@
-//! Eviction of whole spans, for kernels that unmap nothing but ranges (before Linux 6.13): there each run of
-//! neighbouring pages costs a TLB shootdown, so the absent pages between the victims are claimed as well for the moment,
-//! and all go in one step.
+//! Eviction of whole spans, for kernels that can unmap only ranges (before Linux 6.13). There each run of neighbouring
+//! pages costs a TLB shootdown. So the evictor also claims the absent pages between its victims for a moment, and
+//! unmaps them all in one step.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::page::visit::Visit;
 use crate::page::word::{PageWord, State};
 use crate::sys::unmap::UnmapList;
 
-/// What became of the pages that were to go.
+/// The result of unmapping pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unmapped {
     /// Pages given up.
@@ -22,8 +22,8 @@ pub(crate) struct Unmapped {
 }
 
 impl Region {
-    /// Gives up clean pages among some of a span that nobody holds, whatever visits they have left, since a page that stayed
-    /// would split the run; `limit` of them at most.
+    /// Gives up some of the given pages of a span, `limit` at most: those that are clean and that nobody holds. Their
+    /// visits do not count, since a page that stayed would split the run.
     pub(crate) fn evict_together(
         &self,
         span: u64,
@@ -39,8 +39,8 @@ impl Region {
         self.unmap_together(&ours, span, list, |word| word.fail_evict(State::Clean))
     }
 
-    /// Unmaps pages of a span whose words say Evicting, by us, neighbours in one step with the absent pages between
-    /// them; `undo` is called for those that the kernel would not unmap.
+    /// Unmaps pages of a span whose words say Evicting, by us: neighbours in one step, with the absent pages between
+    /// them. Calls `undo` for pages that the kernel would not unmap.
     pub(super) fn unmap_together(
         &self,
         ours: &PageSet,
@@ -73,7 +73,7 @@ impl Region {
     }
 }
 
-/// The longest runs of pages of a range that belong to it.
+/// The longest runs of pages in a range for which `belongs` holds.
 pub(super) fn runs(pages: Range<u64>, belongs: impl Fn(u64) -> bool) -> impl Iterator<Item = Range<u64>> {
     let mut from = pages.start;
     std::iter::from_fn(move || {

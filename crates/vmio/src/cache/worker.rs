@@ -1,4 +1,4 @@
-//! The background threads: they keep a reserve of free pages, and the dirty pages below their ratio.
+//! The background threads: they keep a reserve of free pages, and keep the dirty pages below the dirty ratio.
 
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::cache::shared::Shared;
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::sys::thread::{self, OwnThread};
 
-/// How long a worker that cannot get on waits before the next try, at first and at most.
+/// How long a worker that makes no progress waits before its next try, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 /// A third of the weight of an ordinary thread: enough to protect and unmap, not to do all the writing as well.
 const NICE: i32 = 5;
-/// Without evictions or a filling cache for so long, dirty pages above the ratio are written in their own right.
+/// If no page is evicted and the cache does not fill up for this long, workers write dirty pages above the ratio.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after `Workers::stop`.
@@ -38,7 +38,7 @@ struct Worker {
 impl Worker {
     fn run(&mut self) {
         loop {
-            // First the event: whatever is said after this ends the sleep below.
+            // First the event: work that comes after this ends the sleep below.
             let event = self.shared.workers.work_event();
             if self.shared.workers.is_stopping() {
                 return;
@@ -58,8 +58,8 @@ impl Worker {
         }
     }
 
-    /// Evicts until the reserve is full. Once begun, it goes on well past the point where it began: few long runs
-    /// disturb the program's threads less often than many short ones.
+    /// Evicts until the reserve is full, well past the point where the worker began: few long runs disturb the
+    /// program's threads less often than many short ones.
     fn refill_reserve(&mut self) {
         let mut goal = Goal::EVICT;
         while !self.shared.workers.is_stopping() {
@@ -81,8 +81,8 @@ impl Worker {
         }
     }
 
-    /// Eviction writes dirty pages anyway, and to write a page that stays resident makes the next store to it trap.
-    /// So this is for times when nothing is evicted, nor about to be because the cache is filling up.
+    /// Writes dirty pages while no page is evicted and the cache does not fill up. At other times eviction writes dirty
+    /// pages anyway. A page that is written and stays resident traps at its next store.
     fn clean_when_quiet(&mut self, event: u32) {
         let (evicted, free) = (self.shared.eviction.evicted_pages(), self.shared.memory.budget.free());
         let began = Instant::now();
@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// Nothing could be gained: everything is pinned, busy, or cannot be written.
+    /// Waits after a pass that gained nothing: all pages are pinned or busy, or their writes fail.
     fn wait_after(&mut self, pass: Pass) {
         let event = self.shared.workers.work_event();
         self.shared.workers.sleep(event, Some(self.back_off));

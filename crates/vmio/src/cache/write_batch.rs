@@ -1,4 +1,4 @@
-//! Write-back of a batch: protect, copy into a merge buffer, let go, then write neighbours together.
+//! Write-back of a batch: protect pages, copy them into a merge buffer, let them go, then write neighbours together.
 //!
 //! A page stays readable throughout, and a thread that stores to it waits for the copy at most, never for the device.
 
@@ -26,21 +26,21 @@ use crate::telemetry::counters::Counter;
 
 /// Pages of a worker's merge buffer (2 MiB).
 pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
-/// Pages of one write (1 MiB).
+/// The most pages of one write (1 MiB).
 const RUN_PAGES_MAX: usize = 256;
 
 /// Which dirty pages to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Select {
-    /// Those that the evictor may write and then evict, on such a visit.
+    /// Pages that the evictor may write and then evict, on such a visit.
     ToEvict(Visit),
-    /// Those that can be taken at once.
+    /// Pages that can be taken at once.
     Available,
-    /// All, for a sync of a range.
+    /// All dirty pages, for a sync of a range.
     All,
-    /// Those that became dirty in the sync epoch of this parity.
+    /// Pages that became dirty in the sync epoch of this parity.
     Epoch(bool),
-    /// Those that the commit of this number has protected.
+    /// Pages that the commit of this number has protected.
     Frozen(u64),
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Destination {
     Backing,
     /// To the journal, as part of the commit of this number, of which the batch holds a ticket.
     Spill(u64),
-    /// The same, for who leads that commit.
+    /// To the journal, for the thread that leads the commit of this number.
     Commit(u64),
 }
 
@@ -65,7 +65,7 @@ impl Destination {
     }
 }
 
-/// The epoch in which pages are Dirty that belong to the commit of this number.
+/// The epoch of Dirty pages that belong to the commit of this number.
 pub(crate) fn epoch_of(commit: u64) -> bool {
     commit % 2 == 1
 }
@@ -79,12 +79,12 @@ impl Select {
         }
     }
 
-    /// Whether pages are to be written that are pinned for writing, too.
+    /// Whether to write pages pinned for writing, too.
     fn is_sync(self) -> bool {
         matches!(self, Select::All | Select::Epoch(_) | Select::Frozen(_))
     }
 
-    /// Whether a dirty page of that description is meant.
+    /// Whether a page with this word is selected.
     pub(crate) fn wants(self, word: Snapshot) -> bool {
         word.needs_write() && self.epoch().is_none_or(|epoch| epoch == word.epoch())
     }
@@ -94,7 +94,7 @@ impl Select {
 pub(crate) struct WriteBatch {
     buffer: MergeBuffer,
     pages: Vec<BatchPage>,
-    /// Of the commits that some of the pages are spilled for.
+    /// The tickets of the commits that some of the pages are spilled for.
     tickets: Vec<Ticket>,
     stored: StoredPages,
     /// Boxed, since runs in the queue point to it.
@@ -119,7 +119,7 @@ pub(crate) struct BatchPage {
     destination: Destination,
 }
 
-/// The right to spill pages of a region for a commit, which waits until it is handed back.
+/// The right to spill pages of a region for a commit. The commit waits until the ticket is handed back.
 struct Ticket {
     region: *const Region,
     commit: u64,
@@ -157,7 +157,7 @@ pub(crate) struct WriteRun {
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
-    /// Room for this many pages, in one of some buffers.
+    /// A batch with room for this many pages, in one of the given buffers.
     pub(crate) fn new(pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(WriteBatch {
             buffer: buffers.take(pages)?,
@@ -188,9 +188,9 @@ impl WriteBatch {
         }
     }
 
-    /// Adds the selected dirty pages among some pages of a span, as far as there is room and the mapping goes: from now on
-    /// each is Clean with its write in flight. For a sync, copies of pages pinned for writing too, which stay dirty. The caller holds the span's lock.
-    /// Returns how many pages were added; an error leaves them as they were.
+    /// Adds the selected dirty pages among some pages of a span, as far as the batch has room and the mapping reaches: from now
+    /// on each is Clean with its write in flight. For a sync, also adds copies of pages pinned for writing, which stay dirty.
+    /// The caller holds the span's lock. Returns the number of added pages; an error leaves the pages as they were.
     pub(crate) fn collect(
         &mut self,
         region: &Region,
@@ -204,8 +204,8 @@ impl WriteBatch {
         }
         let start = self.pages.len();
         let span = span_of(pages.start);
-        // Drawn before the first page is taken: of pages that become part of a later commit none is, and until it is handed
-        // back no commit ends that these belong to.
+        // Drawn before the first page is taken: so we take no page of a later commit, and the commit of these pages does not
+        // end until we hand the ticket back.
         let destination = region.draw_destination(select);
         for page in pages {
             if self.room() == 0 {
@@ -214,7 +214,7 @@ impl WriteBatch {
             let Some(pinned) = begin_write(region, page, select, destination) else { continue };
             self.pages.push(BatchPage { region, page, pinned, destination });
         }
-        // What is frozen is protected.
+        // Frozen pages are protected already.
         let protected = if let Select::Frozen(_) = select { Ok(()) } else { self.protect(region, start) };
         if let Err(error) = protected {
             for added in self.pages.drain(start..) {
@@ -224,7 +224,8 @@ impl WriteBatch {
                     region.table.word(added.page).fail_protect();
                 }
             }
-            // Not before the commit finds them as they were; nor later, since nothing keeps the region for a batch without pages.
+            // Not earlier: the commit must find the pages as they were. Nor later: nothing keeps the region for a batch without
+            // pages.
             if let Destination::Spill(commit) = destination {
                 region.hand_back(commit);
             }
@@ -246,8 +247,8 @@ impl WriteBatch {
         Ok(added.len())
     }
 
-    /// Protects from the first to the last added page with one shootdown, leaving out pages pinned for writing, on
-    /// which system calls would fail: their number cannot grow while the span is locked.
+    /// Protects from the first to the last added page, with one shootdown for each run. Pages pinned for writing are left out
+    /// and end a run, since system calls would fail on them. Their number cannot grow while the span is locked.
     fn protect(&self, region: &Region, start: usize) -> io::Result<()> {
         let mut protected = self.pages[start..].iter().filter(|added| !added.pinned).map(|added| added.page);
         let Some(first) = protected.next() else { return Ok(()) };
@@ -266,9 +267,9 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// The same over frames whose stores the kernel notes: takes its notes, and makes them again for pages that cannot
-    /// be written now. Nobody is kept from storing meanwhile: the copy may hold stores that came after the notes, which
-    /// the kernel then notes anew. An error leaves all pages dirty that may be.
+    /// Like [`Self::collect`], over frames whose stores the kernel notes. Takes the kernel's notes, and marks the words of
+    /// stored pages that cannot be written now. Threads may store meanwhile: the copy may hold stores that came after the
+    /// notes, and the kernel notes these anew. An error leaves all pages dirty that may be.
     fn collect_tracked(
         &mut self,
         region: &Region,
@@ -294,7 +295,7 @@ impl WriteBatch {
         Ok(self.pages.len() - start)
     }
 
-    /// Takes the kernel's notes of pages of a span, wherever it can be seen.
+    /// Takes the kernel's notes of stores to pages of a span, at each of the span's views.
     fn take_notes(&mut self, region: &Region, frames: &dyn DeactivatableFrames, pages: &Range<u64>) -> io::Result<()> {
         let len = (pages.end - pages.start) as usize * PAGE_BYTES;
         self.stored.clear();
@@ -344,7 +345,7 @@ impl WriteBatch {
         self.finish_copy(region, slot);
     }
 
-    /// Makes the copy what the device is to get, and lets the page go.
+    /// Turns the copy into the bytes for the device, and lets the page go.
     fn finish_copy(&mut self, region: &Region, slot: usize) {
         let added = self.pages[slot];
         // SAFETY: the slot is ours alone until a run made of it is queued, and a page long.
@@ -356,8 +357,8 @@ impl WriteBatch {
         }
     }
 
-    /// Writes everything that was collected and returns when it has landed, or failed: then those pages are dirty
-    /// again and the region has noted the failure. Other threads take part.
+    /// Writes all collected pages, and returns when the writes have landed or failed. A page whose write failed is dirty again,
+    /// and the region has noted the failure. Other threads take part.
     pub(crate) fn write(&self, shared: &Shared) {
         if self.pages.is_empty() {
             return;
@@ -398,7 +399,7 @@ impl WriteBatch {
         }
     }
 
-    /// [`Self::write`] and [`Self::clear`]; how many pages could not be written.
+    /// Calls [`Self::write`] and [`Self::clear`]; returns how many pages could not be written.
     pub(crate) fn written(&mut self, shared: &Shared) -> u32 {
         self.progress.failed.store(0, Ordering::SeqCst);
         self.write(shared);
@@ -412,8 +413,8 @@ impl WriteBatch {
     }
 }
 
-/// Makes a selected page ours to copy; true if it is a pinned one, which stays as it is. A page that somebody else has
-/// in flight is left out, wanted or not.
+/// Makes a selected page ours to copy; true if the page is pinned for writing, and stays as it is. Leaves out a page that
+/// another thread has in flight, wanted or not.
 fn begin_write(region: &Region, page: u64, select: Select, destination: Destination) -> Option<bool> {
     let word = region.table.word(page);
     let only_epoch = destination.epoch().or(select.epoch());
@@ -435,11 +436,11 @@ fn begin_write(region: &Region, page: u64, select: Select, destination: Destinat
         } else if word.begin_write_while_pinned(region.epoch()).is_ok() {
             return Some(true);
         }
-        // Else it has changed under our eyes, a pin has ended for example: look again.
+        // Else the word has changed meanwhile, for example since a pin has ended: look again.
     }
 }
 
-/// The same over frames whose stores the kernel notes.
+/// Like [`begin_write`], over frames whose stores the kernel notes.
 fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: bool) -> Option<bool> {
     let word = region.table.word(page);
     loop {
@@ -455,7 +456,7 @@ fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: b
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {
-            // Being reactivated, or made dirty for a pin: it is ready in an instant.
+            // The page is being reactivated, or made dirty for a pin: it is ready in an instant.
             word.wait_while(Snapshot::is_busy);
         } else if seen.in_flight() || !(seen.needs_write() && seen.is_pinned_for_writing()) {
             return None;
@@ -473,7 +474,7 @@ impl WriteRun {
         let (pages, data, progress) = unsafe {
             (&*self.pages, std::slice::from_raw_parts(self.data, self.pages.len() * PAGE_BYTES), &*self.progress)
         };
-        // Of the same region and with the same destination, one at least.
+        // At least one page, all of one region and with one destination.
         let (region, destination) = (pages[0].region(), pages[0].destination);
         let started = Instant::now();
         let core = cpu::current();
@@ -500,7 +501,7 @@ impl WriteRun {
         shared.note_write(started.elapsed().as_nanos() as u64);
         shared.telemetry.count(core, Counter::Writes, 1);
         shared.telemetry.count(core, Counter::WrittenBytes, data.len() as u64);
-        // The last access to what the batch owns: at zero it may be reused.
+        // The last access to memory of the batch: at zero it may be reused.
         if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
             futex::wake_all(&progress.unfinished);
         }
@@ -544,7 +545,7 @@ mod tests {
         assert!(batch.collect(region, 0..1, Select::Available, &region.table.span(0).lock()).is_err());
         assert!(batch.pages().is_empty() && region.table.word(0).load().needs_write());
         assert!(batch.tickets.is_empty(), "it has a ticket for no page");
-        // What is not protected cannot be committed either; but it does not hang.
+        // A page that is not protected cannot be committed either; but the commit does not hang.
         assert!(map.commit().is_err());
     }
 }

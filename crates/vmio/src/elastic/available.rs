@@ -23,7 +23,7 @@ pub struct AvailableMemory {
 }
 
 impl AvailableMemory {
-    /// As the kernel tells now: a few small files are read.
+    /// Returns the memory available now, from a few small files of the kernel.
     pub fn now() -> Self {
         Self::under(Path::new("/"))
     }
@@ -37,7 +37,7 @@ impl AvailableMemory {
         }
     }
 
-    /// The smaller of both; `None` if nothing is known.
+    /// Returns the smaller of both; `None` if nothing is known.
     pub fn bytes(&self) -> Option<u64> {
         self.system_bytes.into_iter().chain(self.cgroup_bytes).min()
     }

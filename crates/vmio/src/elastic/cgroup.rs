@@ -18,7 +18,8 @@ struct Level {
 
 /// How a version of cgroups names its files and fields.
 struct Version {
-    /// Where the kernel reclaims at the latest; those that do not exist do not count, but for the first.
+    /// Files with the limits at which the kernel reclaims at the latest. A cgroup without the first file does not
+    /// count; the others may be missing.
     limits: &'static [&'static str],
     usage: &'static str,
     /// Fields of memory.stat: page cache, and the part of it that is not the cache of any file.
@@ -67,7 +68,7 @@ impl MemoryCgroups {
         self.levels.iter().filter_map(Level::room_bytes).min()
     }
 
-    /// The file that tells how long somebody in the innermost cgroup, of version 2, has waited for memory.
+    /// The file that tells how long threads of the innermost cgroup of version 2 have waited for memory.
     pub(super) fn pressure(&self) -> Option<PathBuf> {
         let innermost = self.levels.iter().find(|level| std::ptr::eq(level.version, &V2))?;
         Some(innermost.folder.join("memory.pressure"))
@@ -122,7 +123,7 @@ mod tests {
         write(&inner, "max\n", 50_000);
         write(&mount.path().join("a"), "409600\n", 49_152);
         let groups = MemoryCgroups { levels: levels_of(mount.path(), "/a/b", &V2) };
-        // 49152 in use, of which 32768 are file pages: 16384 are not to be had.
+        // 49152 bytes are in use, of which 32768 are file pages: 16384 are not available.
         assert_eq!(groups.room_pages(), Some(100 - 4));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that has a cache follow the memory there is.
+//! The thread that adapts the capacity of a cache to the memory that there is.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,12 +8,13 @@ use std::time::Duration;
 use crate::sys::fork::OfProcess;
 use crate::sys::thread;
 
-/// How often it looks.
+/// The time between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The thread; it ends when this is dropped.
 pub(crate) struct Follower {
-    /// Dropped, it ends the thread. In a forked child there is none, and the channel may be in the middle of something.
+    /// Dropping it ends the thread. A forked child has no such thread, and the channel may be in the middle of
+    /// something.
     _alive: OfProcess<Sender<()>>,
 }
 

@@ -1,34 +1,34 @@
-//! What a cache's capacity should be, by what is seen of memory: less at once where it runs short, more by and by where
-//! it does not.
+//! The governor: chooses the capacity of a cache by what an observer sees of memory. It shrinks the cache at once where
+//! memory runs short, and grows it little by little where memory does not.
 
 use std::ops::RangeInclusive;
 
-/// Left free: a sixteenth of the room, within these bounds.
+/// The margin that stays free: a sixteenth of the room, within these bounds.
 const MARGIN_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 30;
 const MARGIN_SHARE: u64 = 16;
-/// Where somebody waits for memory for more of the time than this, the cache shrinks.
+/// If threads wait for memory for more of the time than this, the cache shrinks.
 const STALLED: f64 = 0.1;
-/// Up to this nobody is in need.
+/// If threads wait for no more of the time than this, a look is calm.
 const CALM: f64 = 0.01;
-/// This many calm looks before the cache grows, and between two steps.
+/// The number of calm looks before the cache grows, and between two steps of growth.
 const CALM_LOOKS: u32 = 50;
 const LOOKS_BETWEEN: u32 = 10;
-/// It grows by such a part, and shrinks by such a part because of stalls.
+/// The cache grows by one part in the first number, and shrinks because of stalls by one part in the second.
 const GROWTH_SHARE: u64 = 16;
 const SHRINKAGE_SHARE: u64 = 8;
-/// It grows by so much at least.
+/// A step of growth has this many bytes at least.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 
-/// What was seen.
+/// The result of a look at memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Observation {
-    /// The most that the cache could have, with what it has, if everybody else had no more than now.
+    /// The most memory that the cache could have, with what it has, if all others had no more than now.
     pub(crate) room_bytes: u64,
-    /// The part of the time since the last look in which somebody waited for memory.
+    /// The part of the time since the last look in which threads waited for memory.
     pub(crate) stalled: f64,
 }
 
-/// Decides.
+/// Decides which capacity follows the present one.
 pub(crate) struct Governor {
     bounds: RangeInclusive<u64>,
     calm_looks: u32,
@@ -45,8 +45,8 @@ impl Governor {
         self.bounded(seen.room_bytes - 2 * margin_bytes(seen))
     }
 
-    /// The capacity that should follow the present one. Where nothing changes, neither does the capacity in the end: it
-    /// grows to two margins below the room, and shrinks, to one margin, only when half of one is left.
+    /// The capacity that should follow the present one. While nothing changes, the capacity settles. It grows to two
+    /// margins below the room. It shrinks only when less than half a margin is left, to one margin below the room.
     pub(crate) fn decide(&mut self, capacity: u64, seen: Observation) -> u64 {
         let margin = margin_bytes(seen);
         let grown_most = seen.room_bytes - 2 * margin;

@@ -1,6 +1,7 @@
-//! How much memory there is for a cache that takes what it can get: `cgroup` and `observer` look, `governor` decides, and the thread of
-//! `follower` has the cache follow.
-//! docs/design/elastic-memory.md says why so.
+//! Elastic memory: the capacity of a cache that takes all it can get. `cgroup` and `observer` look at memory, `governor` decides, and
+//! the thread of `follower` changes the capacity.
+//!
+//! docs/design/elastic-memory.md says why it is so.
 
 mod available;
 mod cgroup;

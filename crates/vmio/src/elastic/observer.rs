@@ -1,4 +1,4 @@
-//! What the kernel says of memory: how much there is for us, and whether somebody waits for it.
+//! The observer: reads from the kernel how much memory there is for us, and whether threads wait for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::Instant;
 use crate::elastic::cgroup::{MemoryCgroups, field};
 use crate::elastic::governor::Observation;
 
-/// Stalls anywhere in the system are our business where less than one in this many of its pages is to be had: elsewhere
-/// somebody is short of memory within limits of his own.
+/// Stalls anywhere in the system count if less than one in this many of its pages is available. If more are, threads
+/// elsewhere are short of memory within limits of their own.
 const SCARCE_SHARE: u64 = 4;
 
 /// Looks at the system and at the cgroups of the process.
@@ -17,7 +17,7 @@ pub(crate) struct Observer {
     system_pressure: PathBuf,
     cgroups: MemoryCgroups,
     looked: Instant,
-    /// Of the cgroup, and of the system: time that somebody had waited for memory by then, in microseconds.
+    /// Of the cgroup, and of the system: how long threads had waited for memory by then, in microseconds.
     stalled_us: [Option<u64>; 2],
 }
 
@@ -32,7 +32,8 @@ impl Observer {
         observer
     }
 
-    /// Looks, for somebody who holds so much that the kernel cannot take back by itself. What cannot be read does not count.
+    /// Looks at memory, for a cache that holds `held_bytes` which the kernel cannot take back by itself. Skips files
+    /// that cannot be read.
     pub(crate) fn look(&mut self, now: Instant, held_bytes: u64) -> Observation {
         let meminfo = fs::read_to_string(&self.meminfo).unwrap_or_default();
         let bytes = |name| field(&meminfo, name).map(|kib| kib * 1024);
@@ -49,7 +50,7 @@ impl Observer {
         let everybody = share(stalled_us[1], self.stalled_us[1]);
         (self.looked, self.stalled_us) = (now, stalled_us);
         Observation {
-            // Without anything known, all that can be counted.
+            // If no file says how much there is, there is no limit.
             room_bytes: room.map_or(1 << 60, |room| room.saturating_add(held_bytes)),
             stalled: if is_scarce { own.max(everybody) } else { own },
         }

@@ -1,8 +1,8 @@
 //! The spans of a region that hold dirty pages, sorted by offset.
 //!
 //! FastMap keeps per-core red-black trees for this (§3.1), so that sync and write-back see dirty pages only and in
-//! order. A bitmap of two levels gives the same order, takes an insertion without a lock or an allocation (the trap
-//! path does it), and costs a bit per 2 MiB.
+//! order. A bitmap of two levels gives the same order and costs a bit per 2 MiB. An insertion needs no lock and no
+//! allocation, since the trap path does it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

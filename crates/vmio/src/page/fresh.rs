@@ -1,4 +1,5 @@
-//! Of some pages the device holds garbage: their words say so, until they are written or somebody takes it back.
+//! The Fresh mark: the device holds garbage for a page. Its word says so, until the page is dirty or somebody takes the
+//! mark back.
 
 use crate::page::word::{FRESH, PageWord, State};
 

@@ -9,16 +9,16 @@
 //!       finish_reactivate
 //! ```
 //!
-//! Of an active page, Clean means: the same as on the device unless the kernel has noted a store since. A thread that takes the
-//! kernel's notes of a span (and so erases them) holds the span's lock, and either writes a page that was stored to or
-//! leaves the Stored mark on its word. Inactive pages change only once they are reactivated, so of them the word knows all.
+//! An active Clean page is the same as on the device, unless the kernel has noted a store since. A thread that takes
+//! the kernel's notes of a span (and so erases them) holds the span's lock, and either writes a page that was stored to
+//! or leaves the Stored mark on its word. An inactive page changes only once it is active again, so its word knows all.
 
 use crate::page::visit::Visit;
 use crate::page::word::{EPOCH, FRESH, INACTIVE, PageWord, STORED, Snapshot, State, visits_of};
 
 impl PageWord {
-    /// Clean or Dirty, active → Evicting, to be deactivated; not if it is pinned, in flight, or survives the visit. Returns
-    /// what it was.
+    /// Clean or Dirty, active → Evicting, to deactivate the page. Declines a page that is pinned, in flight, or
+    /// survives the visit. Returns the word before.
     pub(crate) fn begin_deactivate(&self, visit: Visit) -> Result<Snapshot, Snapshot> {
         let before = self.update(|word| {
             let free = word.is_settled_resident() && !word.is_inactive() && !word.in_flight() && word.pins() == 0;
@@ -28,7 +28,7 @@ impl PageWord {
         if visit.survivor(before).is_some() { Err(before) } else { Ok(before) }
     }
 
-    /// Evicting → inactive; Dirty, in the given sync epoch, if it was that or has been stored to.
+    /// Evicting → inactive: Dirty in the given sync epoch, if the page was dirty or a store has hit it, or Clean.
     pub(crate) fn finish_deactivate(&self, dirty_in: Option<bool>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
@@ -40,7 +40,7 @@ impl PageWord {
         });
     }
 
-    /// Evicting → active as before, or Dirty: it could not be deactivated.
+    /// Evicting → active: Dirty in the given sync epoch, or Clean. The page could not be deactivated.
     pub(crate) fn fail_deactivate(&self, dirty_in: Option<bool>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
@@ -51,13 +51,13 @@ impl PageWord {
         });
     }
 
-    /// Clean or Dirty → Upgrading, for the thread that touched it. Returns what it was.
+    /// Clean or Dirty → Upgrading, for the thread that touched the page. Returns the word before.
     pub(crate) fn begin_reactivate(&self) -> Result<Snapshot, Snapshot> {
         self.update(|word| word.is_settled_resident().then(|| word.with_state(State::Upgrading)))
     }
 
-    /// Upgrading → active; Dirty in the given epoch, or Clean with its frame protected. A page that was inactive has this
-    /// frequency from now on, and the visits that go with it.
+    /// Upgrading → active: Dirty in the given epoch, or Clean with its frame protected. A page that was inactive has
+    /// this frequency from now on, and the visits that go with it.
     pub(crate) fn finish_reactivate(&self, dirty_in: Option<bool>, frequency: Option<u8>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
@@ -70,7 +70,7 @@ impl PageWord {
         });
     }
 
-    /// Upgrading → what it was: it could not be mapped.
+    /// Upgrading → the state before: the page could not be mapped.
     pub(crate) fn fail_reactivate(&self, before: Snapshot) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
@@ -78,7 +78,8 @@ impl PageWord {
         });
     }
 
-    /// Inactive and Clean → Evicting, to be dropped, unless its write is in flight, or it survives the visit.
+    /// Inactive and Clean → Evicting, to drop the page. Declines a page that needs a write, is in flight, or survives
+    /// the visit.
     pub(crate) fn begin_drop(&self, visit: Visit) -> bool {
         let before = self.update(|word| {
             let free = word.is_inactive() && word.state() == State::Clean && !word.needs_write() && !word.in_flight();
@@ -87,12 +88,12 @@ impl PageWord {
         before.is_ok_and(|word| visit.survivor(word).is_none())
     }
 
-    /// Absent → Evicting: nobody fetches the page while its neighbours on both sides are dropped in one step.
+    /// Absent → Evicting: no thread fetches the page while its neighbours on both sides are dropped in one step.
     pub(crate) fn claim_absent(&self) -> bool {
         self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Evicting))).is_ok()
     }
 
-    /// Evicting → Absent, after [`Self::claim_absent`]. What was known of it stays.
+    /// Evicting → Absent, after [`Self::claim_absent`]. All that was known of the page stays.
     pub(crate) fn release_absent(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
@@ -100,8 +101,8 @@ impl PageWord {
         });
     }
 
-    /// Clean or Dirty → Protecting, to be copied and written, if it is dirty or the kernel says that it was stored to.
-    /// Not if a write of it is in flight or it is pinned for writing. Returns what it was.
+    /// Clean or Dirty → Protecting, to copy and write the page, if it is dirty or the kernel has noted a store.
+    /// Declines a page that is in flight or pinned for writing. Returns the word before.
     pub(crate) fn begin_write_tracked(&self, was_stored: bool) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
             let wanted = word.needs_write() || was_stored && word.state() == State::Clean && !word.is_inactive();
@@ -110,8 +111,9 @@ impl PageWord {
         })
     }
 
-    /// The kernel's note of a store was taken and the page is not being written: remembers it. Not of a page that is
-    /// absent, known to be dirty, or inactive and nobody's: of these the kernel has nothing to tell.
+    /// Remembers a store for a page that is not being written: the caller has taken the kernel's note of the store.
+    /// Skips a page that is absent, known to be dirty, or inactive and nobody's: of these the kernel has nothing to
+    /// tell.
     pub(crate) fn note_store(&self) {
         let _ = self.update(|word| match word.state() {
             State::Absent | State::Dirty => None,
@@ -120,7 +122,7 @@ impl PageWord {
         });
     }
 
-    /// The page could not be copied after [`Self::begin_write_tracked`]: Dirty.
+    /// Protecting → Dirty: the page could not be copied after [`Self::begin_write_tracked`].
     pub(crate) fn fail_copy(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Protecting);
@@ -196,7 +198,7 @@ mod tests {
         assert!(word.load().needs_write());
     }
 
-    /// Pages on both sides of an absent one were stored to, and so, as far as the kernel can tell, was that.
+    /// Pages on both sides of an absent one were stored to, and so, as far as the kernel can tell, was the absent one.
     #[test]
     fn a_note_about_an_absent_page_is_forgotten() {
         let word = PageWord::new();

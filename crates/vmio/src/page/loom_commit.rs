@@ -1,6 +1,6 @@
-//! Commits explored in every interleaving with stores and eviction: the page words and the store gate are the real ones, page
-//! tables, buffers and the log are played. A store to page 0 comes before one to page 1: no commit may have the second
-//! without the first, and in the end nothing is lost. Each rule, broken, is found out.
+//! Commits, explored in every interleaving with stores and eviction. The page words and the store gate are the real
+//! ones; the model plays page tables, buffers and the log. A store to page 0 comes before a store to page 1: no commit
+//! may have the second without the first, and in the end no store is lost. For each rule, a test breaks it and must fail.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -14,15 +14,15 @@ use crate::store_gate::StoreGate;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// A page is opened while the gate is closed.
+    /// A store makes a page writable while the gate is closed.
     OpensAtAnyTime,
-    /// A frozen page is opened without a copy.
+    /// A store makes a frozen page writable without a copy.
     OpensFrozenPages,
-    /// A page whose copy has not been written may be spilled.
+    /// Evictors may spill a page whose copy is not written yet.
     SavesWithoutFlight,
     /// Evictors take frozen pages, with a ticket of the commit after.
     EvictsFrozenPages,
-    /// A span is marked as open before its page is.
+    /// A store marks a span as open before it makes the page writable.
     MarksBeforeItOpens,
 }
 
@@ -37,11 +37,11 @@ struct Machine {
     words: [PageWord; 2],
     entries: [Mutex<Entry>; 2],
     gate: StoreGate,
-    /// Made writable since a commit protected it last.
+    /// Whether a page was made writable since a commit last protected it.
     open: [AtomicU32; 2],
     /// The number of the present commit.
     present: AtomicU32,
-    /// Holders of a ticket, by the parity of its commit.
+    /// The number of tickets, by the parity of their commit.
     tickets: [AtomicU32; 2],
     /// Copies of page and value that stores have made.
     saved: Mutex<Vec<(usize, u32)>>,
@@ -50,7 +50,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Both pages are dirty since commit 2, protected or not.
+    /// Both pages are dirty since commit 2, writable or protected.
     fn new(broken: Broken, writable: bool) -> Arc<Self> {
         let machine = Machine {
             broken,
@@ -83,7 +83,7 @@ impl Machine {
         self.entries[page].lock().unwrap().value
     }
 
-    /// A store instruction, with the trap as often as it takes.
+    /// A store instruction, which traps as often as it must.
     fn store(&self, page: usize, value: u32) {
         loop {
             {
@@ -121,7 +121,8 @@ impl Machine {
         }
     }
 
-    /// With the gate open, unless that is the broken rule. The present epoch if the page is frozen in it and cannot be copied.
+    /// With the gate open, unless that is the broken rule. Returns the present epoch if the page is frozen and there
+    /// can be no copy now.
     fn fault_inside(&self, page: usize) -> Option<bool> {
         let word = &self.words[page];
         let epoch = self.present() % 2 == 1;
@@ -181,7 +182,7 @@ impl Machine {
             if self.open[page].swap(0, Ordering::SeqCst) == 0 {
                 continue;
             }
-            // The span's lock keeps evictors off who are at work.
+            // The span's lock keeps out evictors that are at work.
             self.words[page].wait_while(|seen| seen.state() == State::Protecting);
             if self.words[page].load().state() == State::Dirty {
                 self.protect(page);
@@ -189,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Commits; what it holds of both pages.
+    /// Commits; returns the values of both pages in the commit.
     fn commit(&self) -> [u32; 2] {
         self.protect_open();
         self.gate.close();

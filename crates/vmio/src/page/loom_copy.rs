@@ -1,6 +1,6 @@
-//! Copies of clean pages for checkpoints explored in every interleaving with a store, its commit and an eviction: the page word is
-//! the real one, the frame and the index of versions are played. A copy that counts is the version that was asked for. Each
-//! rule, broken, is found out.
+//! Copies of clean pages for checkpoints, explored in every interleaving with a store, its commit and an eviction. The
+//! page word is the real one; the model plays the frame and the index of versions. A copy that counts is of the version
+//! that the checkpoint asked for. For each rule, a test breaks it and must fail.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,13 +15,13 @@ enum Broken {
     Nothing,
     /// The copy counts whatever has become of the page.
     NeverLooksAgain,
-    /// It counts if the page is clean again.
+    /// The copy counts if the page is clean again.
     LooksAtThePageAlone,
-    /// It counts if the version is the same.
+    /// The copy counts if the version is the same.
     LooksAtTheVersionAlone,
     /// The page may leave memory meanwhile.
     DoesNotPin,
-    /// A commit writes nothing of a page that is as before, whoever has it pinned.
+    /// A commit writes nothing of a page that is as before, even if the page is pinned.
     IgnoresPins,
 }
 
@@ -98,7 +98,7 @@ impl Machine {
         let before = self.word.begin_protect(None).unwrap();
         let is_written = before.pins() > 0 && self.broken != Broken::IgnoresPins;
         if is_written {
-            // Whole, by whoever takes it next.
+            // Whole, by the thread that takes it next.
             self.word.fail_protect();
             self.word.begin_protect(None).unwrap();
         }

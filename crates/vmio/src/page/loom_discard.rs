@@ -1,6 +1,6 @@
-//! A discard that the kernel refuses, explored in every interleaving with a sync: the page word is the real one; the page table
-//! entry, the sync epochs and the mark of the span are played. What is stored afterwards the next sync must write. Each rule, broken,
-//! is found out.
+//! A discard that the kernel refuses, explored in every interleaving with a sync. The page word is the real one; the
+//! model plays the page table entry, the sync epochs and the mark of the span. The next sync must write every store
+//! that comes afterwards. For each rule, a test breaks it and must fail.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::page::word::{Loaded, PageWord, State};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The page is dirty again in the epoch in which it had become so.
+    /// The page is dirty again in its old epoch.
     KeepsItsEpoch,
     /// A sync may look at the span between the announcement and the word.
     HoldsNoSpan,

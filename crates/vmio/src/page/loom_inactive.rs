@@ -1,5 +1,5 @@
-//! The protocol of pages that can be deactivated, explored in every interleaving: the transitions are the real ones; the
-//! kernel's note of a store, the frame and the device are played. What must never happen is that a store is lost.
+//! The protocol of pages that can be deactivated, explored in every interleaving. The transitions are the real ones;
+//! the model plays the kernel's note of a store, the frame and the device. No store may ever be lost.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -12,14 +12,14 @@ use crate::page::word::{Loaded, PageWord, Snapshot, State};
 #[derive(Clone, Copy)]
 struct Entry {
     mapped: bool,
-    /// Nobody has stored to it since it was protected: the kernel's note. It outlasts deactivation, and swapping.
+    /// The kernel's note: no store has come since the entry was protected. The note outlasts deactivation and swapping.
     protected: bool,
 }
 
-/// What the kernel says of an entry that never was protected.
+/// An entry that never was protected, as the kernel shows it.
 const NEVER_PROTECTED: Entry = Entry { mapped: false, protected: false };
 
-/// The frame, which is there while the page is resident, and an entry for each address that it is seen at.
+/// The frame, which is there while the page is resident, and an entry for each address of the page.
 struct Memory {
     value: u32,
     entries: [Entry; 2],
@@ -34,7 +34,7 @@ struct Page {
 }
 
 impl Page {
-    /// In memory and mapped at the first address, brought in by a load.
+    /// A page in memory, mapped at the first address, which a load has brought in.
     fn clean() -> Arc<Self> {
         let mapped = Entry { mapped: true, protected: true };
         let page = Page {
@@ -51,7 +51,7 @@ impl Page {
         Arc::new(page)
     }
 
-    /// A store instruction, with the fault as often as it takes; the kernel lets it through if the page is mapped.
+    /// A store instruction, which faults as often as it must. The kernel lets it through if the page is mapped.
     fn store_at(&self, view: usize, value: u32) {
         loop {
             {
@@ -144,7 +144,7 @@ impl Page {
         self.word.finish_deactivate((stored || before.needs_write()).then_some(false));
     }
 
-    /// `WriteBatch::collect_tracked` and the write; an evictor's takes inactive pages only, `fails` plays a device error.
+    /// `WriteBatch::collect_tracked` and the write. An evictor takes inactive pages only; `fails` plays a device error.
     fn write_back(&self, evictor: bool, fails: bool) {
         {
             let _held = self.span.lock().unwrap();
@@ -185,7 +185,7 @@ impl Page {
         }
     }
 
-    /// `Region::leave_view`, of a view that nobody touches any more.
+    /// `Region::leave_view`, for a view that no thread touches any more.
     fn leave_view(&self, view: usize) {
         let _held = self.span.lock().unwrap();
         if self.views.ready().contains(view) {
@@ -197,12 +197,13 @@ impl Page {
         }
     }
 
-    /// The kernel is short of memory: it unmaps what it likes, and keeps its notes.
+    /// The kernel is short of memory: it unmaps pages, and keeps its notes.
     fn swap_out(&self, view: usize) {
         self.change(view, |entry| entry.mapped = false);
     }
 
-    /// What a later reader gets; and what the device holds, if neither the word nor the kernel says that it is older.
+    /// Checks that a later reader gets `expected`, and that the device holds it, unless the word or the kernel says
+    /// that the device is older.
     fn check(&self, expected: u32) {
         let word = self.word.load();
         assert!(!word.is_busy() && !word.in_flight());

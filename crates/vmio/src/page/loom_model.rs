@@ -1,5 +1,5 @@
-//! The page word's protocol explored in every interleaving: the transitions are the real ones, the page table entry,
-//! the frame and the device are played. What must never happen is that a store is lost.
+//! The page word's protocol, explored in every interleaving. The transitions are the real ones; the model plays the
+//! page table entry, the frame and the device. No store may ever be lost.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -7,7 +7,7 @@ use loom::thread;
 use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, PinOutcome, Snapshot, State};
 
-/// What the hardware sees: a store checks protection and writes in one step.
+/// The page table entry, as the hardware sees it: a store checks protection and writes in one step.
 struct Entry {
     present: bool,
     writable: bool,
@@ -21,7 +21,7 @@ struct Page {
 }
 
 impl Page {
-    /// In memory, dirty and writable, newer than the device.
+    /// A page in memory, dirty and writable, newer than the device.
     fn dirty(value: u32) -> Arc<Self> {
         let page = Page {
             word: PageWord::new(),
@@ -33,7 +33,7 @@ impl Page {
         Arc::new(page)
     }
 
-    /// On the device only.
+    /// A page on the device only.
     fn absent(value: u32) -> Arc<Self> {
         Arc::new(Page {
             word: PageWord::new(),
@@ -42,7 +42,7 @@ impl Page {
         })
     }
 
-    /// A store instruction, with the trap as often as it takes.
+    /// A store instruction, which traps as often as it must.
     fn store(&self, value: u32) {
         loop {
             {
@@ -120,7 +120,7 @@ impl Page {
         }
     }
 
-    /// What `Region::unmap_together` does to an absent page between its victims.
+    /// `Region::unmap_together`, for an absent page between its victims.
     fn unmap_with_neighbours(&self) {
         if self.word.claim_absent() {
             self.unmap();
@@ -134,7 +134,7 @@ impl Page {
         entry.value = 0xdead;
     }
 
-    /// What a later reader gets, and what the device holds if the page claims to be the same.
+    /// Checks that a later reader gets `expected`, and that the device holds it if the page claims to be the same.
     fn check(&self, expected: u32) {
         let state = self.word.load().state();
         assert!(!self.word.load().is_busy() && !self.word.load().in_flight());

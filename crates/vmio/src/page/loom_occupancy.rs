@@ -1,6 +1,6 @@
-//! A span whose memory is given back, explored in every interleaving: the gate and the page word are the real ones, the
-//! page table entry is played. What must never happen is that a page or a mark is dropped that somebody has just put
-//! there. Each model is run without the gate as well, and must then fail.
+//! A span whose memory is given back, explored in every interleaving. The gate and the page word are the real ones; the
+//! model plays the page table entry. No page and no mark that a thread has just put there may be dropped. Each model
+//! also runs without the gate, and must then fail.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;

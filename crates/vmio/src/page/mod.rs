@@ -1,4 +1,4 @@
-//! What is known of each page, of each span of 512 pages, and of which spans hold dirty pages.
+//! The state of each page and of each span of 512 pages, and the set of spans that hold dirty pages.
 
 pub(crate) mod dirty_spans;
 #[cfg_attr(loom, allow(dead_code))]

@@ -1,11 +1,12 @@
-//! How many pages of a span are in memory or on their way in, and of which priority: the gate that its memory is given back
-//! behind. Both are in one word, so that whoever changes the priority knows of how many pages.
+//! Occupancy: how many pages of a span are in memory or on their way in, and their priority. It is also the gate behind
+//! which the span's memory is given back. Both are in one word, so that a thread that changes the priority knows for
+//! how many pages.
 
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
-/// The memory of the span is being given back: nobody may come in.
+/// The memory of the span is being given back: no page may come in.
 const CLOSED: u32 = 1 << 31;
-/// Somebody waits for the gate to open.
+/// A thread waits for the gate to open.
 const WAITERS: u32 = 1 << 30;
 
 /// The span has a priority of its own, not its owner's.
@@ -14,9 +15,9 @@ const PRIORITY_SHIFT: u32 = 20;
 const PRIORITY: u32 = 0xff << PRIORITY_SHIFT;
 const COUNT: u32 = (1 << PRIORITY_SHIFT) - 1;
 
-/// A count that can be closed while it is zero. A thread that changes the word of an absent page, to fetch it or otherwise, is
-/// counted first; so behind a closed gate no page is in memory, and no word changes. All zeros is empty and open, of
-/// priority 0.
+/// A count that can be closed while it is zero. A thread is counted before it changes the word of an absent page, to
+/// fetch the page or otherwise. So behind a closed gate no page is in memory, and no word changes. All zeros is empty
+/// and open, of priority 0.
 #[derive(Default)]
 pub(crate) struct Occupancy(AtomicU32);
 
@@ -30,8 +31,8 @@ pub(crate) struct Moved {
 }
 
 impl Occupancy {
-    /// Counts one more, once the gate is open; returns the priority of which it is counted. Whoever has closed the gate waits
-    /// for nobody.
+    /// Counts one more page, once the gate is open; returns the priority that the page counts under. A thread that has
+    /// closed the gate waits for nobody.
     pub(crate) fn enter(&self) -> u8 {
         let mut seen = self.0.load(Ordering::SeqCst);
         loop {
@@ -47,14 +48,14 @@ impl Occupancy {
         }
     }
 
-    /// Counts that many fewer; returns the priority of which they were counted.
+    /// Counts this many fewer pages; returns the priority that they counted under.
     pub(crate) fn leave(&self, count: u32) -> u8 {
         let before = self.0.fetch_sub(count, Ordering::SeqCst);
         debug_assert!(before & CLOSED == 0 && before & COUNT >= count);
         priority_in(before)
     }
 
-    /// How many are counted.
+    /// The number of pages that are counted.
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst) & COUNT
     }
@@ -74,7 +75,7 @@ impl Occupancy {
         self.change_priority(|seen| OWN_PRIORITY | with_priority(seen, priority))
     }
 
-    /// Gives it its owner's priority, unless it has one of its own.
+    /// Gives the span its owner's priority, unless it has one of its own.
     pub(crate) fn inherit_priority(&self, priority: u8) -> Moved {
         self.change_priority(|seen| if seen & OWN_PRIORITY == 0 { with_priority(seen, priority) } else { seen })
     }
@@ -85,19 +86,19 @@ impl Occupancy {
         Moved { pages: before & COUNT, from: priority_in(before), to: priority_in(next(before)) }
     }
 
-    /// Somebody waits for the gate to open.
+    /// Whether a thread waits for the gate to open.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_awaited(&self) -> bool {
         self.0.load(Ordering::SeqCst) & WAITERS != 0
     }
 
-    /// Closes the gate if it is open and nobody is counted.
+    /// Closes the gate if it is open and the count is zero.
     pub(crate) fn try_close(&self) -> bool {
         let closed = |seen| (seen & (COUNT | CLOSED) == 0).then_some(seen | CLOSED);
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, closed).is_ok()
     }
 
-    /// Opens it again, by whoever has closed it.
+    /// Opens the gate again. Only the thread that has closed it may.
     pub(crate) fn open(&self) {
         let before = self.0.fetch_and(!(CLOSED | WAITERS), Ordering::SeqCst);
         debug_assert!(before & CLOSED != 0);

@@ -4,7 +4,7 @@ use crate::page::SPAN_PAGES;
 
 const WORDS: usize = SPAN_PAGES / 64;
 
-/// A set of pages of one span, by their number within it. Lives on the stack of whoever works on the span.
+/// A set of pages of one span, by their number within it. Lies on the stack of the thread that works on the span.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct PageSet([u64; WORDS]);
 
@@ -21,7 +21,7 @@ impl PageSet {
         self.0[index / 64] >> (index % 64) & 1 == 1
     }
 
-    /// The first and the last of them, for the span of that number.
+    /// The first and the last page, for the span of that number.
     pub(crate) fn bounds(&self, span: u64) -> Option<(u64, u64)> {
         let first = self.0.iter().position(|word| *word != 0)?;
         let last = self.0.iter().rposition(|word| *word != 0)?;

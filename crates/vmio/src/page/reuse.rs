@@ -27,7 +27,7 @@ impl Reuse {
         }
     }
 
-    /// What [`Self::bits`] made a number of.
+    /// The inverse of [`Self::bits`].
     pub(crate) fn from_bits(bits: u8) -> Self {
         match bits {
             1 => Reuse::Once,

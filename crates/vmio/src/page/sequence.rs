@@ -1,15 +1,16 @@
-//! Misses that follow one another: how far to read ahead of them. Kept in 16 bits of the span where the last one ended, so it
-//! costs a random miss a load and a store to a cache line that it owns already, and needs to know nothing of threads.
+//! Sequences: misses that follow one another, and how far to read ahead of them. The span where the last miss ended keeps the
+//! sequence in 16 bits. So a random miss costs a load and a store to a cache line that it owns already, and sequences need to
+//! know nothing of threads.
 
 /// Where the pages of a span's last miss ended (or began, if they go down), and how many misses in a row have gone on where the
-/// one before had stopped. All zeros is none.
+/// miss before had stopped. All zeros is no sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sequence(u16);
 
 /// Pages to read at a miss that follows none, one, two others, and so on. Two in a row may be chance: one in 512 random misses
 /// of a span follows the one before.
 const WINDOWS: [u64; 7] = [1, 1, 2, 4, 8, 16, 32];
-/// What a long sequence counts are the spans that came in whole, up to this many.
+/// A long sequence counts the spans that came in whole, up to this many.
 const SPANS_MAX: usize = 5;
 const FULL: usize = WINDOWS.len() - 1;
 const END_BITS: u32 = 10;
@@ -19,22 +20,23 @@ const FOLLOWED_SHIFT: u32 = END_BITS + 1;
 const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && FULL + SPANS_MAX < 1 << (u16::BITS - FOLLOWED_SHIFT));
 
 impl Sequence {
-    /// One that has gone through many spans.
+    /// A sequence that has gone through many spans.
     pub(crate) const LONGEST: Self = Self::up(FULL + SPANS_MAX);
 
-    /// As [`Self::bits`] gave it.
+    /// The inverse of [`Self::bits`].
     pub(crate) fn from_bits(bits: u16) -> Self {
         Sequence(bits)
     }
 
-    /// To be kept.
+    /// The sequence in 16 bits, for the span to keep.
     pub(crate) fn bits(self) -> u16 {
         self.0
     }
 
-    /// What a miss makes of it, at the page with this number within the span; behind its last page is the next span's first.
+    /// The sequence after a miss of the page with this number within the span; the number behind the last page means the next
+    /// span's first.
     pub(crate) fn missed_at(self, place: u64) -> Self {
-        // Of a single miss nobody knows where it goes.
+        // Of a single miss nobody knows the direction.
         let reverses = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
         if reverses || self.goes_down() && self.end() == place + 1 {
             Sequence(self.once_more().0 | DOWN)
@@ -45,12 +47,12 @@ impl Sequence {
         }
     }
 
-    /// What a miss of the last page of the span below makes of it.
+    /// The sequence after a miss of the last page of the span below.
     pub(crate) fn missed_below(self) -> Self {
         if self.goes_down() && self.end() == 0 { Sequence(self.once_more().0 | DOWN) } else { Sequence::default() }
     }
 
-    /// How many pages to read at that miss.
+    /// The number of pages to read at its last miss.
     pub(crate) fn window(self) -> u64 {
         WINDOWS[self.followed().min(FULL)]
     }
@@ -60,7 +62,7 @@ impl Sequence {
         self.followed() >= FULL
     }
 
-    /// The same when a whole span comes in for it.
+    /// The sequence after a whole span has come in for it.
     pub(crate) fn with_span(self) -> Self {
         Self::up((self.followed().max(FULL) + 1).min(FULL + SPANS_MAX))
     }
@@ -70,7 +72,7 @@ impl Sequence {
         1 << self.followed().saturating_sub(FULL) >> 2
     }
 
-    /// Whether its last miss, going up, ended here; at a span's start no sequence has.
+    /// Whether its last miss, going up, ended here. At a span's start none has.
     pub(crate) fn has_passed(self, place: u64) -> bool {
         !self.goes_down() && self.end() == place && place > 0
     }
@@ -85,7 +87,7 @@ impl Sequence {
         self.followed() > 0
     }
 
-    /// The same, of whose pages the last came just before this one; going down, this is the first of them.
+    /// The same sequence, whose last page is the one before this; going down, this is its first page.
     pub(crate) fn ending_at(self, place: u64) -> Self {
         Sequence(self.0 >> END_BITS << END_BITS | place as u16)
     }
@@ -98,7 +100,7 @@ impl Sequence {
         usize::from(self.0 >> FOLLOWED_SHIFT)
     }
 
-    /// As long a sequence, and one miss longer as far as that matters.
+    /// The sequence with one miss more, as far as that matters.
     fn once_more(self) -> Self {
         Self::up((self.followed() + 1).min(self.followed().max(FULL)))
     }

@@ -24,7 +24,7 @@ const REUSE_MASK: u32 = 0b11 << REUSE_SHIFT;
 const HAS_REUSE: u32 = 1 << 30;
 const HAS_NEW_PAGES: u32 = 1 << 31;
 
-/// What is known of a span; all zeros is a span that nobody has touched. One cache line.
+/// The state of a span; all zeros is a span that nobody has touched. One cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(crate) struct Span {
@@ -38,13 +38,13 @@ pub(crate) struct Span {
     /// Links of the policy's queues; the policy alone uses them.
     pub(crate) next: AtomicPtr<Span>,
     pub(crate) previous: AtomicPtr<Span>,
-    /// Which queue it stands in, as the policy numbers them; the policy alone uses it.
+    /// The policy's number of the queue that it stands in; the policy alone uses this.
     pub(crate) queue: AtomicU16,
-    /// The misses that ended here.
+    /// The sequence whose last miss ended here.
     sequence: AtomicU16,
-    /// Where it can be seen, if its region can be seen at several addresses.
+    /// The views that show it, if its region has several addresses.
     pub(crate) views: SpanViews,
-    /// Link of the eviction queue; it alone uses it.
+    /// Link of the eviction queue, which alone uses it.
     pub(crate) next_inactive: AtomicPtr<Span>,
 }
 
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Span>() == 64);
 unsafe impl ZeroInit for Span {}
 
 impl Span {
-    /// Remembers whose span this is; without a priority of its own it takes the owner's.
+    /// Remembers the region and the number of the span. Without a priority of its own the span takes the region's.
     pub(crate) fn set_owner(&self, region: *const (), number: u64, priority: u8) -> Moved {
         self.number.store(number, Ordering::Relaxed);
         let moved = self.resident.inherit_priority(priority);
@@ -64,17 +64,18 @@ impl Span {
         moved
     }
 
-    /// Whose it is, as given to [`Self::set_owner`], and which of theirs.
+    /// The region and the number, as given to [`Self::set_owner`].
     pub(crate) fn owner(&self) -> (*const (), u64) {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
-    /// One more page in memory or on its way in, of the priority that it returns; waits while the span's memory is given back.
+    /// Counts one more page in memory or on its way in; returns the priority that it counts under. Waits while the span's
+    /// memory is given back.
     pub(crate) fn add_resident(&self) -> u8 {
         self.resident.enter()
     }
 
-    /// That many fewer pages in memory, of the priority that it returns.
+    /// Counts this many fewer pages in memory; returns the priority that they counted under.
     pub(crate) fn remove_resident(&self, pages: u32) -> u8 {
         self.resident.leave(pages)
     }
@@ -84,24 +85,24 @@ impl Span {
         self.resident.count()
     }
 
-    /// Lets nobody in, if no page is in memory or on its way in.
+    /// Closes the span, if no page is in memory or on its way in.
     pub(crate) fn try_close(&self) -> bool {
         self.resident.try_close()
     }
 
-    /// Somebody waits to be let in.
+    /// Whether a thread waits to be let in.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_awaited(&self) -> bool {
         self.resident.is_awaited()
     }
 
-    /// Ends what [`Self::try_close`] began.
+    /// Opens the span again that [`Self::try_close`] has closed.
     pub(crate) fn open(&self) {
         self.resident.open();
     }
 
-    /// Notes that the budget has been charged for its page tables and words; false if somebody did so before. The
-    /// caller is counted as resident: as long as anybody is, the charge stays.
+    /// Notes that the budget is charged for its page tables and words; false if another thread did so before. The caller is
+    /// counted in the span: as long as any thread is, the charge stays.
     pub(crate) fn claim_charged(&self) -> bool {
         self.flags.fetch_or(CHARGED, Ordering::SeqCst) & CHARGED == 0
     }
@@ -116,12 +117,12 @@ impl Span {
         self.flags.fetch_and(!CHARGED, Ordering::SeqCst) & CHARGED != 0
     }
 
-    /// One more dirty page.
+    /// Counts one more dirty page.
     pub(crate) fn add_dirty(&self) {
         self.dirty.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// That many fewer dirty pages.
+    /// Counts this many fewer dirty pages.
     pub(crate) fn remove_dirty(&self, pages: u32) {
         self.dirty.fetch_sub(pages, Ordering::SeqCst);
     }
@@ -137,7 +138,7 @@ impl Span {
         self.flags.load(Ordering::SeqCst) & QUEUED == 0 && self.flags.fetch_or(QUEUED, Ordering::SeqCst) & QUEUED == 0
     }
 
-    /// The span has left the policy's queues.
+    /// Notes that the span has left the policy's queues.
     pub(crate) fn clear_queued(&self) {
         let before = self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
         debug_assert!(before & QUEUED != 0, "it was not queued");
@@ -148,28 +149,28 @@ impl Span {
         self.flags.fetch_or(WAITS_TO_BE_DROPPED, Ordering::SeqCst) & WAITS_TO_BE_DROPPED == 0
     }
 
-    /// The span has left the eviction queue.
+    /// Notes that the span has left the eviction queue.
     pub(crate) fn clear_waiting(&self) {
         let before = self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
         debug_assert!(before & WAITS_TO_BE_DROPPED != 0, "it was not in the eviction queue");
     }
 
-    /// Every page of it that was never touched, or is not known to have been, holds garbage on the device.
+    /// Notes that the device holds garbage for its pages, except those known to have been touched.
     pub(crate) fn set_all_fresh(&self) {
         self.set_flags(|flags| flags & !FORGOTTEN | ALL_FRESH);
     }
 
-    /// Some of its pages, touched or not, have been marked as fresh by themselves.
+    /// Notes that some of its pages, touched or not, have a Fresh mark of their own.
     pub(crate) fn set_marks(&self) {
         self.flags.fetch_or(HAS_MARKS, Ordering::SeqCst);
     }
 
-    /// Whether that was ever so.
+    /// Whether [`Self::set_marks`] was ever called.
     pub(crate) fn has_marks(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_MARKS != 0
     }
 
-    /// Which of its pages were touched is not known any more.
+    /// Notes that nobody knows any more which of its pages were touched.
     pub(crate) fn forget_touched(&self) {
         self.flags.fetch_or(FORGOTTEN, Ordering::SeqCst);
     }
@@ -179,17 +180,17 @@ impl Span {
         self.flags.load(Ordering::SeqCst) & FORGOTTEN != 0
     }
 
-    /// As told to [`Self::set_all_fresh`].
+    /// Whether [`Self::set_all_fresh`] was called.
     pub(crate) fn all_fresh(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & ALL_FRESH != 0
     }
 
-    /// Notes whether it has come in as one huge page, and no page of it by itself since.
+    /// Notes whether the span came in as one huge page, and no page of it by itself since.
     pub(crate) fn set_huge(&self, huge: bool) {
         self.set_flags(|flags| if huge { flags | HUGE } else { flags & !HUGE });
     }
 
-    /// As told to [`Self::set_huge`], and all pages of it are in memory still.
+    /// Whether [`Self::set_huge`] has noted so, and all pages of it are still in memory.
     pub(crate) fn is_whole_huge_page(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HUGE != 0 && self.resident() == super::SPAN_PAGES as u32
     }
@@ -204,23 +205,23 @@ impl Span {
         self.resident.priority()
     }
 
-    /// The sequence whose last miss ended here. A hint: of two that miss at the same time, one may be forgotten.
+    /// The sequence whose last miss ended here. A hint: of two misses at the same time, the span may forget one.
     pub(crate) fn sequence(&self) -> Sequence {
         Sequence::from_bits(self.sequence.load(Ordering::Relaxed))
     }
 
-    /// Remembers it.
+    /// Remembers a sequence.
     pub(crate) fn set_sequence(&self, sequence: Sequence) {
         self.sequence.store(sequence.bits(), Ordering::Relaxed);
     }
 
-    /// Gives the span a read-ahead window of its own, in pages, less than 4096; 0 to find it out.
+    /// Gives the span a read-ahead window of its own, in pages, less than 4096. With 0 the cache finds the window out.
     pub(crate) fn set_window(&self, pages: u16) {
         debug_assert!(u32::from(pages) << WINDOW_SHIFT <= WINDOW_MASK);
         self.set_flags(|flags| flags & !WINDOW_MASK | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT & WINDOW_MASK);
     }
 
-    /// As told to [`Self::set_window`], if it was given one.
+    /// The window from [`Self::set_window`], if there is one.
     pub(crate) fn window(&self) -> Option<u16> {
         let flags = self.flags.load(Ordering::SeqCst);
         (flags & HAS_WINDOW != 0).then_some(((flags & WINDOW_MASK) >> WINDOW_SHIFT) as u16)
@@ -231,25 +232,25 @@ impl Span {
         self.set_flags(|flags| flags & !REUSE_MASK | HAS_REUSE | u32::from(reuse.bits()) << REUSE_SHIFT);
     }
 
-    /// As told to [`Self::set_reuse`], if it was.
+    /// The advice from [`Self::set_reuse`], if there is any.
     pub(crate) fn reuse(&self) -> Option<Reuse> {
         let flags = self.flags.load(Ordering::SeqCst);
         (flags & HAS_REUSE != 0).then(|| Reuse::from_bits(((flags & REUSE_MASK) >> REUSE_SHIFT) as u8))
     }
 
-    /// A page has come in that nobody is known to want again. Call it after the word says so.
+    /// Notes that a new page has come in: nobody is known to want it again. Call it after the word says so.
     pub(crate) fn set_has_new_pages(&self) {
         if self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES == 0 {
             self.flags.fetch_or(HAS_NEW_PAGES, Ordering::SeqCst);
         }
     }
 
-    /// Whether there may be such an active page.
+    /// Whether the span may hold an active page that is new.
     pub(crate) fn has_new_pages(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }
 
-    /// Takes the mark away, and tells whether it was there. Call it before looking for such pages.
+    /// Takes the mark away, and returns whether it was there. Call it before looking for new pages.
     pub(crate) fn take_has_new_pages(&self) -> bool {
         self.has_new_pages() && self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }

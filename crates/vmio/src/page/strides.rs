@@ -1,12 +1,13 @@
-//! Misses that are a constant distance apart, such as those of a column of a matrix. Kept in a few cache lines of the region,
-//! each for the threads that hash to it: a thread that misses at random looks at a line that it has mostly to itself.
+//! Strides: misses that are a constant distance apart, such as those of a column of a matrix. A region keeps them in a few
+//! cache lines, each for the threads that hash to it: a thread that misses at random looks at a line that it has mostly to
+//! itself.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Lines; threads that share one may end each other's streams.
 const LINES: usize = 16;
-/// Misses of a line that are remembered. Two streams that alternate are found in them.
+/// The number of misses that a line remembers, enough to find two streams that alternate.
 const RECENT: usize = 8;
 /// Misses at equal distances that make a stream. Of random misses in 8 MiB, fewer than one in 100 000 ends such a row by chance.
 const ROW: usize = 5;
@@ -23,12 +24,12 @@ pub(crate) struct Strides {
     lines: [Line; LINES],
 }
 
-/// A hint: of two threads that miss at the same time, one may be forgotten.
+/// The streams of the threads that hash to it. A hint: of two misses at the same time, the line may forget one.
 #[derive(Default)]
 #[repr(align(64))]
 struct Line {
     streams: [AtomicU64; STREAMS],
-    /// Pages of the last misses that continued no stream, and one: 0 is none.
+    /// Page number plus one of the last misses that continued no stream; 0 is none.
     recent: [AtomicU32; RECENT],
     next: AtomicU32,
 }
@@ -51,8 +52,8 @@ pub(crate) struct Stride {
 }
 
 impl Strides {
-    /// The stream that a miss continues, of a thread that is told from others by some number. The caller says with
-    /// [`Self::keep`] how far it got.
+    /// The stream that a miss continues. The number `thread` tells the threads apart. The caller says with [`Self::keep`] how
+    /// far it got.
     pub(crate) fn missed(&self, thread: usize, page: u64) -> Option<Stride> {
         let hash = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15_usize) >> 32;
         let line = hash % LINES;
@@ -72,7 +73,7 @@ impl Strides {
         Some(Stride { pages, window: WINDOWS[0], line, stream: next as usize % STREAMS, grown: 1 })
     }
 
-    /// The pages up to this one of a stream have come, or need not.
+    /// Notes that the pages of a stream up to this one have come, or need not come.
     pub(crate) fn keep(&self, stride: Stride, last: u64) {
         let word = &self.lines[stride.line].streams[stride.stream];
         let next = last.checked_add_signed(stride.pages);
@@ -81,7 +82,7 @@ impl Strides {
 }
 
 impl Line {
-    /// The distance at which the last misses of a row came, of which this one is the end.
+    /// The distance between the misses of a row that ends with this one.
     fn stride_to(&self, page: u64) -> Option<i64> {
         let recent: [u32; RECENT] = std::array::from_fn(|at| self.recent[at].load(Relaxed));
         let end = (page as u32).wrapping_add(1);
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// The windows of the misses of a thread that touches these pages, each read ahead as far as it is asked for.
+    /// The windows of the misses of a thread that touches these pages, if each miss reads ahead as far as it should.
     fn windows(strides: &Strides, thread: usize, pages: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut present = std::collections::HashSet::new();
         let mut windows = Vec::new();

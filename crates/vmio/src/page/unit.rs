@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use crate::sys::PAGE_BYTES;
 
-/// How much of a file is read at a miss, and kept or given up together: an aligned unit of this many bytes. Write-back writes
-/// the 4 KiB pages that were stored to, neighbours in one write, whatever the unit.
+/// The size of the aligned units in which pages come into memory and leave it.
+///
+/// A miss reads a whole unit, and the cache keeps it or gives it up as a whole. Whatever the unit, write-back writes
+/// the 4 KiB pages that were stored to, neighbours in one write.
 ///
 /// # Default
 ///

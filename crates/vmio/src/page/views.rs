@@ -1,8 +1,8 @@
-//! At which of a region's addresses a span can be seen: the mapping's own range, and those of its views.
+//! Which of a region's ranges of addresses show a span: the mapping's own range, and those of its views.
 
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
-/// Ranges of addresses of one region at most, the mapping's own (number 0) among them.
+/// The most ranges of addresses of one region, the mapping's own (number 0) among them.
 pub(crate) const VIEWS_MAX: usize = 16;
 const BEING_PREPARED: u32 = VIEWS_MAX as u32;
 
@@ -14,41 +14,41 @@ impl ViewSet {
     /// The mapping's own range alone.
     pub(crate) const OWN: ViewSet = ViewSet(1);
 
-    /// Whether it holds that one.
+    /// Whether the set holds that view.
     pub(crate) fn contains(self, view: usize) -> bool {
         self.0 >> view & 1 == 1
     }
 
-    /// All of both.
+    /// The views of both sets.
     pub(crate) fn union(self, other: Self) -> Self {
         ViewSet(self.0 | other.0)
     }
 
-    /// How many there are beside the mapping's own.
+    /// The number of views beside the mapping's own range.
     pub(crate) fn others(self) -> u32 {
         (self.0 & !Self::OWN.0).count_ones()
     }
 
-    /// Their numbers.
+    /// The numbers of the views.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..VIEWS_MAX).filter(move |view| self.contains(*view))
     }
 }
 
-/// The views at which a span has page tables, or is about to. A thread that adds or clears one is counted in the span, or has
-/// closed it. All zeros is none.
+/// The views at which a span has page tables, or is about to have them. A thread that adds or clears one is counted in
+/// the span, or has closed it. All zeros is none.
 #[derive(Default)]
 pub(crate) struct SpanViews(AtomicU32);
 
 impl SpanViews {
-    /// Those at which pages of the span may be mapped. A view is among them before the first page is mapped there: the owner
-    /// of a page's word misses none that the page is mapped at.
+    /// The views at which pages of the span may be mapped. A view joins them before its first page is mapped: so the
+    /// owner of a page's word misses no view of the page.
     pub(crate) fn ready(&self) -> ViewSet {
         ViewSet(self.0.load(Ordering::SeqCst) & ((1 << BEING_PREPARED) - 1))
     }
 
-    /// The right to prepare a view, for one caller, who ends with [`Self::finish`]. To the others it comes back false,
-    /// once the view is ready. Preparing is a system call or two; it waits for nothing.
+    /// The right to prepare a view, for one caller, until [`Self::finish`]. Other callers get false, once the view is
+    /// ready. Preparing is a system call or two, and waits for nothing.
     pub(crate) fn begin(&self, view: usize) -> bool {
         let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
         let mut seen = self.0.load(Ordering::SeqCst);
@@ -68,7 +68,7 @@ impl SpanViews {
         }
     }
 
-    /// The view is ready.
+    /// Marks the view as ready.
     pub(crate) fn finish(&self, view: usize) {
         let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
         // One step: both bits change.
@@ -76,12 +76,12 @@ impl SpanViews {
         wake_all(&self.0);
     }
 
-    /// The span is seen there no longer, and nobody tries to.
+    /// Removes a view that shows the span no longer. No thread tries to add it.
     pub(crate) fn remove(&self, view: usize) {
         self.0.fetch_and(!(1 << view), Ordering::SeqCst);
     }
 
-    /// Takes all of them; the span is closed.
+    /// Takes all views; the span is closed.
     pub(crate) fn take(&self) -> ViewSet {
         ViewSet(self.0.swap(0, Ordering::SeqCst))
     }

@@ -1,39 +1,40 @@
-//! What a visit of the evictor means to a page.
+//! Visits: how a visit of the evictor treats a page.
 
 use crate::page::word::{PageWord, Snapshot};
 
 /// The queues of S3-FIFO. A page stands in one of them by its frequency, not by a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// New, or away for so long that it is as good as new.
+    /// The page is new, or was away for so long that it is as good as new.
     Small,
-    /// It came back soon, or was touched while it was inactive.
+    /// The page came back soon, or was touched while it was inactive.
     Main,
 }
 
 impl Queue {
-    /// Where a page of this frequency stands.
+    /// The queue of a page with this frequency.
     pub(crate) fn of(frequency: u8) -> Self {
         if frequency == 0 { Queue::Small } else { Queue::Main }
     }
 }
 
-/// Whom a visit is for, and how much it counts.
+/// Which pages a visit is for, and how much it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
-    /// Pages of the other queue are passed over.
+    /// The visit passes over pages of the other queue.
     pub(crate) queue: Option<Queue>,
-    /// It counts as this many visits, one at least.
+    /// The visit counts as this many, one at least.
     pub(crate) weight: u8,
 }
 
 impl Visit {
     /// One visit of any page.
     pub(crate) const ORDINARY: Visit = Visit { queue: None, weight: 1 };
-    /// No page survives it.
+    /// A visit that no page survives.
     pub(crate) const LAST: Visit = Visit { queue: None, weight: u8::MAX };
 
-    /// What becomes of a page that stays: it is passed over, or has fewer visits left. `None`: it goes.
+    /// The word of a page that stays: as before if the visit passes over it, else with fewer visits left. `None` if it
+    /// goes.
     pub(crate) fn survivor(self, word: Snapshot) -> Option<Snapshot> {
         if self.queue.is_some_and(|queue| queue != Queue::of(word.frequency())) {
             return Some(word);
@@ -43,7 +44,7 @@ impl Visit {
 }
 
 impl PageWord {
-    /// It has no visits left: the next one takes it.
+    /// Takes the page's visits away: the next visit takes the page.
     pub(crate) fn forget_use(&self) {
         let _ = self.update(|word| (word.is_settled_resident() && word.history() > 0).then(|| word.with_history(0)));
     }
@@ -86,7 +87,7 @@ mod tests {
         let word = loaded(3);
         word.forget_use();
         assert!(word.begin_evict(Visit::ORDINARY));
-        // What is on its way out is another's.
+        // A page on its way out belongs to another thread.
         word.forget_use();
         assert_eq!(word.load().state(), State::Evicting);
     }

@@ -19,7 +19,7 @@ use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 use crate::page::visit::Visit;
 
 const STATE_MASK: u32 = 0b111;
-/// In memory but unmapped, to be dropped unless it is touched before: see `inactive.rs`.
+/// In memory but unmapped: the page goes unless a touch comes first. See `inactive.rs`.
 pub(super) const INACTIVE: u32 = 1 << 3;
 const WAITERS: u32 = 1 << 4;
 pub(super) const IN_FLIGHT: u32 = 1 << 5;
@@ -33,9 +33,9 @@ const PIN_MASK: u32 = PIN_MAX << PIN_SHIFT;
 const FREQUENCY_SHIFT: u32 = 20;
 const FREQUENCY_MASK: u32 = 0b111 << FREQUENCY_SHIFT;
 const FREQUENCY_MAX: u8 = (FREQUENCY_MASK >> FREQUENCY_SHIFT) as u8;
-/// Two quick returns in a row give a page this frequency.
+/// From this frequency on a dirty page survives visits: after one quick return with S3-FIFO, or two in a row with `KeepRefaulted`.
 const FREQUENCY_KEPT_DIRTY: u8 = 2;
-/// The kernel noted a store, and its note was taken while the page could not be written back: see `inactive.rs`.
+/// A thread has taken the kernel's note of a store while the page could not be written back: see `inactive.rs`.
 pub(super) const STORED: u32 = 1 << 23;
 const HISTORY_SHIFT: u32 = 24;
 const HISTORY_MASK: u32 = 0xff << HISTORY_SHIFT;
@@ -52,11 +52,11 @@ pub(crate) enum State {
     Clean = 2,
     /// In memory and newer than the device.
     Dirty = 3,
-    /// A trapped store is making a Clean page Dirty.
+    /// A trapped store makes the page writable, or a touch reactivates it.
     Upgrading = 4,
     /// The flusher protects and copies a Dirty page; stores to it wait, loads do not.
     Protecting = 5,
-    /// A Clean page is being unmapped.
+    /// The page is being unmapped.
     Evicting = 6,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum State {
 pub(crate) struct Snapshot(u32);
 
 impl Snapshot {
-    /// Of a page that has never been in memory, or of which nothing is known any more.
+    /// The word of a page that has never been in memory, or of which nothing is known any more.
     pub(crate) const UNTOUCHED: Self = Self(0);
 
     /// Where the page is.
@@ -82,7 +82,7 @@ impl Snapshot {
         }
     }
 
-    /// In memory and owned by nobody.
+    /// In memory and owned by no thread.
     pub(crate) fn is_settled_resident(self) -> bool {
         matches!(self.state(), State::Clean | State::Dirty)
     }
@@ -158,17 +158,17 @@ impl Snapshot {
         self.0 & WAITERS != 0
     }
 
-    /// How many pins hold it.
+    /// The number of pins that hold it.
     pub(crate) fn pins(self) -> u32 {
         (self.0 & PIN_MASK) >> PIN_SHIFT
     }
 
-    /// A pin holds it that lets system calls write to it.
+    /// A pin that lets system calls write to the page holds it.
     pub(crate) fn is_pinned_for_writing(self) -> bool {
         self.0 & PINNED_FOR_WRITING != 0
     }
 
-    /// Of a resident page, the evictor's visits it may survive; of an absent one, when it was evicted (0: never).
+    /// Of a resident page, the evictor's visits that it may survive; of an absent one, the time of its eviction (0: never).
     pub(crate) fn history(self) -> u8 {
         (self.0 >> HISTORY_SHIFT) as u8
     }
@@ -215,7 +215,7 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// What became of an attempt to pin.
+/// The result of an attempt to pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PinOutcome {
     /// Pinned; the page stays resident until [`PageWord::unpin`].
@@ -229,13 +229,13 @@ pub(crate) enum PinOutcome {
 /// How a write in flight has ended for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteEnd {
-    /// Well.
+    /// The write has landed.
     Landed,
     /// It failed, and the page is Dirty again.
     DirtyAgain,
     /// It failed, and the page had become Dirty again in the same epoch.
     Repeatable,
-    /// It failed, and the page is becoming newer, or has in another epoch: what was to be written is lost.
+    /// It failed, and the page is becoming newer, or has become newer in another epoch: the bytes of the write are lost.
     Overtaken,
 }
 
@@ -248,7 +248,7 @@ pub(crate) struct Loaded {
     pub(crate) poisoned: bool,
     /// It was filled with zeros because the device holds garbage there.
     pub(crate) fresh: bool,
-    /// How often it came back soon, 7 at most: it survives [`visits_of`] that.
+    /// Its frequency, 7 at most: [`visits_of`] says how many visits it survives.
     pub(crate) frequency: u8,
 }
 
@@ -279,7 +279,7 @@ impl PageWord {
         Snapshot(self.0.load(Ordering::SeqCst))
     }
 
-    /// Replaces the word by what `next` makes of it, unless `next` declines; returns what it was.
+    /// Replaces the word by the result of `next`, unless `next` declines; returns the word before.
     pub(super) fn update(&self, next: impl Fn(Snapshot) -> Option<Snapshot>) -> Result<Snapshot, Snapshot> {
         let mut current = self.load();
         loop {
@@ -291,7 +291,7 @@ impl PageWord {
         }
     }
 
-    /// As [`Self::update`] by the owner of a busy state, who may always proceed; wakes everybody who waits.
+    /// Like [`Self::update`], for the owner of a busy state, which may always proceed; wakes all threads that wait.
     pub(super) fn settle(&self, next: impl Fn(Snapshot) -> Snapshot) {
         if let Ok(before) = self.update(|word| Some(next(word).with(WAITERS, false)))
             && before.0 & WAITERS != 0
@@ -300,9 +300,9 @@ impl PageWord {
         }
     }
 
-    /// Absent → Loading. Returns what was known of the page.
+    /// Absent → Loading. Returns the word before.
     pub(crate) fn begin_load(&self) -> Result<Snapshot, Snapshot> {
-        // Where the word has no memory yet it is stored to first: after a load the kernel would have to replace its page of zeros.
+        // First without a load: where the word has no memory yet, the kernel would have to replace its page of zeros after a load.
         let loading = Snapshot::UNTOUCHED.with_state(State::Loading);
         if self.0.compare_exchange(0, loading.0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return Ok(Snapshot::UNTOUCHED);
@@ -325,7 +325,7 @@ impl PageWord {
         });
     }
 
-    /// Loading → Absent: the page could not be read. What was known of it stays.
+    /// Loading → Absent: the page could not be read. All that was known of it stays.
     pub(crate) fn fail_load(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);
@@ -333,8 +333,8 @@ impl PageWord {
         });
     }
 
-    /// Clean or Dirty → Upgrading, for the thread whose store trapped. Returns what it was. Poisoned pages decline; where
-    /// changes are committed, with the `present` epoch, pages as well that a commit has yet to copy.
+    /// Clean or Dirty → Upgrading, for the thread whose store trapped. Returns the word before. Declines poisoned pages; with
+    /// `present`, the epoch of the present commit, also pages that a commit has yet to copy.
     pub(crate) fn begin_upgrade(&self, present: Option<bool>) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
             let is_frozen = present.is_some_and(|present| word.is_frozen(present));
@@ -342,8 +342,7 @@ impl PageWord {
         })
     }
 
-    /// Upgrading → Dirty in the given sync epoch: the frame is writable now, or could not be made so (a Dirty page may
-    /// be protected).
+    /// Upgrading → Dirty in the given sync epoch: the frame is writable now, or that failed (a Dirty page may be protected).
     pub(crate) fn finish_upgrade(&self, epoch: bool) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
@@ -363,9 +362,9 @@ impl PageWord {
         })
     }
 
-    /// Dirty → Protecting, for the evictor. Declines what [`Self::begin_protect`] declines, pages that the visit passes
-    /// over, and those that came back soon several times and survive it. A page kept for less would trap its next
-    /// store, which costs more than the miss it saves.
+    /// Dirty → Protecting, for the evictor. Declines pages that [`Self::begin_protect`] declines, pages that the visit passes over, and
+    /// pages that survive it with `FREQUENCY_KEPT_DIRTY` or more. A page kept for less would trap its next store, which costs more than
+    /// the miss that this saves.
     pub(crate) fn begin_protect_to_evict(&self, only_epoch: Option<bool>, visit: Visit) -> Result<Snapshot, Snapshot> {
         let survivor = |word: Snapshot| {
             visit.survivor(word).filter(|left| *left == word || word.frequency() >= FREQUENCY_KEPT_DIRTY)
@@ -380,7 +379,7 @@ impl PageWord {
         if survivor(before).is_some() { Err(before) } else { Ok(before) }
     }
 
-    /// Protecting → Clean with its write in flight: the frame is protected and its contents are copied.
+    /// Protecting → Clean with its write in flight: the frame is protected, and there is a copy of its contents.
     pub(crate) fn finish_protect(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Protecting);
@@ -388,13 +387,13 @@ impl PageWord {
         });
     }
 
-    /// Protecting → Dirty: it could not be protected.
+    /// Protecting → Dirty: the page could not be protected.
     pub(crate) fn fail_protect(&self) {
         self.settle(|word| word.with_state(State::Dirty));
     }
 
-    /// Marks a Dirty page that is pinned for writing as being written from a copy. It stays Dirty, from now on in the
-    /// given epoch: what is stored after the copy belongs to the next sync.
+    /// Puts a Dirty page that is pinned for writing in flight, by a copy. The page stays Dirty, from now on in the given epoch: stores
+    /// after the copy belong to the next sync.
     pub(crate) fn begin_write_while_pinned(&self, epoch: bool) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
             (word.state() == State::Dirty && word.is_pinned_for_writing() && !word.in_flight())
@@ -402,19 +401,19 @@ impl PageWord {
         })
     }
 
-    /// The write that was in flight has ended. After a failure a Clean page is Dirty again, in `failed_in`'s epoch.
+    /// Ends the write in flight. After a failure a Clean page is Dirty again, in `failed_in`'s epoch.
     pub(crate) fn finish_write(&self, failed_in: Option<bool>) -> WriteEnd {
         let next = |word: Snapshot| {
             debug_assert!(word.in_flight());
             let landed = word.with(IN_FLIGHT, false);
             match failed_in {
                 Some(epoch) if word.state() == State::Clean => landed.with_state(State::Dirty).with(EPOCH, epoch),
-                // Being reactivated, by a thread that may call it clean again.
+                // A thread reactivates the page, and may call it clean again.
                 Some(_) if word.state() == State::Upgrading => landed.with(STORED, true),
                 _ => landed,
             }
         };
-        // WAITERS stays for the owner of a busy state to clear; whoever waits for the write is woken all the same.
+        // WAITERS stays for the owner of a busy state to clear; threads that wait for the write wake up all the same.
         match self.update(|word| Some(next(word).with(WAITERS, word.is_busy() && word.0 & WAITERS != 0))) {
             Ok(before) => {
                 if before.0 & WAITERS != 0 {
@@ -431,7 +430,7 @@ impl PageWord {
         }
     }
 
-    /// Clean → Evicting, unless it is in flight, pinned, or survives the visit.
+    /// Clean → Evicting, unless the page is in flight, pinned, or survives the visit.
     pub(crate) fn begin_evict(&self, visit: Visit) -> bool {
         let before = self.update(|word| {
             let free = word.state() == State::Clean && !word.in_flight() && word.pins() == 0;
@@ -463,7 +462,7 @@ impl PageWord {
         .is_ok()
     }
 
-    /// Adds a pin to a settled resident page. For writing it must be Dirty.
+    /// Adds a pin to a settled resident page. For writing, the page must be Dirty.
     pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
         let outcome = self.update(|word| {
             let wanted = if for_writing { word.state() == State::Dirty } else { word.is_settled_resident() };
@@ -479,7 +478,7 @@ impl PageWord {
         }
     }
 
-    /// Takes a pin away, and wakes who waits: some do until no pin is left, others until none but the program's are.
+    /// Takes a pin away, and wakes the waiting threads: some wait until no pin is left, others until only the program's are.
     pub(crate) fn unpin(&self) {
         let before = self.update(|word| {
             debug_assert!(word.pins() > 0);
@@ -493,7 +492,7 @@ impl PageWord {
         }
     }
 
-    /// Sleeps while `waiting` holds of the word; somebody must be on the way to change that.
+    /// Sleeps while `waiting` holds of the word; another thread must be on the way to change that.
     pub(crate) fn wait_while(&self, waiting: impl Fn(Snapshot) -> bool) {
         loop {
             match self.update(|word| waiting(word).then(|| word.with(WAITERS, true))) {

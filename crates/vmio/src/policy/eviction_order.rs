@@ -1,4 +1,4 @@
-//! What evictors take pages from: spans in the policy's order, and those with inactive pages.
+//! The order of eviction: spans in the policy's order, and spans with inactive pages.
 
 use crate::page::span::Span;
 use crate::page::visit::Queue;
@@ -9,7 +9,7 @@ use crate::policy::{EvictionPolicy, EvictionQueue, Policy, PriorityFifo};
 /// Fewer pages than this do not make a small queue: twice what is read ahead at a time.
 const SMALL_QUEUE_MIN: u32 = 64;
 
-/// The spans of one mapping, or of many, in the order in which they are given up.
+/// The spans of one mapping, or of many, in the order in which evictors take them.
 pub(crate) struct EvictionOrder {
     pub(crate) policy: Box<dyn Policy>,
     /// Spans with inactive pages.
@@ -34,14 +34,15 @@ impl EvictionOrder {
         self.eviction_queue.forget(of);
     }
 
-    /// Which of the policy's two queues gives pages up next, of this many pages that stand in both; `None` if there is one.
+    /// Which of the policy's two queues gives pages up next, if this many pages stand in both; `None` if there is one
+    /// queue.
     pub(crate) fn victim_queue(&self, pages: u32) -> Option<Queue> {
         let share = self.policy.small_queue_share()?;
         let small_max = (pages / share).max(SMALL_QUEUE_MIN.min(pages / 2));
         Some(if self.small.sum() > small_max { Queue::Small } else { Queue::Main })
     }
 
-    /// One more page of this frequency is in memory (1), or one fewer (-1). Returns where it stands.
+    /// Counts one more page of this frequency in memory (1), or one fewer (-1). Returns the queue of the page.
     #[inline]
     pub(crate) fn note_queue(&self, core: usize, frequency: u8, change: i64) -> Queue {
         let queue = Queue::of(frequency);
@@ -51,14 +52,14 @@ impl EvictionOrder {
         queue
     }
 
-    /// An inactive page was touched: it is active again, and of another frequency.
+    /// Counts an inactive page that was touched: it is active again, and of another frequency.
     pub(crate) fn move_reactivated(&self, core: usize, before: u8, after: u8) {
         self.eviction_queue.add_pages(-1);
         self.note_queue(core, before, -1);
         self.note_queue(core, after, 1);
     }
 
-    /// Pages that have gone with their mapping.
+    /// Takes pages out of the counts that have gone with their mapping.
     pub(crate) fn remove_pages(&self, words: impl Iterator<Item = Snapshot>) {
         let (inactive, small) = words.fold((0, 0), |(inactive, small), word| {
             let is_small = Queue::of(word.frequency()) == Queue::Small;

@@ -44,19 +44,19 @@ impl Spans {
 }
 
 impl EvictionQueue {
-    /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
+    /// Every thread holds the lock for a few pointer updates, with signals blocked: the trap path may wait for it.
     fn lock(&self) -> MutexGuard<'_, Spans> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a span whose pages were deactivated, unless it is queued already.
+    /// Adds a span with inactive pages, unless it is queued already.
     pub(crate) fn push(&self, span: SpanRef) {
         if span.get().claim_waiting() {
             self.lock().push(span);
         }
     }
 
-    /// Takes the span out that came in first.
+    /// Takes the span that came in first.
     pub(crate) fn pop(&self) -> Option<SpanRef> {
         let span = self.lock().pop()?;
         span.get().clear_waiting();

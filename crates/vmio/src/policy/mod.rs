@@ -1,4 +1,4 @@
-//! Which resident pages to give up next.
+//! Eviction policies: which resident pages to give up next.
 
 mod eviction_order;
 mod eviction_queue;
@@ -15,7 +15,7 @@ use priority_fifo::PriorityFifo;
 use crate::page::reuse::Reuse;
 use crate::page::span::Span;
 
-/// Which pages are given up first, within a priority.
+/// Which pages the cache gives up first, within a priority.
 ///
 /// # Default
 ///
@@ -31,7 +31,7 @@ pub enum EvictionPolicy {
     /// when the page was evicted: a ghost list, as in S3-FIFO, but without memory of its own.
     KeepRefaulted,
     /// First in, first out, as in kmmap (Kreon §3.3.1): a page's past makes no difference. Over frames that can be
-    /// deactivated, a page that is touched while it is inactive has a second chance, as CLOCK gives it.
+    /// deactivated, a touch of an inactive page gives the page a second chance, as in CLOCK.
     Fifo,
     /// S3-FIFO (Yang et al., SOSP 2023): new pages leave soon, from a small queue. Pages that come back before the
     /// cache has turned over, or are touched while they are inactive, stand in the main queue; the more often that was, the more
@@ -74,7 +74,8 @@ impl SpanRef {
 /// Orders spans for eviction. The evictor chooses pages within the span, and skips those that are pinned, in flight,
 /// or have visits left to survive.
 pub(crate) trait Policy: Send + Sync {
-    /// The span has a resident page and stands in no queue. Called in the trap path: no lock, no allocation.
+    /// Takes in a span that has a resident page and stands in no queue. Called in the trap path: no lock, no
+    /// allocation.
     fn admit(&self, span: SpanRef);
 
     /// Takes the next span to evict from; `core` spreads callers.
@@ -83,18 +84,18 @@ pub(crate) trait Policy: Send + Sync {
     /// The priority of the span that is most likely the next; `None` if there is none.
     fn top(&self) -> Option<u8>;
 
-    /// Puts a span back that still has resident pages, behind all others of its priority.
+    /// Puts a span back, behind all others of its priority.
     fn put_back(&self, span: SpanRef);
 
-    /// The span's priority has changed: moves it if it is queued.
+    /// Moves a span whose priority has changed, if it is queued.
     fn reprioritize(&self, span: SpanRef);
 
     /// Removes every queued span for which `of` holds.
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
-    /// The frequency of a page that comes in now: at frequency n it survives 2ⁿ − 1 visits of the evictor. The page word has three bits for
-    /// it. It had `before` the last time, and was evicted this many eighths of a cache turnover
-    /// ago (`None`: never).
+    /// The frequency of a page that comes in now. At frequency n a page survives 2ⁿ − 1 visits of the evictor; the page
+    /// word has three bits for n. The page had `before` the last time, and left memory this many eighths of a cache
+    /// turnover ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 
     /// The frequency of a page that was touched while it was inactive.
@@ -109,6 +110,6 @@ pub(crate) trait Policy: Send + Sync {
     /// One page in this many may be inactive before the first of them is dropped.
     fn inactive_share(&self) -> u32;
 
-    /// Whether only those pages of a span are deactivated that would be evicted, not all.
+    /// Whether a visit deactivates only those pages of a span that it would evict, not all.
     fn deactivates_by_page(&self) -> bool;
 }

@@ -1,5 +1,5 @@
-//! Spans in FIFO queues by priority (kmmap's Primary Queue, Kreon §3.3.1), and how often a page comes round again: by S3-FIFO, which is the
-//! default, by `KeepRefaulted` (twice as many rounds for each return soon after an eviction), or `Fifo` (once).
+//! Spans in FIFO queues by priority (kmmap's Primary Queue, Kreon §3.3.1), and how often a page comes round again. S3-FIFO, the
+//! default, decides that, or `KeepRefaulted` (twice as many rounds for each return soon after an eviction), or `Fifo` (once).
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -14,24 +14,24 @@ use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
-/// With `KeepRefaulted` a page survives 7 visits at most: when it is wanted no more, it leaves after this many rounds.
+/// The highest frequency with `KeepRefaulted`: a page survives 7 visits at most, and leaves after them if nobody wants it.
 const FREQUENCY_MAX: u8 = 3;
 /// A page missed while half the cache turned over should have stayed twice as long; in eighths of a turnover.
 const SOON: u8 = 4;
-/// A page that is missed later than this is less known than before.
+/// A page that is missed later than this loses a step of its frequency; in eighths of a turnover.
 const LATE: u8 = 8;
 /// One page in this many is inactive: long enough for a page in use to be touched, short enough that few touches are
 /// of inactive pages.
 const INACTIVE_SHARE: u32 = 4;
-/// S3-FIFO's small queue, a part of the cache. docs/design/policies.md says how these were found.
+/// S3-FIFO's small queue holds one page in this many. docs/design/policies.md says how these numbers were found.
 const S3_SMALL_SHARE: u32 = 20;
-/// The same with S3-FIFO: nearly all inactive pages are of the small queue.
+/// One page in this many is inactive with `EvictionPolicy::S3Fifo`: nearly all inactive pages are of the small queue.
 const S3_INACTIVE_SHARE: u32 = 32;
 /// A page that comes back no later than this is not new; in eighths of a turnover.
 const S3_GHOSTS: u8 = 6;
-/// What each such return adds to the frequency.
+/// Each such return adds this to the frequency.
 const S3_RETURN: u8 = 2;
-/// Such a page survives 31 visits.
+/// The highest frequency with S3-FIFO: a page survives 31 visits.
 const S3_FREQUENCY_MAX: u8 = 5;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
 const IN_NO_QUEUE: u16 = 0;
@@ -85,7 +85,7 @@ impl Shard {
         }
     }
 
-    /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
+    /// Every thread holds the lock for a few pointer updates, with signals blocked: the trap path may wait for it.
     fn lock(&self) -> MutexGuard<'_, Queues> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         // The stack has the youngest on top: reverse it, so that the first in is the first out.
@@ -124,7 +124,7 @@ impl PriorityFifo {
         matches!(self.policy, EvictionPolicy::Auto | EvictionPolicy::S3Fifo)
     }
 
-    /// A span that came in since the last look may have the highest priority of all.
+    /// Sorts spans that have come in since the last look: one of them may have the highest priority of all.
     fn sort_incoming(&self) {
         for shard in &self.shards {
             if !shard.incoming.load(Ordering::Relaxed).is_null() {
@@ -157,7 +157,7 @@ impl Policy for PriorityFifo {
     fn next(&self, core: usize) -> Option<SpanRef> {
         self.sort_incoming();
         for _ in 0..2 * self.shards.len() {
-            // Among equals, the next shard each time.
+            // Among shards with equal priority, the next one each time.
             let start = core.wrapping_add(self.next_shard.fetch_add(1, Ordering::Relaxed));
             let shards = self.shards.len();
             let best = (0..shards).map(|step| &self.shards[(start + step) % shards]).reduce(|best, shard| {

@@ -1,4 +1,4 @@
-//! A count that every core changes and few read.
+//! A count that every core changes and few threads read.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,13 +15,13 @@ impl SpreadCount {
         SpreadCount { parts: (0..cores.max(1)).map(|_| CachePadded::default()).collect() }
     }
 
-    /// This many more, or fewer; `core` is a hint.
+    /// Adds to the count, or subtracts; `core` is a hint.
     #[inline]
     pub(crate) fn add(&self, core: usize, change: i64) {
         self.parts[core % self.parts.len()].fetch_add(change, Ordering::Relaxed);
     }
 
-    /// What it comes to; while cores change it, about that.
+    /// The sum of the parts. While cores change it, the sum is approximate.
     pub(crate) fn sum(&self) -> u32 {
         let sum: i64 = self.parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
         sum.clamp(0, i64::from(u32::MAX)) as u32

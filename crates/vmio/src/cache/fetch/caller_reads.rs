@@ -1,8 +1,8 @@
-//! Reads of single pages that begin in the thread which asks for them, where nothing has to be waited for: one thread switch
-//! less than through a ring, and while one thread installs what has come another asks for more.
+//! Reads of single pages that begin in the calling thread, where they need not wait. This saves a thread switch against
+//! a ring, and while one thread installs pages another asks for more.
 //!
-//! The caller claims the page, with signals blocked until the read is under way: from then on the page is in the hands of a
-//! thread that does nothing but install pages. That one keeps the rule of the thread of a ring, and never has to evict.
+//! The caller claims the page, with signals blocked until the read is under way. From then on the page belongs to a
+//! thread that does nothing but install pages. That thread keeps the rules of a ring's thread, and never has to evict.
 
 use std::io;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct Reads {
     slots: Box<[Slot]>,
 }
 
-/// Where a read under way has its buffer and its request.
+/// A place for a read under way, with its buffer and its request.
 #[derive(Default)]
 struct Slot {
     is_taken: AtomicBool,
@@ -42,7 +42,7 @@ struct Slot {
 }
 
 impl CallerReads {
-    /// For this many pages under way. What a read does not bring at once goes through the door, to the thread of the ring.
+    /// For this many pages under way. A read that would have to wait goes through the door, to the thread of the ring.
     pub(super) fn start(
         shared: &Arc<Shared>,
         pages: u32,
@@ -59,16 +59,16 @@ impl CallerReads {
         let (shared, at_door, spent, ours) =
             (Arc::clone(shared), Arc::clone(door), Arc::clone(spent), Arc::clone(&reads));
         let thread = thread::spawn("vmio-fetch-end", move || {
-            // Without it the threads of the program would sleep for ever.
+            // Without this thread, threads of the program would sleep for ever.
             let _must_go_on = AbortOnUnwind::new();
-            // A region's reference to what regions share must never be the last one here.
+            // A region's reference to the shared state must never be the last one here.
             let _shared = shared;
             let mut request = LocalQueue::default();
             loop {
                 match ours.aio.wait(&mut ended, |slot, result| ours.end(slot, result, &mut request, &at_door, &spent)) {
                     Ok(true) => {}
                     Ok(false) => return,
-                    // Not logged: a subscriber may take locks, and pages are in this thread's hands.
+                    // Not logged: a subscriber may take locks, and this thread owns pages.
                     Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
                 }
             }
@@ -76,7 +76,8 @@ impl CallerReads {
         Ok(CallerReads { reads, thread })
     }
 
-    /// Begins the read of a request for one page of a region. Gives the request back if it needs a wait, or more than a read.
+    /// Begins the read of a request for one page of a region. Gives the request back if it has to wait, or needs more
+    /// than a read.
     pub(super) fn begin(&self, region: &Region, mut request: Node<Request>) -> Option<Node<Request>> {
         let reads = &*self.reads;
         let wanted = request.only_page().filter(|_| request.urgency == Urgency::Wanted);
@@ -84,7 +85,7 @@ impl CallerReads {
         let limit = shares(region.shared.pages_in_flight()).0 as usize;
         let Some(at) = reads.take_slot(limit) else { return Some(request) };
         let slot = &reads.slots[at];
-        // A handler that touches the page would wait for this very thread.
+        // A signal handler that touches the page would wait for this very thread.
         let signals = SignalsBlocked::new();
         let claimed = region.claim(cpu::current(), page, 1, Urgency::Wanted);
         if !matches!(claimed, Claimed::Absent(_)) {
@@ -118,7 +119,7 @@ impl CallerReads {
     }
 }
 
-/// How many of the pages that may be under way are for reads that begin in callers, and how many for those of the ring.
+/// How many of the pages that may be under way are for reads that begin in callers, and how many for reads of the ring.
 pub(super) fn shares(pages_in_flight: u32) -> (u32, u32) {
     let of_callers = pages_in_flight / 2;
     (of_callers, pages_in_flight - of_callers)
@@ -135,7 +136,8 @@ impl Reads {
         std::ptr::slice_from_raw_parts_mut(start, PAGE_BYTES)
     }
 
-    /// Installs what has been read, and tells who waits for it. A read that could not begin without waiting goes to the ring.
+    /// Installs a page that was read, and tells the threads that wait for it. A read that could not begin without
+    /// waiting goes to the ring.
     fn end(&self, token: u64, result: i32, queue: &mut LocalQueue<Request>, door: &Door, spent: &MpscQueue<Request>) {
         let at = token as usize;
         let slot = &self.slots[at];

@@ -1,4 +1,4 @@
-//! A fetch's dealings with pages: claiming those that must be read, and settling them when the read has ended.
+//! How a fetch takes pages: it claims the pages that it must read, and settles them when the read has ended.
 //!
 //! Nothing here waits, allocates or takes a lock of the program's: other pages are Loading meanwhile, and a signal handler
 //! of the program may be waiting for them.
@@ -12,23 +12,23 @@ use crate::cache::region::views::Place;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// What became of an attempt to get on with some pages.
+/// The result of an attempt to claim pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
     /// This many pages from the first on need nothing more.
     Present(u64),
-    /// This many are Loading now, by us, and have their budget: read them.
+    /// This many pages are Loading now, by us, and have their budget: read them.
     Absent(u64),
-    /// The first is in the hands of another, for a short while.
+    /// Another thread owns the first page, for a short while.
     Busy,
-    /// There is no budget for it.
+    /// There is no budget for the first page.
     Short,
-    /// It is not available.
+    /// The first page is not available.
     Failed(FaultError),
 }
 
 impl Region {
-    /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
+    /// Looks at a wanted page. If it must be read, claims it with the pages that follow, `most` pages in all.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
         let seen = self.table.peek(page);
         if seen.is_active() {
@@ -55,7 +55,7 @@ impl Region {
     /// Claims an inactive page.
     fn claim_inactive(&self, page: u64) -> Claimed {
         let (Some(frames), Ok(before)) = (self.deactivatable(), self.table.word(page).begin_reactivate()) else {
-            return Claimed::Busy; // It has changed under our eyes.
+            return Claimed::Busy; // The word has changed since the look.
         };
         match self.reactivate(frames, Place { view: 0, page }, before, false) {
             Ok(()) => Claimed::Present(1),
@@ -63,7 +63,8 @@ impl Region {
         }
     }
 
-    /// Claims one page, which is filled at once if the device holds garbage there and it is the first of its run.
+    /// Claims one absent page. If the device holds garbage there, fills the page at once if it is the first of its run,
+    /// and declines it if not.
     fn claim_absent(&self, core: usize, page: u64, urgency: Urgency, first: bool) -> Claimed {
         let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
@@ -90,8 +91,8 @@ impl Region {
         }
     }
 
-    /// Budget for a page that is counted in its span, if that is free at once. A guess leaves half of the reserve
-    /// to those that know.
+    /// Takes the budget for a page that is counted in its span, if the budget is free at once. A guess leaves half of
+    /// the reserve to the other requests.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
         if urgency == Urgency::Guessed && shared.memory.budget.free() <= shared.memory.watermarks().low / 2 {
@@ -116,9 +117,9 @@ impl Region {
         true
     }
 
-    /// Ends the read of claimed pages, of which this many bytes have arrived or an error number below zero. Where it came
-    /// short, the pages are read as a fault would read them, one by one if need be: most likely that will fail as well,
-    /// and say why. Returns the first page that could not be brought in.
+    /// Ends the read of claimed pages. `arrived` is the number of bytes, or an error number below zero. If the read
+    /// came short, reads the pages as a fault would, one by one if need be: most likely that fails as well, and says
+    /// why. Returns the first page that could not be brought in.
     pub(crate) fn settle_fetched(
         &self,
         core: usize,
@@ -126,7 +127,7 @@ impl Region {
         data: &mut [u8],
         arrived: i32,
     ) -> Option<(u64, FaultError)> {
-        // What somebody else may have appended to the file is none of the mapping's.
+        // Bytes that others may have appended to the file are no part of the mapping.
         let left = self.backing.len().saturating_sub(first * PAGE_BYTES as u64);
         let read = match u64::try_from(arrived) {
             Ok(bytes) => self.accept_read(core, (first, self.table.len()), data, bytes.min(left) as usize),
@@ -146,7 +147,7 @@ impl Region {
         failed
     }
 
-    /// Installs pages that were read, but for those that do not verify.
+    /// Installs pages that were read, except those that do not verify.
     fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
         let pages = data.len() / PAGE_BYTES;
         self.shared.telemetry.count(cpu::current(), Counter::FetchedPages, pages as u64);
@@ -174,7 +175,7 @@ impl Region {
         failed
     }
 
-    /// Gives a claimed page up that could not be brought in.
+    /// Gives up a claimed page that could not be brought in.
     fn refuse(&self, page: u64, failure: ReadFailure) -> (u64, FaultError) {
         self.note_read_failure(page, failure);
         self.give_up(page..page + 1);

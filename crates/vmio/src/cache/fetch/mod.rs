@@ -1,8 +1,9 @@
 //! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it is available.
 //!
-//! A [`request::Request`] is some pages of a region. It goes to a [`RingFetcher`], which has many reads under way at a
-//! time, unless it is one page that the caller can begin to read itself ([`caller_reads`]), or to a [`Pool`], whose threads do what
-//! a fault would; an [`Outcome`] tells the future that waits.
+//! A [`request::Request`] is some pages of a region. A request for one page goes to [`caller_reads`], if the caller can begin the
+//! read itself. Other requests go to a [`RingFetcher`], which has many reads under way at a time. If the region cannot be read
+//! through a ring, they go to a [`Pool`], whose threads do what a fault would. An [`Outcome`] tells the future that waits.
+//!
 //! docs/design/asynchronous-misses.md says why it is so.
 
 mod caller_reads;
@@ -33,14 +34,14 @@ use crate::sys::mpsc_queue::{LocalQueue, MpscQueue};
 /// At most this many rings, however many cores there are.
 const RINGS_MAX: usize = 16;
 
-/// The threads that fetch pages of a cache. None runs before somebody fetches.
+/// The threads that fetch pages of a cache. None runs before the first fetch.
 #[derive(Default)]
 pub(crate) struct Fetchers {
-    /// A ring a core; none if there can be no io_uring.
+    /// A ring for each core; none if there can be no io_uring.
     rings: OnceLock<Box<[RingFetcher]>>,
     pool: OnceLock<Pool>,
     starting: Mutex<()>,
-    /// Requests that are through, for those to free who make new ones: the fetchers must not.
+    /// Finished requests. Threads that make new ones free them, since the fetchers must not.
     spent: Arc<MpscQueue<Request>>,
 }
 
@@ -101,7 +102,7 @@ impl Fetchers {
 
     /// Ends all threads; in a forked child, forgets them. No request is left.
     pub(crate) fn stop(&mut self, is_parent: bool) {
-        // The pool ends its own.
+        // Dropping the pool ends its threads.
         self.pool.take();
         let rings = self.rings.take().into_iter().flatten();
         // In a forked child there are no such threads.
@@ -126,7 +127,7 @@ pub(crate) fn start_pool<'a>(
     Ok(pool.get_or_init(|| started))
 }
 
-/// The ranges in steps of some pages at most, between which whoever fetches looks whether to go on.
+/// Splits ranges into steps of at most `step_pages` pages. Between steps, the fetching thread looks whether to go on.
 pub(crate) fn steps(ranges: Vec<Range<u64>>, step_pages: u64) -> impl Iterator<Item = Range<u64>> {
     ranges.into_iter().flat_map(move |pages| {
         let end = pages.end;
@@ -134,7 +135,7 @@ pub(crate) fn steps(ranges: Vec<Range<u64>>, step_pages: u64) -> impl Iterator<I
     })
 }
 
-/// What a thread of the pool does: as faults would.
+/// The work of a pool's thread, which brings pages in as faults would.
 fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgency) -> Option<Failure> {
     let shared = &region.shared;
     let has_free =
@@ -145,7 +146,7 @@ fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgen
     for mut range in ranges {
         while let Err((page, why)) = region.ensure_while(range.clone(), goes_on) {
             failed = failed.or(Some((page, why)));
-            // The others may be readable, but there will not be more room for them.
+            // Pages behind an unreadable one may be readable. After another failure there will be no more room for them.
             range.start = if matches!(why, FaultError::Unreadable(_)) { page + 1 } else { range.end };
         }
     }

@@ -1,4 +1,4 @@
-//! What became of a fetch: told by the threads that work on its parts, waited for by a future.
+//! The outcome of a fetch: the threads that work on its parts report to it, and a future waits for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub(crate) enum Failure {
     /// This page could not be brought in; in a form that needs no allocation.
     Page(u64, FaultError),
-    /// For this reason.
+    /// The fetch failed for this reason.
     Error(Error),
 }
 
@@ -21,18 +21,18 @@ pub(crate) enum Failure {
 pub(crate) struct Outcome {
     parts_left: AtomicU32,
     waker: AtomicWaker,
-    /// The first failure. The future looks at it after the last part only, so nobody ever waits for this lock whom a
-    /// signal handler could be waiting for.
+    /// The first failure. The future looks at it after the last part only. So no thread waits for this lock while a
+    /// signal handler could be waiting for that thread.
     failure: Mutex<Option<Failure>>,
 }
 
 impl Outcome {
-    /// Of a fetch of this many parts.
+    /// The outcome of a fetch of this many parts.
     pub(crate) fn of_parts(parts: u32) -> Self {
         Outcome { parts_left: AtomicU32::new(parts), waker: AtomicWaker::new(), failure: Mutex::new(None) }
     }
 
-    /// A part has ended. With the last one the waker is called, which is code of the program's.
+    /// Ends a part. The last part calls the waker, which is code of the program's.
     pub(crate) fn finish_part(&self, failure: Option<Failure>) {
         if let Some(failure) = failure {
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
@@ -42,7 +42,7 @@ impl Outcome {
         }
     }
 
-    /// What became of it, once; calls the waker when there is an answer.
+    /// Returns the outcome, once. If there is none yet, the last part calls the waker.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Failure>> {
         let is_done = || self.parts_left.load(Ordering::SeqCst) == 0;
         if !is_done() {

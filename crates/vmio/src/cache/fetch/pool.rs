@@ -1,4 +1,4 @@
-//! A few threads that do what would block the caller.
+//! A few threads for work that would block the caller.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,12 +10,12 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fork::Generation;
 use crate::sys::thread::{self, OwnThread};
 
-/// How many threads: this many reads are under way at a time.
+/// The number of threads, and so of reads under way at a time.
 pub(crate) const THREADS: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads, and what they have yet to do.
+/// The threads, and the jobs that wait for them.
 pub(crate) struct Pool {
     jobs: Arc<Jobs>,
     threads: Vec<OwnThread>,
@@ -24,7 +24,7 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct Jobs {
-    /// None when no more will come. Jobs hold it neither while they run nor while they are dropped.
+    /// `None` once no more jobs will come. No job runs or is dropped under this lock.
     waiting: Mutex<Option<VecDeque<Job>>>,
     came: Condvar,
 }
@@ -36,9 +36,9 @@ impl Pool {
         let mut pool = Pool { jobs, threads: Vec::with_capacity(THREADS), generation };
         for number in 0..THREADS {
             let jobs = Arc::clone(&pool.jobs);
-            // Those that run already end when the pool is dropped.
+            // On an error, dropping the pool ends the threads that run already.
             let thread = thread::spawn(format!("vmio-fetch-{number}"), move || {
-                // Somebody waits for the job's end.
+                // A future waits for the end of the job.
                 let _must_go_on = AbortOnUnwind::new();
                 while let Some(job) = jobs.next() {
                     job();
@@ -49,7 +49,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Has one of them do it.
+    /// Runs a job in one of the threads.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         if let Some(waiting) = &mut *self.jobs.waiting() {
             waiting.push_back(Box::new(job));
@@ -57,8 +57,8 @@ impl Pool {
         self.jobs.came.notify_one();
     }
 
-    /// Has each fetch a part of some ranges, by what `new_part` makes for it now. That returns what failed first, and is dropped
-    /// before its part counts as ended.
+    /// Splits ranges among the threads. Calls `new_part` for each part now; a thread then runs the result on the part's
+    /// ranges. That returns the first failure, and is dropped before its part counts as ended.
     pub(crate) fn fetch_in_parts<Part>(&self, ranges: &[Range<u64>], new_part: impl Fn() -> Part) -> Arc<Outcome>
     where
         Part: FnOnce(Vec<Range<u64>>) -> Option<Failure> + Send + 'static,

@@ -51,23 +51,23 @@ impl ReadBuffers {
         self.free -= run.pages;
     }
 
-    /// Gives it back.
+    /// Gives a run back.
     pub(super) fn release(&mut self, run: Run) {
         self.mark(run, false);
         self.free += run.pages;
     }
 
-    /// How many there are.
+    /// The number of pages.
     pub(super) fn pages(&self) -> u32 {
         self.taken.len() as u32
     }
 
-    /// How many are taken.
+    /// The number of taken pages.
     pub(super) fn taken(&self) -> u32 {
         self.pages() - self.free
     }
 
-    /// Whether none is taken.
+    /// Whether no page is taken.
     pub(super) fn are_free(&self) -> bool {
         self.free as usize == self.taken.len()
     }
@@ -79,12 +79,12 @@ impl ReadBuffers {
         }
     }
 
-    /// The bytes of all of them.
+    /// The bytes of all buffers.
     pub(super) fn all(&self) -> *mut [u8] {
         std::ptr::slice_from_raw_parts_mut(self.memory.base(), self.taken.len() * PAGE_BYTES)
     }
 
-    /// The bytes of a run. Whoever dereferences it must have taken it.
+    /// The bytes of a run. Only a caller that has taken the run may dereference the pointer.
     pub(super) fn bytes(&self, run: Run) -> *mut [u8] {
         let start = self.memory.base().wrapping_add(run.first as usize * PAGE_BYTES);
         std::ptr::slice_from_raw_parts_mut(start, run.pages as usize * PAGE_BYTES)

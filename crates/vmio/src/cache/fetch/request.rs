@@ -1,4 +1,4 @@
-//! Pages that somebody wants, on their way to the thread that fetches them.
+//! Requests for pages, on their way to the thread that fetches these.
 
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -10,13 +10,13 @@ use crate::cache::fetch::outcome::{Failure, Outcome};
 use crate::cache::region::Region;
 use crate::sys::futex;
 
-/// A region that stays open while somebody works on it who holds no handle: see [`OpenRequests::end`].
+/// A region that stays open while a thread without a handle works on it: see [`OpenRequests::end`].
 pub(crate) struct FetchedRegion(NonNull<Region>);
 
 // SAFETY: a Region is shared between threads through atomics and locks; a thread that closes it waits until this is dropped.
 unsafe impl Send for FetchedRegion {}
 
-/// How many requests are out for a region.
+/// The number of unfinished requests for a region.
 #[derive(Default)]
 pub(crate) struct OpenRequests {
     count: AtomicU32,
@@ -24,8 +24,8 @@ pub(crate) struct OpenRequests {
     ends: AtomicBool,
 }
 
-/// Tells those that close regions when requests have ended. In what all regions share, since whoever ends the last
-/// request of a region must not touch it after that.
+/// Tells threads that close regions when requests have ended. This lies in the state that all regions share: the thread
+/// that ends the last request of a region must not touch the region after that.
 #[derive(Default)]
 pub(crate) struct EndedRequests {
     event: AtomicU32,
@@ -39,7 +39,7 @@ impl FetchedRegion {
         FetchedRegion(NonNull::from(region))
     }
 
-    /// Whether somebody waits for the end of this: what has not begun need not.
+    /// Whether a thread waits to close the region: work that has not begun need not begin.
     pub(crate) fn is_closing(&self) -> bool {
         self.requests.ends.load(Ordering::Relaxed)
     }
@@ -68,7 +68,8 @@ impl Drop for FetchedRegion {
 }
 
 impl OpenRequests {
-    /// Returns when nobody fetches pages of the region any more. There is no handle left by which somebody could begin.
+    /// Returns when no thread fetches pages of the region any more. No handle is left through which a fetch could
+    /// begin.
     pub(crate) fn end(&self, ended: &EndedRequests) {
         self.ends.store(true, Ordering::SeqCst);
         ended.waiters.fetch_add(1, Ordering::SeqCst);
@@ -83,14 +84,14 @@ impl OpenRequests {
     }
 }
 
-/// What to do where the cache has no free page.
+/// How to go on where the cache has no free page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Somebody waits for the pages: give up others for them.
+    /// A future waits for the pages: give up others for them.
     Wanted,
-    /// The same, and it has waited so long that the pages may come in over their mapping's ceiling.
+    /// Like `Wanted`, after so long a wait that the pages may come in over their mapping's ceiling.
     Overdue,
-    /// It is a guess: leave it.
+    /// The pages are a guess: do without them.
     Guessed,
 }
 
@@ -98,7 +99,7 @@ pub(crate) enum Urgency {
 pub(crate) struct Request {
     region: Option<FetchedRegion>,
     ranges: Vec<Range<u64>>,
-    /// Which of them is next; its start is the next page.
+    /// The index of the next range, whose start is the next page.
     next: usize,
     pub(crate) urgency: Urgency,
     /// Reads under way.
@@ -110,7 +111,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// For whole ranges of pages; without an outcome nobody is told.
+    /// For whole ranges of pages. Without an outcome nobody learns the result.
     pub(crate) fn new(
         region: FetchedRegion,
         ranges: Vec<Range<u64>>,
@@ -145,7 +146,7 @@ impl Request {
         None
     }
 
-    /// The page that it is for, if that is one, and has not been looked at.
+    /// The page of a request for a single page, if nobody has looked at it.
     pub(crate) fn only_page(&self) -> Option<u64> {
         match &self.ranges[..] {
             [pages] if pages.end - pages.start == 1 => Some(pages.start),
@@ -153,19 +154,19 @@ impl Request {
         }
     }
 
-    /// This many pages have been looked at.
+    /// Notes that this many pages have been looked at.
     pub(crate) fn advance(&mut self, pages: u64) {
         if let Some(range) = self.ranges.get_mut(self.next) {
             range.start += pages;
         }
     }
 
-    /// The pages that have not been looked at will not be.
+    /// Gives up the pages that have not been looked at.
     pub(crate) fn abandon(&mut self) {
         self.next = self.ranges.len();
     }
 
-    /// A page could not be brought in; the first one counts.
+    /// Notes that a page could not be brought in; the first such page counts.
     pub(crate) fn fail(&mut self, page: u64, why: FaultError) {
         self.failure.get_or_insert((page, why));
     }

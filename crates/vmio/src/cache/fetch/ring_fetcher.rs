@@ -1,8 +1,9 @@
-//! A thread that fetches pages through a ring of its own: it claims them, reads them, installs them, and tells who waits.
+//! A thread that fetches pages through a ring of its own: it claims them, reads them, installs them, and tells the waiting
+//! threads.
 //!
-//! While it owns page words, and it hardly ever owns none, it allocates and frees nothing, takes no lock that the program
-//! may hold, touches no mapped memory, and waits for finite work only. What it has done with goes back to those who
-//! ask for more, to be freed. The one exception is a waker, which is the program's code: see [`crate::Mapping::fetch`].
+//! While the thread owns page words, and it hardly ever owns none, it allocates and frees nothing, takes no lock that the program
+//! may hold, touches no mapped memory, and waits for finite work only. Threads that ask for more pages free its finished
+//! requests. The one exception is a waker, which is the program's code: see [`crate::Mapping::fetch`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,26 +31,27 @@ use crate::sys::thread::{self, OwnThread};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// How long a page in the hands of another is left alone.
+/// How long to leave a page alone that another thread owns.
 const BUSY: Duration = Duration::from_micros(50);
 /// How long to wait for a page of the budget before looking again.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The thread sleeps until one in this many of the reads under way has ended: a wake-up for each of many is most of the work.
+/// The thread sleeps until one in this many of the reads under way has ended: with many reads, a wake-up for each is most of the
+/// work.
 const WAKE_UP_SHARE: u32 = 8;
-/// Of many reads that have ended together, this many are installed before those who wait for them are told, and what they ask for
-/// next is begun: devices answer in bursts, and should not lie idle until all of one has been installed.
+/// The thread installs this many reads that have ended together. Then it tells the threads that wait for them, and begins the
+/// reads that these ask for next: devices answer in bursts, and should not lie idle until a whole burst is installed.
 const INSTALLED_AT_A_TIME: u32 = 4;
 
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
     door: Arc<Door>,
     thread: OwnThread,
-    /// What need not go through the ring.
+    /// Reads that need not go through the ring.
     caller_reads: Option<CallerReads>,
 }
 
-/// Where requests come in.
+/// The door of a fetcher: where requests come in.
 pub(super) struct Door {
     pub(super) requests: MpscQueue<Request>,
     wake: Arc<Wake>,
@@ -61,7 +63,7 @@ impl Door {
         Ok(Door { requests: MpscQueue::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
     }
 
-    /// Has the thread work on a request.
+    /// Passes a request to the thread.
     pub(super) fn submit(&self, request: Node<Request>) {
         self.requests.push(request);
         self.wake.wake();
@@ -69,7 +71,7 @@ impl Door {
 }
 
 impl RingFetcher {
-    /// Starts one that has up to this many pages under way; what it has done with goes to `spent`.
+    /// Starts a fetcher with up to this many pages under way. Finished requests go to `spent`.
     pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<MpscQueue<Request>>) -> io::Result<Self> {
         let door = Arc::new(Door::new()?);
         let (made, is_made) = mpsc::sync_channel(1);
@@ -79,7 +81,7 @@ impl RingFetcher {
             let fetching = Fetching::new(of_both, at_door, spent_by_ring, of_ring);
             let started = fetching.map(|fetching| (made.send(Ok(())), fetching)).map_err(|error| made.send(Err(error)));
             if let Ok((_, mut fetching)) = started {
-                // Without it the threads of the program would sleep for ever.
+                // Without this thread, threads of the program would sleep for ever.
                 let _must_go_on = AbortOnUnwind::new();
                 fetching.run();
             }
@@ -97,7 +99,7 @@ impl RingFetcher {
         Ok(RingFetcher { door, thread, caller_reads })
     }
 
-    /// Begins a request for pages of a region, or has the thread do it.
+    /// Begins a request for pages of a region, or passes it to the thread.
     pub(super) fn submit(&self, region: &Region, request: Request) {
         let request = Node::new(request);
         let left = match &self.caller_reads {
@@ -127,13 +129,13 @@ struct Read {
     run: Run,
 }
 
-/// What came of a look at a place in the table.
+/// The result of a look at a place in the table.
 enum Progress {
     /// A read has begun, or a request has ended.
     Made,
     /// There is nothing to do but wait for reads.
     None,
-    /// A page is in the hands of another.
+    /// Another thread owns a page.
     Busy,
     /// As many pages are under way as may be.
     Full,
@@ -141,13 +143,13 @@ enum Progress {
     Short,
 }
 
-/// What came of evicting for a request.
+/// The result of evicting for a request.
 enum Room {
     /// There are free pages now, or the request has ended.
     Made,
     /// Its mapping is at its ceiling and had nothing to give up.
     NoneInMapping,
-    /// Nobody had anything to give up.
+    /// No mapping had anything to give up.
     None,
 }
 
@@ -157,21 +159,21 @@ struct Fetching {
     spent: Arc<MpscQueue<Request>>,
     ring: Ring,
     buffers: ReadBuffers,
-    /// By the first page of their buffers.
+    /// The reads under way, by the first page of their buffers.
     reads: Vec<Option<Read>>,
     under_way: u32,
-    /// Requests that are not looked at yet.
+    /// Requests that wait for a place in the table.
     pending: LocalQueue<Request>,
-    /// Those that are; a place is empty or not yet finished.
+    /// The requests that the thread works on. A place is empty, or its request is not finished.
     table: Vec<Option<Node<Request>>>,
-    /// Its empty places.
+    /// The empty places of the table.
     places: Vec<usize>,
     /// Places of requests that have pages left to look at, the next one first.
     round_robin: VecDeque<usize>,
     finished: LocalQueue<Request>,
     evictor: Evictor,
     idle_rounds: u32,
-    /// When evicting brought something last, or was not called for.
+    /// When eviction last brought a page, or was not needed.
     gained: Instant,
     failed_rounds: u32,
 }
@@ -217,7 +219,7 @@ impl Fetching {
         }
     }
 
-    /// Installs all that has been read.
+    /// Installs the pages of all reads that have ended.
     fn end_reads(&mut self) {
         let mut installed = 0;
         while let Some((token, result)) = self.ring.completed() {
@@ -232,7 +234,7 @@ impl Fetching {
         self.tell();
     }
 
-    /// Begins what can begin, one read of each request, round-robin. Returns how long the ring may sleep, if not for ever.
+    /// Begins the reads that can begin, one of each request, round-robin. Returns how long the ring may sleep, if not for ever.
     fn begin_reads(&mut self) -> Option<Duration> {
         self.door.requests.take_all(&mut self.pending);
         let mut limit = None;
@@ -252,7 +254,7 @@ impl Fetching {
                 Progress::Short => match self.make_room(at) {
                     Room::Made => idle = 0,
                     Room::NoneInMapping => {
-                        // The others need not wait for it.
+                        // The other requests need not wait for this one.
                         limit = Some(SHORT);
                         idle += 1;
                     }
@@ -268,7 +270,7 @@ impl Fetching {
         limit
     }
 
-    /// Moves requests that are not begun yet to the empty places of the table.
+    /// Moves requests that have not begun to the empty places of the table.
     fn fill_table(&mut self) {
         while let Some(at) = self.places.last().copied()
             && let Some(request) = self.pending.pop_front()
@@ -346,7 +348,7 @@ impl Fetching {
         }
     }
 
-    /// Installs what has been read.
+    /// Installs the pages of a read that has ended.
     fn end_read(&mut self, first: usize, result: i32) {
         let Some(Read { request: at, page, run }) = self.reads[first].take() else { return };
         self.under_way -= 1;
@@ -376,7 +378,7 @@ impl Fetching {
         false
     }
 
-    /// Tells those who wait for requests that are through.
+    /// Tells the threads that wait for finished requests.
     fn tell(&mut self) {
         while let Some(mut request) = self.finished.pop_front() {
             request.finish();

@@ -1,4 +1,4 @@
-//! What the program has advised of a mapped file as a whole. Of a span it may have advised otherwise.
+//! The program's advice for a mapped file as a whole. A span may have other advice.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
@@ -9,14 +9,14 @@ use crate::page::span::Span;
 /// Advice for the spans that have none of their own.
 pub(crate) struct Advised {
     priority: AtomicU8,
-    /// Pages to read at a miss; 0 to find it out.
+    /// Pages to read at a miss; with 0 the cache finds out how many.
     window: AtomicU16,
     /// How often pages are wanted.
     reuse: AtomicU8,
 }
 
 impl Advised {
-    /// A priority and a window, and nothing of how often pages are wanted.
+    /// With a priority and a window, and without advice of how often pages are wanted.
     pub(super) fn new(priority: u8, window: u16) -> Self {
         Advised { priority: AtomicU8::new(priority), window: AtomicU16::new(window), reuse: AtomicU8::new(0) }
     }

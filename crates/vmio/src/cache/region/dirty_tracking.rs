@@ -1,4 +1,5 @@
-//! Dirty tracking: which spans of a mapped file hold dirty pages, to which sync those belong, and what could not be written.
+//! Dirty tracking: which spans of a mapped file hold dirty pages, to which sync those belong, and which writes have
+//! failed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,17 +10,17 @@ use crate::cache::saved_pages::SavedPages;
 use crate::page::dirty_spans::DirtySpans;
 use crate::sys::futex_lock::FutexLock;
 
-/// What is known of the dirty pages of a mapped file.
+/// The state of the dirty pages of a mapped file.
 pub(crate) struct DirtyTracking {
     pub(crate) spans: DirtySpans,
-    /// Of an atomic mapping, those of them with pages that were made writable since a commit protected the span last.
+    /// Of an atomic mapping: the spans with pages that were made writable since a commit last protected the span.
     pub(crate) open_spans: Option<DirtySpans>,
-    /// Copies for commits, and from before stores; there if the file is journaled.
+    /// Copies of frozen pages for commits, and pre-images; only a journaled file has them.
     pub(crate) saved: Option<SavedPages>,
     pub(crate) pre_images: Option<PreImages>,
     /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
     epoch: AtomicBool,
-    /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
+    /// A sync of the whole mapping has begun and not succeeded: it may have left pages of any epoch.
     pub(crate) sync_is_incomplete: AtomicBool,
     /// One sync, or change of length, at a time: there are two epochs only.
     sync_lock: FutexLock,
@@ -37,12 +38,12 @@ impl Drop for SyncGuard<'_> {
     }
 }
 
-/// What has gone wrong so far. Taken in the trap path as well: always with signals blocked.
+/// The failures of writes and flushes so far. The trap path takes the lock on them as well: block signals first.
 #[derive(Default)]
 pub(crate) struct Failures {
     /// Failed page writes.
     pub(crate) writes: u64,
-    /// The one with the lowest page since the last sync began: where, and why.
+    /// The failed write with the lowest page since the last sync began: its page, and the error.
     pub(crate) first_write: Option<(u64, io::Error)>,
     /// The first failed flush.
     pub(crate) flush: Option<io::ErrorKind>,
@@ -58,7 +59,7 @@ impl Failures {
 }
 
 impl DirtyTracking {
-    /// Of a file of up to this many spans, without a dirty page; with marks of open spans if it is journaled.
+    /// For a file of up to this many spans, without a dirty page. Marks open spans if the file is journaled.
     pub(super) fn new(
         spans: u64,
         is_journaled: bool,
@@ -93,7 +94,7 @@ impl DirtyTracking {
         SyncGuard { of: self }
     }
 
-    /// As [`Self::lock_sync`], if it is free.
+    /// Like [`Self::lock_sync`], if the lock is free.
     pub(crate) fn try_lock_sync(&self) -> Option<SyncGuard<'_>> {
         self.sync_lock.try_acquire().then(|| SyncGuard { of: self })
     }

@@ -1,5 +1,5 @@
-//! One mapped file, in parts. What needs one part is a method of that part; what needs several, or what all mappings share,
-//! is a method of the region, beside what it is about.
+//! One mapped file, in parts. A function that needs one part is a method of that part. A function that needs several parts, or
+//! the state that all mappings share, is a method of the region, in the file of its subject.
 
 pub(crate) mod advised;
 pub(crate) mod dirty_tracking;
@@ -45,7 +45,7 @@ use crate::telemetry::counters::Counter;
 pub(crate) struct Region {
     pub(crate) shared: Arc<Shared>,
     pub(crate) backing: Arc<dyn Backing>,
-    /// The same, if changes reach the file by commits only.
+    /// The same backing, if changes reach the file by commits only.
     pub(crate) journaled: Option<Arc<JournaledBacking>>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
@@ -56,18 +56,18 @@ pub(crate) struct Region {
     pub(crate) advised: Advised,
     pub(crate) views: Views,
     deactivatable: Option<Box<dyn DeactivatableFrames>>,
-    /// If it has a floor or a ceiling.
+    /// The tenant, if the mapping has a floor or a ceiling.
     pub(crate) tenant: Option<Arc<Tenant>>,
     pub(crate) requests: OpenRequests,
     pub(crate) read_failures: ReadFailures,
     /// The number of its first page in published misses.
     first_published_page: u64,
-    /// What the budget is charged for its page tables and page words. Not in the table, whose cache lines all misses read.
+    /// The charge for its page tables and page words, in pages. Not in the table, whose cache lines all misses read.
     pub(crate) table_pages: AtomicU32,
 }
 
-/// A store to a poisoned page would go unnoticed in frames whose stores the kernel tracks, and so would one that comes while
-/// a commit draws its line.
+/// Chooses the frames of a mapping. In frames whose stores the kernel tracks, a store to a poisoned page would go unnoticed, and
+/// so would a store that comes while a commit takes its point in time.
 fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint> {
     let poisons = matches!(options.on_read_error, OnReadError::Poison(_));
     let is_atomic = options.journal.is_some();
@@ -89,7 +89,7 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
     }
 }
 
-/// Without it, scans read ahead by small pages, as far as their window goes.
+/// Whether spans can come in as huge pages. If not, scans read ahead by small pages, as far as their window goes.
 fn installs_spans(shared: &Shared) -> bool {
     // The kernel moves pages between ranges that are both locked, or neither.
     let installs = shared.paging.frames.installs_spans() && !shared.paging.locks_memory;
@@ -101,7 +101,8 @@ fn installs_spans(shared: &Shared) -> bool {
     installs
 }
 
-/// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
+/// Reserves a range over frames that can be deactivated. Where the kernel cannot do that, the mapping gets frames whose stores
+/// trap: slower for some programs, never wrong.
 fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
     match shared.paging.engine.deactivatable(len, GRANULE_BYTES) {
         Ok(range_and_frames) => Some(range_and_frames),
@@ -113,7 +114,7 @@ fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Bo
 }
 
 impl Region {
-    /// Reserves address space for a backing and attaches it to the engine. Costs nothing until touched.
+    /// Reserves address space for a backing and attaches it to the engine. The range costs nothing until touched.
     pub(crate) fn new(shared: Arc<Shared>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
@@ -145,7 +146,7 @@ impl Region {
         let copies =
             SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
         let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
-        // Of the other pages of a larger unit, the touches would be missing in the record.
+        // With a larger unit, touches of its other pages would be missing in the record.
         let unit = if shared.telemetry.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(SPAN_BYTES) as u64;
@@ -171,7 +172,7 @@ impl Region {
         };
         let (views, table, dirty, deactivatable) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
-        // A span that cannot come in as a whole comes in by as few reads as can be.
+        // A span that cannot come in as a whole comes in by as few reads as possible.
         let window = if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 0 };
         let published = shared.telemetry.miss_ring.as_ref();
         Ok(Region {
@@ -202,7 +203,7 @@ impl Region {
         self.shared.telemetry.mapped_bytes.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Tells whoever records misses of those of some pages.
+    /// Publishes misses of some pages, if the cache records its misses.
     pub(crate) fn publish_misses(&self, pages: Range<u64>, store: bool) {
         if let Some(ring) = &self.shared.telemetry.miss_ring {
             pages.for_each(|page| ring.note(self.first_published_page + page, store));
@@ -212,7 +213,7 @@ impl Region {
     /// The region that a queued span belongs to.
     ///
     /// # Safety
-    /// The span must have been queued by a region that still lives (the eviction gate is held for reading).
+    /// A region that still exists must have queued the span. (The eviction gate, held for reading, keeps the region.)
     pub(crate) unsafe fn of_span<'a>(span: SpanRef) -> (&'a Region, u64) {
         let (region, number) = span.get().owner();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
@@ -234,14 +235,14 @@ impl Region {
         }
     }
 
-    /// Waits until the engine has done with the region's faults, of which it finds no more.
+    /// Waits until the engine has served the region's faults. The engine finds no new ones.
     pub(crate) fn detach(&self) {
         self.shared.paging.engine.detach(self.table.range());
     }
 
     // ---- dirtiness
 
-    /// The present sync epoch; where changes are committed, that of the present commit.
+    /// The present sync epoch; of an atomic mapping, the epoch of the present commit.
     pub(crate) fn epoch(&self) -> bool {
         match &self.journaled {
             Some(backing) => epoch_of(backing.present_commit()),
@@ -263,7 +264,7 @@ impl Region {
         self.shared.add_dirty();
     }
 
-    /// A page's write has ended, well or not; false if it failed.
+    /// Settles a page whose write has ended, well or not; false if the write failed.
     pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>, destination: Destination) -> bool {
         let Some(error) = error else {
             self.table.word(page).finish_write(None);
@@ -272,8 +273,8 @@ impl Region {
         self.shared.telemetry.count(cpu::current(), Counter::WriteErrors, 1);
         self.shared.write_back.note_error(&error);
         let end = {
-            // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
-            // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)
+            // One step for a sync: it either counts the failure as its own, or finds the page dirty and the span marked. (A sync
+            // that finds the page still in flight could clear an earlier mark.)
             let mut failures = self.dirty.failures();
             failures.note_write(page, error);
             let end = self.table.word(page).finish_write(Some(destination.epoch().unwrap_or_else(|| self.epoch())));
@@ -288,7 +289,7 @@ impl Region {
         false
     }
 
-    /// Makes the copy of a page what the device is to get.
+    /// Turns the copy of a page into the bytes for the device.
     pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
         self.clear_behind_end(page, copy);
         if let Some(verifier) = &self.verifier {
@@ -297,8 +298,8 @@ impl Region {
         }
     }
 
-    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
-    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
+    /// Clears the bytes of a copy behind the end of the file: bytes that the program stored there are part of neither the file
+    /// nor a checksum. (The end of the file, not of the mapping: a cut that the mapping has begun may yet fail.)
     pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
         let offset = page * PAGE_BYTES as u64;
         if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
@@ -308,7 +309,7 @@ impl Region {
 
     // ---- eviction
 
-    /// What its spans stand in for evictors.
+    /// The order in which evictors find its spans.
     pub(crate) fn order(&self) -> &EvictionOrder {
         self.tenant.as_ref().map_or(&self.shared.eviction.order, |tenant| &tenant.order)
     }
@@ -319,7 +320,7 @@ impl Region {
         self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
     }
 
-    /// A page's frame is gone; it was evicted at that time.
+    /// Ends the eviction of a page, whose frame is gone. The page was evicted at `time`.
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
         let (word, order) = (self.table.word(page), self.order());
         let before = word.load();
@@ -334,7 +335,7 @@ impl Region {
         self.remove_resident(span_of(page), 1);
     }
 
-    /// Takes its pages out of the counts of its order, in which nobody finds its spans any more.
+    /// Takes its pages out of the counts of its order, in which no evictor finds its spans any more.
     pub(crate) fn leave_order(&self) {
         let words = self.table.occupied(0..self.table.pages()).map(|page| self.table.word(page).load());
         self.order().remove_pages(words.filter(|word| word.is_resident()));

@@ -1,4 +1,4 @@
-//! The page table of a mapped file: its range of addresses, and what is known of each page and of each span.
+//! The page table of a mapped file: its range of addresses, and the state of each page and of each span.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,12 +23,12 @@ pub(crate) struct PageTable {
     len: AtomicU64,
     /// Which pages come and go together.
     pub(crate) unit: Unit,
-    /// Every page that was never touched holds garbage on the device.
+    /// Whether every page that was never touched holds garbage on the device.
     all_fresh: AtomicBool,
 }
 
 impl PageTable {
-    /// Of a file of this length, in a range that it may grow into.
+    /// For a file of this length, in a range that it may grow into.
     pub(super) fn new(range: Reservation, len: u64, unit: Unit) -> std::io::Result<Self> {
         let reserved = range.len();
         Ok(PageTable {
@@ -46,11 +46,11 @@ impl PageTable {
     /// Length of the mapping in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
-        // Ordered against the page words: see `resize.rs`.
+        // Ordered against the page words: see `mapping/resize.rs`.
         self.len.load(Ordering::SeqCst)
     }
 
-    /// Sets the length; returns what it was.
+    /// Sets the length; returns the length before.
     pub(super) fn swap_len(&self, len: u64) -> u64 {
         self.len.swap(len, Ordering::SeqCst)
     }
@@ -71,7 +71,7 @@ impl PageTable {
         self.range.len() as u64
     }
 
-    /// The first byte.
+    /// The address of the first byte.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.range.base()
@@ -82,7 +82,7 @@ impl PageTable {
         &self.range
     }
 
-    /// The address of a page in it.
+    /// The address of a page in the mapping's own range.
     pub(crate) fn address(&self, page: u64) -> usize {
         debug_assert!(page * (PAGE_BYTES as u64) < self.reserved());
         self.base() as usize + page as usize * PAGE_BYTES
@@ -94,13 +94,13 @@ impl PageTable {
         first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
     }
 
-    /// What is left of some pages within the mapping. The thread that shortens it waits for the span's lock afterwards: with the lock,
-    /// these are pages that are not being cut off.
+    /// The part of some pages that lies within the mapping. The thread that shortens the mapping waits for the span's
+    /// lock afterwards: with the lock, none of these pages is being cut off.
     pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
         pages.start..pages.end.min(self.pages()).max(pages.start)
     }
 
-    // ---- what is known of a page, and of a span
+    // ---- the state of a page, and of a span
 
     #[inline]
     pub(crate) fn word(&self, page: u64) -> &PageWord {
@@ -116,9 +116,9 @@ impl PageTable {
         self.spans.get(span as usize)
     }
 
-    /// A page's state, as its word has it. Of a span without a page in memory the words are not read: most likely they have
-    /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
-    /// replace, with a TLB shootdown.
+    /// A page's state, as its word has it. Reads no words of a span without a page in memory, whose memory is most
+    /// likely given back. A load would have the kernel put its page of zeros there, and the store that follows would
+    /// have to replace it, with a TLB shootdown.
     #[inline]
     pub(crate) fn peek(&self, page: u64) -> Snapshot {
         if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
@@ -138,8 +138,8 @@ impl PageTable {
         word.is_active() && !word.is_poisoned()
     }
 
-    /// The pages of a range that may be in memory or on their way in, found by the counts of their spans: of a huge
-    /// sparse range only the used part is looked at.
+    /// The pages of a range that may be in memory or on their way in, by the counts of their spans: of a huge sparse
+    /// range, this looks at the used part only.
     pub(crate) fn occupied(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
         let spans = span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64);
         spans.filter(|span| self.span(*span).resident() > 0).flat_map(move |span| {
@@ -191,7 +191,7 @@ impl PageTable {
         }
     }
 
-    /// Remembers it for the miss that would come next: the last one has brought these pages.
+    /// Remembers a sequence for the miss that would come next. The last miss has brought in these pages.
     pub(crate) fn keep_sequence(&self, sequence: Sequence, pages: &Range<u64>) {
         let (last, behind) = if sequence.goes_down() { (pages.start, 0) } else { (pages.end - 1, 1) };
         self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + behind));
@@ -208,7 +208,7 @@ impl PageTable {
         gaps
     }
 
-    /// Lets them go. Before the last page that is ours: a span without pages may lose its words.
+    /// Lets claimed gaps go. Call it before the last page of ours goes: a span without pages may lose its words.
     pub(crate) fn release_gaps(&self, gaps: &PageSet, pages: Range<u64>) {
         pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_absent());
     }

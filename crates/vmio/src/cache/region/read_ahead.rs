@@ -1,4 +1,4 @@
-//! Read-ahead: what is known of the misses of a mapped file beyond the sequences, which its spans remember.
+//! Read-ahead: how the misses of a mapped file read ahead, beside the sequences that its spans remember.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,12 +13,12 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Of a file whose misses bring in such huge pages.
+    /// For a file whose misses bring in such huge pages.
     pub(super) fn new(huge_pages: HugePages) -> Self {
         ReadAhead { huge_pages, strides: Strides::default(), spans_until: AtomicU64::new(0) }
     }
 
-    /// Up to which span a scan's read-ahead was asked for.
+    /// The span up to which a scan has asked for read-ahead.
     pub(crate) fn spans_until(&self) -> u64 {
         self.spans_until.load(Ordering::Relaxed)
     }

@@ -1,11 +1,12 @@
-//! One region at several addresses: its views share frames, words and budget with it, and differ in what is mapped.
+//! Views: one region at several addresses. Views share frames, words and budget with the region, and differ in what is
+//! mapped.
 //!
-//! The kernel notes stores by address. A page is dirty if it was stored to at any of them, so whoever takes the notes of
-//! a span takes them at each view that the span has page tables at. Where a page is not mapped at such a view, the
-//! note must say "not stored to": of an entry that was never protected the kernel says the opposite. Therefore a view is
-//! protected over the whole span before the first page of it is mapped there, and once more whenever pages are
-//! deactivated and the notes of them taken with them. None of that is needed for safety: a note too many costs a write
-//! of a clean page, and what the kernel swaps out keeps its note.
+//! The kernel notes stores by address, and a page is dirty if a store has hit it at any address. So a thread that takes
+//! the notes of a span takes them at each view at which the span has page tables. A page may have no mapping at such a
+//! view. Its note there must say "not stored to"; but the kernel says the opposite of an entry that never was
+//! protected. Therefore vmio protects the whole span at a view before it maps the first page there. It does so again
+//! whenever it deactivates pages and takes their notes. None of this is needed for safety: a note too many costs a
+//! write of a clean page, and a page that the kernel swaps out keeps its note.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,14 +26,14 @@ use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// Where the ranges of a region begin; the first is its own.
+/// Where the ranges of a region begin; the first is the mapping's own.
 pub(crate) struct Views {
     bases: [AtomicUsize; VIEWS_MAX],
     /// The length of each range, in bytes.
     reserved: usize,
     /// Whether there may be others than the region's own range.
     pub(crate) shares_addresses: bool,
-    /// Held by who adds or removes a view, or goes to all of them at once.
+    /// Held by a thread that adds or removes a view, or goes to all of them at once.
     changes: Mutex<()>,
 }
 
@@ -48,8 +49,9 @@ impl Views {
         self.bases[view].load(Ordering::Acquire)
     }
 
-    /// The address of a page at a view. Whoever asks for another than the first keeps the view from going: it is the
-    /// user's, who touches it; or the span has it among its views, and is locked, counted in or closed.
+    /// The address of a page at a view. For a view other than the first, the caller keeps the view from going. Either
+    /// the view belongs to the user that touches it, or the span has it among its views and is locked, counted in or
+    /// closed.
     pub(crate) fn address_at(&self, place: Place) -> usize {
         self.base(place.view) + place.page as usize * PAGE_BYTES
     }
@@ -94,12 +96,12 @@ impl<'a> InSpan<'a> {
         InSpan { region, span: number, pages: 0 }
     }
 
-    /// Whether there is a page of the budget left for a page.
+    /// Whether a page of the budget is left for a page.
     pub(crate) fn has_page(&self) -> bool {
         self.pages > 0
     }
 
-    /// Hands it over.
+    /// Hands that page over.
     pub(crate) fn take_page(&mut self) {
         self.pages -= 1;
     }
@@ -118,11 +120,11 @@ impl Region {
         if self.views.shares_addresses { self.table.span(span).views.ready() } else { ViewSet::OWN }
     }
 
-    /// Sees to it that the span of a page has page tables at a view, in the budget and in the kernel, before the page
-    /// is mapped there; with a page of the budget for the page itself if it is absent. The caller owns no word.
+    /// Makes sure that the span of a page has page tables at a view, in the budget and in the kernel, before the page
+    /// is mapped there. If the page is absent, takes a page of the budget for it as well. The caller owns no word.
     ///
-    /// All that it takes it takes in one step, and before it is counted in the span: nobody holds some pages while he waits
-    /// for more, nor keeps the tables of a span from being given back.
+    /// Takes all pages of the budget in one step, before it counts the caller in the span. So no thread holds some
+    /// pages while it waits for more, and none keeps the tables of a span from being given back.
     pub(crate) fn enter(&self, place: Place) -> Result<InSpan<'_>, FaultError> {
         let number = span_of(place.page);
         let mut inside = loop {
@@ -133,7 +135,7 @@ impl Region {
             }
             let mut inside = InSpan::of(self, number);
             inside.pages = charge;
-            // From here on it does not rise, but by eviction of the page.
+            // From here on the charge does not rise, except by eviction of the page.
             if self.charge_at(place) <= charge {
                 break inside;
             }
@@ -144,13 +146,13 @@ impl Region {
             self.charge(place.page, 1 + TABLE_PAGES);
         }
         if !span.views.ready().contains(place.view) && span.views.begin(place.view) {
-            // The first view's page tables are part of what the span is charged.
+            // The charge of the span includes the page tables of the first view.
             let own_tables = u32::from(place.view > 0);
             inside.pages -= own_tables;
             self.count_tables(own_tables);
             if self.access == Access::ReadWrite {
                 let first = Place { page: number * SPAN_PAGES as u64, ..place };
-                // Should it fail, pages are written that nobody has stored to.
+                // If this fails, pages are written that nobody has stored to.
                 let _ = self.frames().protect(self.views.address_at(first), SPAN_BYTES);
             }
             span.views.finish(place.view);
@@ -158,7 +160,7 @@ impl Region {
         Ok(inside)
     }
 
-    /// Pages of the budget that mapping a page at a view is charged with, as things stand.
+    /// The pages of the budget that mapping a page at a view costs at present.
     fn charge_at(&self, place: Place) -> u32 {
         let span = self.table.span(span_of(place.page));
         let is_ready = place.view == 0 || span.views.ready().contains(place.view);
@@ -196,13 +198,13 @@ impl Region {
         Ok((view, range))
     }
 
-    /// In a forked child, which has nothing at these addresses: they are those of the region no more.
+    /// Takes the region's addresses out of the table of mappings, in a forked child, which has nothing there.
     pub(crate) fn forget_addresses(&self) {
         let bases = (0..VIEWS_MAX).map(|view| self.views.base(view)).filter(|base| *base != 0);
         bases.for_each(|base| REGIONS.remove(base..base + self.table.range().len(), self));
     }
 
-    /// Takes a range of addresses away, which nobody touches any more. What was stored there is not forgotten.
+    /// Removes a view that no thread touches any more. Stores through the view are not lost.
     pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
         let _signals = SignalsBlocked::new();
         let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,14 +219,14 @@ impl Region {
         self.shared.memory.release(left);
     }
 
-    /// Notes in the words of a span what was stored to it at a view, and takes the view from the span's; false if it was
-    /// none of them.
+    /// Notes stores to a span through a view in the page words, and removes the view from the span's views; false if it
+    /// was none of them.
     fn leave_view(&self, number: u64, view: usize, stored: &mut StoredPages) -> bool {
         let span = self.table.span(number);
         if !span.views.ready().contains(view) {
             return false;
         }
-        // The gate and the lock keep those out that go to the addresses of all views.
+        // The count in the span and its lock keep out threads that go to the addresses of all views.
         let inside = InSpan::of(self, number);
         let held = span.lock();
         let leaves = span.views.ready().contains(view);

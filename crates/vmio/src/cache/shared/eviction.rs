@@ -1,4 +1,4 @@
-//! Eviction: the spans to evict from, the mappings that give pages up, and the clock that evictions turn.
+//! Eviction: the spans to evict from, the mappings that give up pages, and the clock that evictions advance.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,38 +12,39 @@ use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::tenant::Tenant;
 use crate::policy::{EvictionOrder, EvictionPolicy};
 
-/// Pages that a faulting thread evicts when it has to do it itself.
+/// Pages that a faulting thread evicts at a time, when it has to evict for itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
-/// Evictions between two ticks of the eviction clock: an eighth of the cache.
+/// Ticks of the eviction clock in one turnover of the cache: the clock ticks once an eighth of the cache is evicted.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
 
-/// What evictors share.
+/// The state that evictors share.
 pub(crate) struct Eviction {
     /// The spans of mappings without floor and ceiling.
     pub(crate) order: EvictionOrder,
     policy: EvictionPolicy,
     cores: usize,
-    /// Counts selections of a mapping that gives pages up.
+    /// The number of victim selections so far.
     selections: AtomicU64,
-    /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
+    /// Evictors for faulting threads. Boxed, since the thread that takes one may have a stack of 8 KiB.
     pub(crate) spare_evictors: ArrayQueue<Box<Evictor>>,
-    /// Held for reading by whoever takes spans from an order, for writing while a region's spans are taken out. The mappings
-    /// with a floor or a ceiling, each with an order of its own.
+    /// The eviction gate, with the mappings that have a floor or a ceiling, each with an order of its own. A thread
+    /// holds the gate for reading while it takes spans from an order, and for writing while it takes a region's spans
+    /// out.
     pub(crate) gate: RwLock<Vec<Arc<Tenant>>>,
     evicted_pages: CachePadded<AtomicU64>,
 }
 
-/// Held by whoever takes spans from the policy: no region that has spans there goes away meanwhile.
+/// The eviction gate, held for reading. While a thread holds it, no region with queued spans goes away.
 pub(crate) type Gate<'a> = RwLockReadGuard<'a, Vec<Arc<Tenant>>>;
 
-/// Spare evictors of a machine. One thread at a time evicts for itself on a small machine; the others wait for what it
-/// frees.
+/// The number of spare evictors. On a small machine one faulting thread at a time evicts; the others wait for the pages
+/// that it frees.
 pub(super) fn spare_evictors(cores: usize) -> usize {
     (cores / 8).max(1)
 }
 
 impl Eviction {
-    /// With no spans, and with all spare evictors, whose buffers are among those given.
+    /// Without spans, and with all spare evictors, whose merge buffers come from `buffers`.
     pub(super) fn new(policy: EvictionPolicy, cores: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         let spare = ArrayQueue::new(spare_evictors(cores));
         while !spare.is_full() {
@@ -65,7 +66,7 @@ impl Eviction {
         EvictionOrder::new(self.cores, self.policy)
     }
 
-    /// The number of the next selection of a mapping that gives pages up.
+    /// Returns the number of the next victim selection.
     pub(crate) fn next_selection(&self) -> u64 {
         self.selections.fetch_add(1, Ordering::Relaxed)
     }
@@ -77,12 +78,13 @@ impl Eviction {
         self.evicted_pages.load(Ordering::Relaxed)
     }
 
-    /// Moves the clock on.
+    /// Advances the clock by this many evicted pages.
     pub(crate) fn note_evicted(&self, pages: u32) {
         self.evicted_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
     }
 
-    /// The clock counts turnovers of the cache: with another capacity it goes on from where it is.
+    /// Adapts the clock to another capacity. The clock counts turnovers of the cache, and goes on from its present
+    /// time.
     pub(super) fn set_capacity(&self, before: u32, pages: u32) {
         let _ = self.evicted_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |evicted| {
             Some((u128::from(evicted) * u128::from(pages) / u128::from(before)) as u64)

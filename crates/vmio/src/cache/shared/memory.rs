@@ -10,40 +10,40 @@ use crate::sys::futex;
 use crate::telemetry::layout::Gauge;
 use crate::telemetry::page::{PublishedWord, StatPage};
 
-/// While the tables take less than this share of the cache, a span that has just lost its last page keeps them for a
-/// round: most likely a page comes back before.
+/// A span that has just lost its last page keeps its page tables and words for a round: most likely a page comes back
+/// before then. It does so while all tables take no more than one page in this many of the cache.
 pub(crate) const KEPT_SHARE: u32 = 16;
 
-/// The pages that a cache may have in memory, and what takes them beside the contents of files.
+/// The pages that a cache may have in memory, and their uses beside the contents of files.
 pub(crate) struct Memory {
     pub(crate) budget: Budget<PublishedWord>,
-    /// The capacity, for others to see.
+    /// The capacity, as other processes see it.
     published_capacity: PublishedWord,
-    /// What the cache keeps for itself beside.
+    /// The memory that the cache uses for itself, beside these pages.
     pub(crate) overhead: Overhead,
-    /// Held by whoever changes the capacity, or promises some of it.
+    /// Held by a thread while it changes the capacity, or promises some of it to a floor.
     pub(crate) resizing: Mutex<()>,
-    /// Of the budget, what page tables and page words take.
+    /// Pages of the budget that page tables and page words take.
     pub(crate) table_pages: PublishedWord,
     pub(crate) pinned_pages: PublishedWord,
     freed: AtomicU32,
     freed_waiters: AtomicU32,
 }
 
-/// When the reserve of free pages is refilled; all in pages.
+/// The numbers of free pages at which the reserve is refilled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watermarks {
-    /// Fewer free: the workers start to evict.
+    /// With fewer free pages, the workers start to evict.
     pub(crate) low: u32,
-    /// This many free: they stop.
+    /// With this many free pages, the workers stop.
     pub(crate) high: u32,
-    /// Fewer free: a faulting thread writes one run itself, which slows all of them evenly.
+    /// With fewer free pages in the pool, a faulting thread writes one run itself, which slows all threads evenly.
     pub(crate) help: u32,
 }
 
 impl Watermarks {
-    /// The reserve is large enough that the threads do not run through it before a worker gets a core (a few ms), and
-    /// refilled in runs so long that their number does not show in the latency of 999 of 1000 accesses.
+    /// The reserve lasts until a worker gets a core, which takes a few ms. Refills are long, and so few that they do
+    /// not show in the latency of 999 of 1000 accesses.
     #[inline]
     fn of(capacity_pages: u32) -> Self {
         let low = (capacity_pages / 64).clamp(16, 16 * 1024);
@@ -57,7 +57,7 @@ pub(crate) fn share(capacity_pages: u32, ratio: f64) -> u32 {
     (f64::from(capacity_pages) * ratio) as u32
 }
 
-/// Pages of a cache that pins may hold; the rest is for what is touched.
+/// The most pages of a cache that pins may hold; the rest is for pages that the program touches.
 pub(crate) fn pinned_pages_max(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages / 4 * 3)
 }
@@ -97,23 +97,23 @@ impl Memory {
         Watermarks::of(self.capacity_pages())
     }
 
-    /// Whether pages are owed: then a thread that finds none may yet get one, since a thread that shrinks the cache either repays or
-    /// gives up.
+    /// Whether pages are owed. If they are, a thread that finds no free page may yet get one: the thread that shrinks
+    /// the cache either repays the pages or gives up.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.budget.limit().owed > 0
     }
 
-    /// Pages that pins may hold.
+    /// The most pages that pins may hold at the present capacity.
     pub(crate) fn pinned_pages_max(&self) -> u64 {
         pinned_pages_max(self.capacity_pages())
     }
 
-    /// Whether they hold more than they may at a capacity.
+    /// Whether pins hold more pages than a capacity allows.
     pub(crate) fn has_too_many_pins_for(&self, capacity_pages: u32) -> bool {
         self.pinned_pages.load(Ordering::SeqCst) > pinned_pages_max(capacity_pages)
     }
 
-    /// Whether the tables take so much of the cache that empty spans do not keep theirs.
+    /// Whether page tables and page words take so much of the cache that empty spans do not keep theirs.
     pub(crate) fn is_sparse(&self) -> bool {
         self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages() / KEPT_SHARE)
     }
@@ -126,8 +126,8 @@ impl Memory {
 
     // ---- freed pages
 
-    /// Gives pages back to the budget that did not come in, and wakes the threads that wait for one. Evicted pages come back by
-    /// [`super::Shared::release_evicted`].
+    /// Gives back the budget of pages that did not come in, and wakes the threads that wait for a free page. The budget
+    /// of evicted pages comes back by [`super::Shared::release_evicted`].
     pub(crate) fn release(&self, pages: u32) {
         if pages > 0 {
             self.budget.release(pages);
@@ -135,7 +135,7 @@ impl Memory {
         }
     }
 
-    /// Wakes the threads that wait for a free page, or for what is owed to be repaid.
+    /// Wakes the threads that wait for a free page, or for owed pages to be repaid.
     pub(super) fn note_freed(&self) {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if self.freed_waiters.load(Ordering::SeqCst) > 0 {
@@ -143,12 +143,12 @@ impl Memory {
         }
     }
 
-    /// The number to pass to [`Self::wait_for_free`]; take it before looking whether something is free.
+    /// Returns the number to pass to [`Self::wait_for_free`]. Call this before looking for a free page.
     pub(crate) fn freed_event(&self) -> u32 {
         self.freed.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until pages were freed since `event`, a millisecond at most.
+    /// Sleeps until a page was freed since `event`, a millisecond at most.
     pub(crate) fn wait_for_free(&self, event: u32) {
         self.freed_waiters.fetch_add(1, Ordering::SeqCst);
         futex::wait_for(&self.freed, event, Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! What all mappings of a cache share, in parts. What needs one part is a method of that part.
+//! The state that all mappings of a cache share, in parts. A function that needs one part is a method of that part.
 
 pub(crate) mod eviction;
 pub(crate) mod memory;
@@ -33,7 +33,7 @@ use crate::telemetry::counters::NAMES;
 use crate::telemetry::layout::Latency;
 use crate::telemetry::page::{Description, StatPage};
 
-/// This many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
+/// The most workers whose merge buffers a device may have registered: the default number of workers on the largest machines.
 pub(super) const SHARED_BATCHES_MAX: usize = 16;
 
 /// The state that mappings and workers share.
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
 }
 
-/// What a cache is built with.
+/// The settings that a cache is built with.
 pub(crate) struct Settings {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
@@ -110,7 +110,7 @@ impl Shared {
         self.workers.wake(true);
     }
 
-    /// Gives the budget of evicted pages back, and wakes the threads that wait for one.
+    /// Gives back the budget of evicted pages, and wakes the threads that wait for a free page.
     pub(crate) fn release_evicted(&self, pages: u32) {
         if pages > 0 {
             self.memory.budget.release(pages);
@@ -129,7 +129,7 @@ impl Shared {
         (time != 0).then(|| ((u16::from(self.eviction_time()) + 255 - u16::from(time)) % 255) as u8)
     }
 
-    /// One more dirty page; wakes a worker when that is one too many.
+    /// Counts one more dirty page; wakes a worker when that is one more than the dirty ratio allows.
     pub(crate) fn add_dirty(&self) {
         let before = self.write_back.add_dirty();
         if before == u64::from(self.write_back.dirty_pages_max(self.memory.capacity_pages())) {
@@ -137,17 +137,17 @@ impl Shared {
         }
     }
 
-    /// Whether more pages are dirty than there may be before write-back begins in its own right.
+    /// Whether so many pages are dirty that write-back begins though nothing must be evicted.
     pub(crate) fn has_too_many_dirty(&self) -> bool {
         self.write_back.dirty_pages() > self.write_back.dirty_pages_max(self.memory.capacity_pages())
     }
 
-    /// Whether even more are, so that storing threads help to write.
+    /// Whether so many pages are dirty that storing threads help to write.
     pub(crate) fn needs_help_with_dirty(&self) -> bool {
         self.write_back.dirty_pages() > self.write_back.unaided_dirty_pages_max(self.memory.capacity_pages())
     }
 
-    /// Pages that a ring may have under way at a time.
+    /// The most pages that a ring may have under way at a time.
     pub(crate) fn pages_in_flight(&self) -> u32 {
         self.reads.pages_in_flight(self.memory.capacity_pages())
     }

@@ -1,4 +1,4 @@
-//! Paging: how faults reach the cache, and how pages get to their addresses and away from there.
+//! Paging: how faults reach the cache, and how pages are mapped and unmapped.
 
 use crate::engine::{FaultEngine, Frames};
 use crate::options::FrameHint;
@@ -7,12 +7,12 @@ use crate::sys::unmap::Unmapper;
 /// The kernel's side of a cache.
 pub(crate) struct Paging {
     pub(crate) engine: Box<dyn FaultEngine>,
-    /// Frames whose first store traps; regions may have others of their own.
+    /// Frames whose first store traps. A region may have frames of its own instead.
     pub(crate) frames: Box<dyn Frames>,
-    /// For page tables and page words.
+    /// Unmaps page tables, page words, and the memory of huge pages.
     pub(crate) unmapper: Unmapper,
-    /// What mappings get that do not say.
+    /// The frames of mappings whose options choose none.
     pub(crate) frame_hint: FrameHint,
-    /// Ranges are locked in memory.
+    /// Whether the ranges of mappings are locked in memory.
     pub(crate) locks_memory: bool,
 }

@@ -8,10 +8,10 @@ use crate::cache::shared::paging::Paging;
 use crate::cache::stream::Streams;
 use crate::cache::strided::StridedReads;
 
-/// Fetches have at most one page in this many of the cache under way, so that the rest can be evicted for faults.
+/// A ring has at most one page in this many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
 
-/// What the threads share that bring pages in.
+/// The state shared by the threads that bring pages in.
 pub(crate) struct Reads {
     pub(crate) page_buffers: PageBuffers,
     pub(crate) streams: Streams,
@@ -19,7 +19,7 @@ pub(crate) struct Reads {
     pub(crate) ended_requests: EndedRequests,
     /// Whether pages may be fetched through io_uring.
     pub(crate) use_io_uring: bool,
-    /// Pages that a ring may have under way at a time, at most.
+    /// The most pages that a ring may have under way at a time.
     pages_in_flight_max: u32,
 }
 
@@ -42,7 +42,7 @@ impl Reads {
         })
     }
 
-    /// Pages that a ring may have under way at a time in a cache of that capacity.
+    /// The most pages that a ring may have under way at a time, in a cache of that capacity.
     pub(super) fn pages_in_flight(&self, capacity_pages: u32) -> u32 {
         self.pages_in_flight_max.min(capacity_pages / IN_FLIGHT_SHARE)
     }

@@ -1,4 +1,4 @@
-//! What a cache counts, for others to see.
+//! The counters of a cache, which other processes can read.
 
 use std::io;
 use std::sync::Arc;
@@ -8,21 +8,22 @@ use crate::telemetry::layout::Gauge;
 use crate::telemetry::miss_ring::MissRing;
 use crate::telemetry::page::{PublishedWord, StatPage};
 
-/// One in this many device reads is timed: every miss is, and that is enough of reading the clock.
+/// The cache times one device read in this many. It times every miss anyway, and with that reads the clock often
+/// enough.
 pub(super) const READ_SAMPLING: u64 = 8;
 
 /// The counters of a cache, and the record of its misses.
 pub(crate) struct Telemetry {
     pub(crate) counters: Counters,
     pub(crate) measures_misses: bool,
-    /// Where misses are published, if they are.
+    /// The ring that misses are published in; `None` if the cache does not publish them.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) mappings: PublishedWord,
     pub(crate) mapped_bytes: PublishedWord,
 }
 
 impl Telemetry {
-    /// Counts in the stat page.
+    /// With counters in the stat page.
     pub(super) fn new(page: &Arc<StatPage>, measures_misses: bool, publishes_misses: bool) -> io::Result<Self> {
         Ok(Telemetry {
             counters: Counters::new(page),

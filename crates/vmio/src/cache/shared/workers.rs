@@ -1,14 +1,14 @@
-//! The background threads, as the others see them: how many there are, how many sleep, and how to wake one.
+//! The background threads, as other threads see them: how many there are, how many sleep, and how to wake one.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sys::futex;
 
-/// A device that takes longer than this for a write is worth several threads that wait for it.
+/// A device whose writes take longer than this is worth several threads that wait for it.
 const SLOW_WRITE_NS: u64 = 30_000;
 
-/// What wakes the workers, and ends them.
+/// Wakes the workers, and ends them.
 pub(crate) struct Workers {
     pub(crate) count: u32,
     on_fast_device: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// For this many threads, which are yet to start.
+    /// For `count` workers, which are yet to start.
     pub(super) fn new(count: u32, cores: usize) -> Self {
         Workers {
             count,
@@ -31,8 +31,8 @@ impl Workers {
         }
     }
 
-    /// Wakes a worker if none is awake, or one more if `urgent` and more would not just take cores from the program:
-    /// they wait for a slow device, or there are cores enough.
+    /// Wakes a worker if none is awake. If `urgent`, wakes one more, as long as that does not merely take a core from
+    /// the program: while workers wait for a slow device, or where there are enough cores.
     pub(crate) fn wake(&self, urgent: bool) {
         // First the event: a worker that is about to sleep either sees it or is counted as asleep.
         self.work.fetch_add(1, Ordering::SeqCst);
@@ -43,12 +43,12 @@ impl Workers {
         }
     }
 
-    /// The number to pass to [`Self::sleep`]; take it before looking for work.
+    /// Returns the number to pass to [`Self::sleep`]. Call this before looking for work.
     pub(crate) fn work_event(&self) -> u32 {
         self.work.load(Ordering::SeqCst)
     }
 
-    /// Puts a worker to sleep until there is work since `event`, or for `limit`.
+    /// Puts a worker to sleep until work has come since `event`, or `limit` has passed.
     pub(crate) fn sleep(&self, event: u32, limit: Option<Duration>) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
         match limit {
