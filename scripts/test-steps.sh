@@ -156,7 +156,7 @@ more_kernels() {
 
 step_loom() {
     CARGO_TARGET_DIR="$target_dir/loom" RUSTFLAGS="--cfg loom" \
-        some_test cargo test "${locked[@]}" -p vmio --release --lib loom
+        some_test cargo test "${locked[@]}" -p vmio-core --release --lib loom
 }
 
 step_miri() {
@@ -164,7 +164,7 @@ step_miri() {
     rustup component add --toolchain nightly miri rust-src || skip "Miri is not available for this nightly"
     timeout 600 cargo +nightly miri setup || skip "Miri's standard library could not be built"
     MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=4 \
-        some_test cargo +nightly miri test "${locked[@]}" -p vmio --lib -- page::word budget::
+        some_test cargo +nightly miri test "${locked[@]}" -p vmio-core --lib -- page::word budget::
 }
 
 # Quick: the seeds are run once, by targets that stable Rust builds. Deep: each target searches for new inputs.

@@ -13,7 +13,7 @@ const QUADRANTS: [f64; 3] = [0.57, 0.19, 0.19];
 /// Edges that one random sequence makes: the graph is the same for any number of threads.
 const PART_EDGES: usize = 1 << 16;
 
-/// What is to be made.
+/// The graph to make.
 #[derive(Clone, Copy, Debug)]
 pub struct RmatShape {
     /// There are 2 to the power of this vertices, 31 at most.

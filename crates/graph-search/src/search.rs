@@ -9,7 +9,7 @@ use crate::graph::{Graph, Vertex};
 
 /// The level of a vertex that was not reached.
 const UNREACHED: u32 = u32::MAX;
-/// A level with more than one in so many edges is searched from the vertices that are not reached yet. Ligra's number.
+/// The search of a level with more than one edge in twenty begins at the vertices that have no level yet. Ligra's number.
 const DENSE_PART: u64 = 20;
 
 /// How far each vertex is from where a search began.
@@ -24,7 +24,7 @@ pub struct Search {
 pub struct WrongLevel {
     /// Which.
     pub vertex: Vertex,
-    /// What the search has found; nothing if it has not reached it.
+    /// The result of the search for a vertex; nothing if the search did not reach it.
     pub level: Option<u32>,
 }
 

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use vmio_core::page::unit::Unit;
+
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::journal::Journal;
-use crate::page::unit::Unit;
 use crate::sys::address_table::GRANULE_BYTES;
 
 /// Checks pages as they arrive from the device, and prepares pages for their write.

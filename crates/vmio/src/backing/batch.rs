@@ -116,7 +116,7 @@ impl std::fmt::Debug for BatchReader {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 

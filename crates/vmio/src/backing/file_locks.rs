@@ -129,7 +129,7 @@ impl Holder {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;

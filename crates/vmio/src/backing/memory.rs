@@ -107,7 +107,7 @@ impl Backing for MemoryBacking {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -166,7 +166,7 @@ fn rename_to_free(old: &Path, new: &Path) -> io::Result<()> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

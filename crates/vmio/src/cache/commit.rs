@@ -7,16 +7,18 @@
 use std::io;
 use std::ops::Range;
 
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::word::PinOutcome;
+use vmio_core::page::{SPAN_PAGES, span_of};
+use vmio_core::store_gate::Passing;
+
 use crate::cache::copy_slots::{self, Slot};
 use crate::cache::region::Region;
+use crate::cache::region::dirty_spans::DirtySpans;
 use crate::cache::saved_pages::SavedPage;
 use crate::cache::write_batch::{Destination, Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::journal::{CommitDeltas, Participant, RecordKind};
-use crate::page::dirty_spans::DirtySpans;
-use crate::page::word::{PinOutcome, Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
-use crate::store_gate::Passing;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
@@ -27,7 +29,7 @@ const PART_PAGES: usize = SPAN_PAGES / 4;
 const GAP_PAGES: u64 = 64;
 
 /// The right to make some pages writable, until it is dropped: by then their words say Dirty.
-pub(super) struct LeaveToStore<'a> {
+pub(super) struct StorePermit<'a> {
     /// The epoch of dirty pages that are no part of a commit under way; `None` without a journal.
     pub(super) epoch: Option<bool>,
     _opens: Option<Opens<'a>>,
@@ -51,28 +53,28 @@ impl Drop for Opens<'_> {
 
 impl Region {
     /// The right to make pages writable; `None` while a commit takes its point in time.
-    pub(super) fn leave_to_store(&self, pages: Range<u64>) -> Option<LeaveToStore<'_>> {
+    pub(super) fn permit_store(&self, pages: Range<u64>) -> Option<StorePermit<'_>> {
         let (Some(backing), Some(spans)) = (&self.journaled, &self.dirty.open_spans) else {
-            return Some(LeaveToStore { epoch: None, _opens: None });
+            return Some(StorePermit { epoch: None, _opens: None });
         };
         let _passing = backing.store_gate().try_enter(cpu::current())?;
         // The epoch does not change while we are inside the gate.
-        Some(LeaveToStore { epoch: Some(self.epoch()), _opens: Some(Opens { spans, pages, _passing }) })
+        Some(StorePermit { epoch: Some(self.epoch()), _opens: Some(Opens { spans, pages, _passing }) })
     }
 
-    /// Like [`Self::leave_to_store`], for a page in memory. `None` tells the caller to look again: this call has waited, for a
+    /// Like [`Self::permit_store`], for a page in memory. `None` tells the caller to look again: this call has waited, for a
     /// commit's point in time or for the copy of a frozen page, or it has made that copy and the page writable.
-    pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
+    pub(super) fn permit_store_to(&self, page: u64) -> Option<StorePermit<'_>> {
         let word = self.table.word(page);
-        let Some(leave) = self.leave_to_store(page..page + 1) else {
+        let Some(permit) = self.permit_store(page..page + 1) else {
             self.shared.telemetry.count(cpu::current(), Counter::FaultWaits, 1);
             self.journaled.iter().for_each(|backing| backing.store_gate().wait());
             return None;
         };
-        match leave.epoch {
+        match permit.epoch {
             Some(epoch) if word.load().is_frozen(epoch) => {
                 let is_saved = self.save_frozen(page, epoch);
-                drop(leave);
+                drop(permit);
                 if is_saved {
                     return None;
                 }
@@ -80,11 +82,11 @@ impl Region {
                 word.wait_while(|seen| seen.is_frozen(epoch));
                 None
             }
-            _ => Some(leave),
+            _ => Some(permit),
         }
     }
 
-    /// Copies a frozen page for the commit and makes it writable, if a slot is free. The caller has leave to store.
+    /// Copies a frozen page for the commit and makes it writable, if a slot is free. The caller has a permit to store.
     fn save_frozen(&self, page: u64, present: bool) -> bool {
         let word = self.table.word(page);
         let Some((saved, mut copy)) = self.dirty.saved.as_ref().and_then(|saved| Some((saved, saved.slots.take()?)))

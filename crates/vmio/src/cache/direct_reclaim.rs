@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use crate::budget::Taken;
+use vmio_core::budget::Taken;
+
 use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;

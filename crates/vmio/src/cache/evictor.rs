@@ -5,6 +5,12 @@ use std::ops::AddAssign;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use vmio_core::page::snapshot::State;
+use vmio_core::page::span::SpanGuard;
+use vmio_core::page::unit::Unit;
+use vmio_core::page::visit::{FrequencyClass, Visit};
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
@@ -14,11 +20,6 @@ use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
 use crate::cache::victim_selection::{Source, is_full};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
-use crate::page::span::SpanGuard;
-use crate::page::unit::Unit;
-use crate::page::visit::{Queue, Visit};
-use crate::page::word::State;
-use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
@@ -110,7 +111,7 @@ impl Goal {
     }
 
     /// The visit that a span gets with this goal.
-    fn visit(self, queue: Option<Queue>) -> Visit {
+    fn visit(self, queue: Option<FrequencyClass>) -> Visit {
         match self {
             Goal::Evict { visits } => Visit { queue, weight: visits },
             _ if self.is_hard() => Visit::LAST,
@@ -260,10 +261,10 @@ impl Evictor {
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
-            let enough = order.eviction_queue.pages() > source.inactive_pages_max;
+            let enough = order.inactive_spans.pages() > source.inactive_pages_max;
             if goal != Goal::Clean
                 && (enough || !in_order)
-                && let Some(span) = order.eviction_queue.pop()
+                && let Some(span) = order.inactive_spans.pop()
             {
                 waiting += self.prepare_drop(span);
                 continue;
@@ -289,7 +290,7 @@ impl Evictor {
                     self.put_spans_back(source);
                 }
                 Some(span)
-                    if visit.queue == Some(Queue::Small)
+                    if visit.queue == Some(FrequencyClass::Small)
                         && !span.get().has_new_pages()
                         && span.get().resident() > 0 =>
                 {
@@ -318,7 +319,7 @@ impl Evictor {
             return self.empty.push(span, Held::ByUs);
         }
         // The mark stays if the visit does not ask new pages, or if another thread syncs or pins the span right now.
-        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(Queue::Main);
+        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(FrequencyClass::Main);
         let locked = span.get().try_lock();
         let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
         self.held.push((span, had_new));
@@ -334,7 +335,7 @@ impl Evictor {
             let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
             shared.telemetry.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
             if inactive.pages > 0 {
-                source.order.eviction_queue.push(span);
+                source.order.inactive_spans.push(span);
             }
             return;
         }
@@ -493,7 +494,7 @@ impl Evictor {
             let left = wanted.saturating_sub(dropped);
             dropped += region.drop_inactive(pages.clone(), left, goal.visit(None), &mut self.unmap);
             if pages.into_iter().any(|page| region.table.word(page).load().is_inactive()) {
-                source.order.eviction_queue.push(span);
+                source.order.inactive_spans.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);
             }

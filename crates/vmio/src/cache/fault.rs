@@ -10,13 +10,14 @@
 
 use std::time::Instant;
 
+use vmio_core::page::snapshot::{Snapshot, State};
+
 use crate::backing::Access;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::cache::region::views::{InSpan, Place};
 use crate::engine::DeactivatableFrames;
 use crate::error::Error;
-use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::address_table::AddressTable;
 use crate::sys::signal::{FaultAccess, Resolution};
@@ -148,11 +149,11 @@ impl Region {
                     if seen.is_poisoned() {
                         return Err(FaultError::Poisoned);
                     }
-                    let Some(leave) = self.leave_to_store_to(page) else { continue };
-                    if let Ok(before) = word.begin_upgrade(leave.epoch) {
+                    let Some(permit) = self.permit_store_to(page) else { continue };
+                    if let Ok(before) = word.begin_upgrade(permit.epoch) {
                         let upgraded = self.upgrade(page, before);
                         // A thread does not hold up a commit while it helps to write.
-                        drop(leave);
+                        drop(permit);
                         if before.state() == State::Clean {
                             self.shared.slow_down_for_dirty(cpu::current());
                         }

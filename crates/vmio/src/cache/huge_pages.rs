@@ -1,10 +1,11 @@
 //! Which misses bring in a whole span as a huge page, and how far workers read ahead of them.
 
+use vmio_core::page::sequence::Sequence;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::page::sequence::Sequence;
-use crate::page::{SPAN_PAGES, span_of};
 
 /// Spans that workers read ahead of a scan, at most.
 pub(super) const AHEAD_SPANS_MAX: u64 = 8;

@@ -3,16 +3,17 @@
 
 use std::ops::Range;
 
+use vmio_core::page::page_set::PageSet;
+use vmio_core::page::snapshot::State;
+use vmio_core::page::span::SpanGuard;
+use vmio_core::page::span_of;
+use vmio_core::page::visit::Visit;
+
 use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::cache::whole_spans::runs;
 use crate::engine::DeactivatableFrames;
-use crate::page::page_set::PageSet;
-use crate::page::span::SpanGuard;
-use crate::page::span_of;
-use crate::page::visit::Visit;
-use crate::page::word::State;
 use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
@@ -111,7 +112,7 @@ impl Region {
                 }
             }
         }
-        self.order().eviction_queue.add_pages(i64::from(newly));
+        self.order().inactive_spans.add_pages(i64::from(newly));
         inactive.pages += newly;
         inactive
     }
@@ -140,7 +141,7 @@ fn bytes_of(pages: &Range<u64>) -> usize {
     (pages.end - pages.start) as usize * PAGE_BYTES
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::atomic::{AtomicU8, Ordering};

@@ -7,17 +7,19 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use vmio_core::page::reuse::Reuse;
+use vmio_core::page::sequence::Sequence;
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::visit::FrequencyClass;
+use vmio_core::page::word::Loaded;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::options::OnReadError;
-use crate::page::reuse::Reuse;
-use crate::page::sequence::Sequence;
-use crate::page::visit::Queue;
-use crate::page::word::{Loaded, Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::{Counter, Timed};
 use crate::telemetry::layout::Latency;
@@ -397,8 +399,8 @@ impl Region {
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
-        let leave = if store { self.leave_to_store(pages.clone()) } else { None };
-        let store = leave.is_some();
+        let permit = if store { self.permit_store(pages.clone()) } else { None };
+        let store = permit.is_some();
         let may_be_dirty = store || self.deactivatable().is_some();
         let epoch = may_be_dirty.then(|| {
             self.announce_dirty(first);
@@ -428,7 +430,7 @@ impl Region {
                 self.count_dirty(page);
             }
         }
-        drop(leave);
+        drop(permit);
         self.give_up(end..pages.end);
         installed.map_err(|error| Refused { from: end, code: error.source.raw_os_error().unwrap_or(libc::EFAULT) })
     }
@@ -498,7 +500,7 @@ impl Region {
             reuse => order.policy.frequency_by_advice(reuse),
         };
         self.table.word(page).finish_load(Loaded { frequency, ..loaded });
-        if order.note_queue(core, frequency, 1) == Queue::Small {
+        if order.note_class(core, frequency, 1) == FrequencyClass::Small {
             self.table.span(span).set_has_new_pages();
         }
     }

@@ -94,7 +94,7 @@ impl Drop for MergeBuffer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

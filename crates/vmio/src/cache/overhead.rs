@@ -62,7 +62,7 @@ fn merge_buffers_max(least_bytes: u64) -> u64 {
     least_bytes / MERGE_BUFFERS_SHARE / MERGE_BUFFER_BYTES
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

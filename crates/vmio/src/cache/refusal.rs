@@ -1,11 +1,12 @@
 //! Refused accesses: where faulting threads sleep, an engine refuses a page, as it has no signal to decline.
 
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::visit::Visit;
+
 use crate::backing::Access;
 use crate::cache::fault::{FaultError, REGIONS};
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
-use crate::page::visit::Visit;
-use crate::page::word::{Snapshot, State};
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu, own_memory};
 use crate::telemetry::counters::Counter;
@@ -125,7 +126,7 @@ impl Region {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::thread;
 

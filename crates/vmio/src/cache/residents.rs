@@ -1,7 +1,8 @@
 //! Counts of pages in memory, by span and by priority, and the way of their spans into the policy's queues.
 
+use vmio_core::page::occupancy::Moved;
+
 use crate::cache::region::Region;
-use crate::page::occupancy::Moved;
 use crate::policy::SpanRef;
 use crate::sys::cpu;
 

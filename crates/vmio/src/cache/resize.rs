@@ -16,11 +16,11 @@ const STEP_PAGES: u32 = 2048;
 
 /// The capacity to end with if the wanted smaller one cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unmet {
+pub(crate) enum OnUnreachable {
     /// The capacity from before the resize.
-    Restored,
+    Restore,
     /// The smallest capacity that was reached on the way: freeing some memory is better than freeing none.
-    Kept,
+    KeepSmallest,
 }
 
 /// If the number of owed pages has not fallen for this long, the pages that are left will not leave.
@@ -30,7 +30,7 @@ const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: dro
 
 impl Shared {
     /// Changes the capacity to `pages`. The inner error says why that was not possible.
-    pub(crate) fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
+    pub(crate) fn resize(&self, pages: u32, on_unreachable: OnUnreachable) -> Result<Result<(), &'static str>> {
         // A small evictor, since memory may be short. The workers evict as well.
         let mut evictor = Evictor::new(DIRECT_PAGES, &self.write_back.merge_buffers)
             .map_err(Error::system("reserving memory to evict with"))?;
@@ -54,7 +54,7 @@ impl Shared {
                 self.set_capacity(fallback);
                 return Ok(Err(why));
             }
-            if unmet == Unmet::Kept {
+            if on_unreachable == OnUnreachable::KeepSmallest {
                 fallback = step;
             }
         }

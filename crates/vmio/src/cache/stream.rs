@@ -5,6 +5,12 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use crossbeam_queue::ArrayQueue;
+use vmio_core::page::sequence::Sequence;
+use vmio_core::page::snapshot::State;
+use vmio_core::page::span_of;
+use vmio_core::page::visit::Visit;
+use vmio_core::page::word::Loaded;
+use vmio_core::page::{SPAN_BYTES, SPAN_PAGES};
 
 use crate::cache::evictor::Evictor;
 use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
@@ -13,11 +19,6 @@ use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::Gate;
 use crate::cache::tables::TABLE_PAGES;
 use crate::engine::{FaultEngine, Frames};
-use crate::page::sequence::Sequence;
-use crate::page::span_of;
-use crate::page::visit::Visit;
-use crate::page::word::{Loaded, State};
-use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::telemetry::counters::Counter;

@@ -4,11 +4,11 @@
 use std::io;
 
 use crossbeam_queue::ArrayQueue;
+use vmio_core::page::snapshot::State;
+use vmio_core::page::strides::Stride;
 
 use crate::cache::page_buffers::{PageBuffer, WINDOW_PAGES_MAX};
 use crate::cache::region::Region;
-use crate::page::strides::Stride;
-use crate::page::word::State;
 use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
 use crate::telemetry::counters::Counter;

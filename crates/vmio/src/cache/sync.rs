@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::region::Region;
 use crate::cache::region::dirty_tracking::SyncGuard;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
-use crate::page::word::{Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 use crate::telemetry::counters::Timed;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use vmio_core::page::views::VIEWS_MAX;
+use vmio_core::page::word::PageWord;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
 use crate::cache::shared::memory::KEPT_SHARE;
-use crate::page::views::VIEWS_MAX;
-use crate::page::word::PageWord;
-use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};

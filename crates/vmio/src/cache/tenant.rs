@@ -4,13 +4,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use vmio_core::page::SPAN_PAGES;
+
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::overhead::PAGES_MIN;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction};
 use crate::error::{Error, Result};
 use crate::options::MappingOptions;
-use crate::page::SPAN_PAGES;
 use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
@@ -221,7 +222,7 @@ fn least_capacity(floors: u64) -> u64 {
     if floors == 0 { PAGES_MIN } else { free + ((free - 1) / u64::from(RESERVE_SHARE - 1)).min(RESERVE_MAX) }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::EvictionPolicy;

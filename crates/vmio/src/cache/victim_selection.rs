@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use vmio_core::page::visit::FrequencyClass;
+
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tenant::Tenant;
-use crate::page::visit::Queue;
 use crate::policy::EvictionOrder;
 
 /// Spreads selections evenly: the golden ratio of 2^32.
@@ -17,7 +18,7 @@ const SELECTION_STEP: u64 = 0x9e37_79b9;
 pub(super) struct Source<'a> {
     pub(super) order: &'a EvictionOrder,
     /// Which of its queues gives pages up, if it has two.
-    pub(super) queue: Option<Queue>,
+    pub(super) queue: Option<FrequencyClass>,
     /// The number of inactive pages above which they are dropped.
     pub(super) inactive_pages_max: u32,
     /// The number of pages that may go.
@@ -42,7 +43,7 @@ impl<'a> Source<'a> {
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.memory.capacity_pages());
         let inactive_pages_max = pages / order.policy.inactive_share();
-        Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
+        Source { order, queue: order.victim_class(pages), inactive_pages_max, allowed, hand }
     }
 
     /// The pages of a span, in the order in which the evictor asks them to go.

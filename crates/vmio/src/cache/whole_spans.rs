@@ -4,10 +4,12 @@
 
 use std::ops::Range;
 
+use vmio_core::page::page_set::PageSet;
+use vmio_core::page::snapshot::State;
+use vmio_core::page::visit::Visit;
+use vmio_core::page::word::PageWord;
+
 use crate::cache::region::Region;
-use crate::page::page_set::PageSet;
-use crate::page::visit::Visit;
-use crate::page::word::{PageWord, State};
 use crate::sys::unmap::UnmapList;
 
 /// The result of unmapping pages.

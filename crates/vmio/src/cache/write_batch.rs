@@ -9,19 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use vmio_core::futex;
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::span::SpanGuard;
+use vmio_core::page::visit::Visit;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::backing::Access;
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
 use crate::engine::DeactivatableFrames;
-use crate::page::span::SpanGuard;
-use crate::page::visit::Visit;
-use crate::page::word::{Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::pagemap::StoredPages;
-use crate::sys::{PAGE_BYTES, cpu, futex, probes};
+use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
 
 /// Pages of a worker's merge buffer (2 MiB).
@@ -508,7 +510,7 @@ impl WriteRun {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::atomic::AtomicU8;

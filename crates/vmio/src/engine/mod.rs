@@ -61,7 +61,7 @@ pub(crate) struct FaultCalls {
 }
 
 /// The memory behind the pages. The kernel allocates it on install and frees it on unmap, so that vmio only counts frames
-/// ([`crate::budget`]). An engine with frames of its own would keep its free lists behind this trait.
+/// ([`vmio_core::budget`]). An engine with frames of its own would keep its free lists behind this trait.
 pub(crate) trait Frames: Send + Sync {
     /// Installs whole pages at an absent range, write-protected or not.
     ///

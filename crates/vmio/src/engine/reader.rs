@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::{Timespec, epoll};
+use vmio_core::futex;
 
 use crate::engine::FaultCalls;
 use crate::engine::refusals::Refusals;
 use crate::sys::PAGE_BYTES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fault_messages::{Fault, accept};
-use crate::sys::futex;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::thread::{self, OwnThread};
 use crate::sys::userfaultfd::Userfaultfd;

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use vmio_core::futex;
+
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
 use crate::journal::failed_at;
@@ -14,7 +16,6 @@ use crate::journal::scan::{RecordPages, Scan};
 use crate::journal::version::Version;
 use crate::journal::writers::{self, Writers};
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
 

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use vmio_core::store_gate::StoreGate;
+
 use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::Checkpoints;
@@ -15,7 +17,6 @@ use crate::journal::index::PageIndex;
 use crate::journal::log::{Log, Refusal};
 use crate::journal::participant::Participant;
 use crate::journal::version::Version;
-use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
@@ -91,7 +92,7 @@ impl Core {
         Core {
             generation,
             tickets: DrainGate::new(header.commit + 1),
-            stores: StoreGate::new(),
+            stores: StoreGate::default(),
             stores_held_ns_max: AtomicU64::new(0),
             incomplete: AtomicU64::new(0),
             files: Mutex::default(),

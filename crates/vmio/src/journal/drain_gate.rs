@@ -1,6 +1,6 @@
 //! Waiting until all threads that entered before a certain moment have left, without keeping newcomers out.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, sleep_on, wake_all};
+use vmio_core::atomic::{AtomicU32, AtomicU64, Ordering, sleep_on, wake_all};
 
 /// Counts the threads inside by the epoch in which they entered. It tells only two epochs apart: one must be drained
 /// before the epoch after the next begins. To enter and to leave is async-signal-safe and waits for nobody.

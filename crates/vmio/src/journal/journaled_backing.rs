@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vmio_core::store_gate::StoreGate;
+
 use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::error::Error;
 use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
@@ -17,7 +19,6 @@ use crate::journal::participant::Participant;
 use crate::journal::place::Place;
 use crate::journal::version::Version;
 use crate::journal::{Journal, Opened};
-use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 
 /// A file of a journal as a mapping sees it: the newest version of each page, committed or not.
@@ -267,7 +268,7 @@ impl Drop for JournaledBacking {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64};

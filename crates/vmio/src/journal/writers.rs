@@ -72,7 +72,7 @@ pub(super) fn step_back() {
     let _ = rustix::process::nice(NICE);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 

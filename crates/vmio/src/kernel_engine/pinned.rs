@@ -64,7 +64,7 @@ pub(super) fn pages_in(ranges: &[Range<u64>], pages: &Range<u64>) -> u64 {
     number
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;

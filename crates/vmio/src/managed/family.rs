@@ -241,7 +241,7 @@ fn state_of(process: u64) -> Option<char> {
     task_stat::state(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::process::Command;

@@ -438,7 +438,7 @@ fn class_pages(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages) / 8
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, OFlags, SeekFrom};
+use vmio_core::page::SPAN_BYTES;
 
 use crate::backing::Backing;
-use crate::page::SPAN_BYTES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::PerProcess;
 
@@ -91,7 +91,7 @@ fn time_of_a_page(file: BorrowedFd<'_>, places: &[u64]) -> io::Result<Duration> 
     Ok(times[times.len() / 2])
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::os::fd::AsFd;

@@ -342,7 +342,7 @@ fn least_dense(stretch_pages: u64) -> u64 {
     DENSE.min(stretch_pages / 4)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)] // Plans are lists of ranges.
 mod tests {
     use super::*;

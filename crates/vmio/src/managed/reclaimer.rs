@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use vmio_core::page::SPAN_PAGES;
+
 use crate::backing::Access;
 use crate::cache::resize::PATIENCE;
 use crate::cache::shared::memory::share;
@@ -22,7 +24,6 @@ use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
 use crate::managed::survey::Cause;
 use crate::managed::throttle::Throttle;
-use crate::page::SPAN_PAGES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::sys::mapped_pages::MappedPages;

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use vmio_core::page::{SPAN_BYTES, SPAN_PAGES};
+
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::managed::arrivals::Arrivals;
@@ -16,7 +18,6 @@ use crate::managed::pins::Pins;
 use crate::managed::read_ahead::ReadAhead;
 use crate::mapped_file::file_end;
 use crate::options::{MappingOptions, OnReadError};
-use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::file_map::FileMap;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, kernel, page_cache};

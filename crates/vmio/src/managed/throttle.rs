@@ -93,7 +93,7 @@ fn faults_of(stat: &str) -> Option<(char, u64)> {
     Some((state, minor + major))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

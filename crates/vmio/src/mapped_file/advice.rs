@@ -1,6 +1,6 @@
 //! The kinds of advice about a range.
 
-use crate::page::reuse::Reuse;
+use vmio_core::page::reuse::Reuse;
 
 /// Advice about the use of a range of bytes ([`crate::Mapping::advise`]).
 ///

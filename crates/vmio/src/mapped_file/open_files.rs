@@ -114,7 +114,7 @@ fn share<R: OpenRegion>(
     Err(Error::AlreadyMapped { backing: backing.describe(), how })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::cell::Cell;

@@ -3,6 +3,11 @@
 use std::io;
 use std::ops::Range;
 
+use vmio_core::page::reuse::Reuse;
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::visit::Visit;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::engine::DeactivatableFrames;
@@ -10,10 +15,6 @@ use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::{Advice, MappedFile, touched_pages, whole_pages};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
-use crate::page::reuse::Reuse;
-use crate::page::visit::Visit;
-use crate::page::word::{Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::pagemap::StoredPages;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::unmap::UnmapList;
@@ -498,16 +499,17 @@ enum Claim {
     Busy,
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
+    use vmio_core::page::word::PinOutcome;
+
     use super::*;
     use crate::backing::{Access, MemoryBacking};
     use crate::cache::fault::REGIONS;
-    use crate::page::word::PinOutcome;
     use crate::{Cache, FrameHint, MappingOptions};
 
     const HINTS: [FrameHint; 2] = [FrameHint::ReadMostly, FrameHint::Mixed];

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use vmio_core::page::span::Span;
+
 use crate::backing::{Access, Backing, FileUser};
 use crate::cache::CacheCore;
 use crate::cache::fault::REGIONS;
@@ -13,7 +15,6 @@ use crate::mapped_file::CacheIdentity;
 use crate::mapped_file::opened::OpenRegion;
 use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::MappingOptions;
-use crate::page::span::Span;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;

@@ -320,7 +320,7 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -4,6 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::word::PinOutcome;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
@@ -14,8 +18,6 @@ use crate::mapped_file::{HeldPages, touched_pages};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::cached_region::CachedRegion;
-use crate::page::word::{PinOutcome, Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use vmio_core::page::snapshot::Snapshot;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::backing::Access;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapping::Mapping;
 use crate::mapping::advice::{Pinned, kept_by_the_kernel};
 use crate::mapping::cached_file::CachedFile;
-use crate::page::word::Snapshot;
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
@@ -172,7 +173,7 @@ impl CachedFile {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::io;
@@ -180,10 +181,11 @@ mod tests {
     use std::sync::{Arc, Mutex, mpsc};
     use std::thread;
 
+    use vmio_core::page::word::PinOutcome;
+
     use super::*;
     use crate::backing::{Backing, MemoryBacking};
     use crate::cache::fault::REGIONS;
-    use crate::page::word::PinOutcome;
     use crate::{Cache, MappingOptions};
 
     /// A backing with a read between its mapping's look at the last page and the change of length. The read returns the bytes of
@@ -343,7 +345,7 @@ mod tests {
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
         let word = region.table.word(0);
-        let before = word.begin_deactivate(crate::page::visit::Visit::LAST).unwrap();
+        let before = word.begin_deactivate(vmio_core::page::visit::Visit::LAST).unwrap();
         thread::scope(|scope| {
             let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());
             while !word.load().is_awaited() && !grower.is_finished() {

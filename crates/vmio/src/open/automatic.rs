@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::CacheCore;
 use crate::cache::overhead::Overhead;
-use crate::cache::resize::Unmet;
+use crate::cache::resize::OnUnreachable;
 use crate::cache::shared::memory::capacity_for_pins;
 use crate::elastic::{Follower, Governor, Observer};
 use crate::error::{Error, Result};
@@ -118,7 +118,7 @@ fn follow(
         return ControlFlow::Continue(());
     }
     tracing::debug!(present, next, ?seen, "the capacity follows the memory there is");
-    if let Err(error) = cache.resize_or(next, Unmet::Kept) {
+    if let Err(error) = cache.resize_or(next, OnUnreachable::KeepSmallest) {
         tracing::debug!(%error, next, "the capacity has not become what it should be");
         *resting_until = Some(Instant::now() + REST);
     }
@@ -130,7 +130,7 @@ fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
     u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, |pages| overhead.capacity_bytes(pages))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::cache::shared::memory::pinned_pages_max;

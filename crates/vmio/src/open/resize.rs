@@ -1,6 +1,6 @@
 //! Changes the capacity of a cache in use, with any engine.
 
-use crate::cache::resize::Unmet;
+use crate::cache::resize::OnUnreachable;
 use crate::error::{Error, Result};
 use crate::open::{Cache, FaultBackend};
 use crate::sys::PAGE_BYTES;
@@ -36,16 +36,16 @@ impl Cache {
     /// # }
     /// ```
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
-        self.resize_or(capacity_bytes, Unmet::Restored)
+        self.resize_or(capacity_bytes, OnUnreachable::Restore)
     }
 
-    pub(super) fn resize_or(&self, capacity_bytes: u64, unmet: Unmet) -> Result<()> {
+    pub(super) fn resize_or(&self, capacity_bytes: u64, on_unreachable: OnUnreachable) -> Result<()> {
         let pages = self.overhead().capacity_pages(capacity_bytes)?;
         if !self.generation().is_current() {
             return Err(Error::Forked);
         }
         let resized = match &self.backend {
-            FaultBackend::Workers(core) => core.shared.resize(pages, unmet)?,
+            FaultBackend::Workers(core) => core.shared.resize(pages, on_unreachable)?,
             FaultBackend::Reclaimer(core) => core.reclaimer.resize(pages)?,
             FaultBackend::Module(core) => core.module.resize(pages)?,
         };

@@ -1,10 +1,11 @@
 //! The order of eviction: spans in the policy's order, and spans with inactive pages.
 
-use crate::page::span::Span;
-use crate::page::visit::Queue;
-use crate::page::word::Snapshot;
+use vmio_core::page::snapshot::Snapshot;
+use vmio_core::page::span::Span;
+use vmio_core::page::visit::FrequencyClass;
+
 use crate::policy::spread_count::SpreadCount;
-use crate::policy::{EvictionPolicy, EvictionQueue, Policy, PriorityFifo};
+use crate::policy::{EvictionPolicy, InactiveSpans, Policy, PriorityFifo};
 
 /// Fewer pages than this do not make a small queue: twice what is read ahead at a time.
 const SMALL_QUEUE_MIN: u32 = 64;
@@ -13,7 +14,7 @@ const SMALL_QUEUE_MIN: u32 = 64;
 pub(crate) struct EvictionOrder {
     pub(crate) policy: Box<dyn Policy>,
     /// Spans with inactive pages.
-    pub(crate) eviction_queue: EvictionQueue,
+    pub(crate) inactive_spans: InactiveSpans,
     /// Pages in the small queue.
     small: SpreadCount,
 }
@@ -23,7 +24,7 @@ impl EvictionOrder {
     pub(crate) fn new(cores: usize, policy: EvictionPolicy) -> Self {
         EvictionOrder {
             policy: Box::new(PriorityFifo::new(cores, policy)),
-            eviction_queue: EvictionQueue::default(),
+            inactive_spans: InactiveSpans::default(),
             small: SpreadCount::new(cores),
         }
     }
@@ -31,22 +32,22 @@ impl EvictionOrder {
     /// Removes every queued span for which `of` holds.
     pub(crate) fn forget(&self, of: &dyn Fn(&Span) -> bool) {
         self.policy.forget(of);
-        self.eviction_queue.forget(of);
+        self.inactive_spans.forget(of);
     }
 
     /// Which of the policy's two queues gives pages up next, if this many pages stand in both; `None` if there is one
     /// queue.
-    pub(crate) fn victim_queue(&self, pages: u32) -> Option<Queue> {
+    pub(crate) fn victim_class(&self, pages: u32) -> Option<FrequencyClass> {
         let share = self.policy.small_queue_share()?;
         let small_max = (pages / share).max(SMALL_QUEUE_MIN.min(pages / 2));
-        Some(if self.small.sum() > small_max { Queue::Small } else { Queue::Main })
+        Some(if self.small.sum() > small_max { FrequencyClass::Small } else { FrequencyClass::Main })
     }
 
     /// Counts one more page of this frequency in memory (1), or one fewer (-1). Returns the queue of the page.
     #[inline]
-    pub(crate) fn note_queue(&self, core: usize, frequency: u8, change: i64) -> Queue {
-        let queue = Queue::of(frequency);
-        if queue == Queue::Small {
+    pub(crate) fn note_class(&self, core: usize, frequency: u8, change: i64) -> FrequencyClass {
+        let queue = FrequencyClass::of(frequency);
+        if queue == FrequencyClass::Small {
             self.small.add(core, change);
         }
         queue
@@ -54,35 +55,35 @@ impl EvictionOrder {
 
     /// Counts an inactive page that was touched: it is active again, and of another frequency.
     pub(crate) fn move_reactivated(&self, core: usize, before: u8, after: u8) {
-        self.eviction_queue.add_pages(-1);
-        self.note_queue(core, before, -1);
-        self.note_queue(core, after, 1);
+        self.inactive_spans.add_pages(-1);
+        self.note_class(core, before, -1);
+        self.note_class(core, after, 1);
     }
 
     /// Takes pages out of the counts that have gone with their mapping.
     pub(crate) fn remove_pages(&self, words: impl Iterator<Item = Snapshot>) {
         let (inactive, small) = words.fold((0, 0), |(inactive, small), word| {
-            let is_small = Queue::of(word.frequency()) == Queue::Small;
+            let is_small = FrequencyClass::of(word.frequency()) == FrequencyClass::Small;
             (inactive + i64::from(word.is_inactive()), small + i64::from(is_small))
         });
-        self.eviction_queue.add_pages(-inactive);
+        self.inactive_spans.add_pages(-inactive);
         self.small.add(0, -small);
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_small_queue_gives_pages_up_while_it_is_larger_than_its_share() {
         let order = EvictionOrder::new(1, EvictionPolicy::S3Fifo);
-        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
-        (0..501).for_each(|_| assert_eq!(order.note_queue(0, 0, 1), Queue::Small));
-        (0..5000).for_each(|_| assert_eq!(order.note_queue(0, 1, 1), Queue::Main));
-        assert_eq!(order.victim_queue(10_000), Some(Queue::Small));
+        assert_eq!(order.victim_class(10_000), Some(FrequencyClass::Main));
+        (0..501).for_each(|_| assert_eq!(order.note_class(0, 0, 1), FrequencyClass::Small));
+        (0..5000).for_each(|_| assert_eq!(order.note_class(0, 1, 1), FrequencyClass::Main));
+        assert_eq!(order.victim_class(10_000), Some(FrequencyClass::Small));
         order.move_reactivated(0, 0, 1);
-        assert_eq!(order.victim_queue(10_000), Some(Queue::Main));
-        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).victim_queue(10_000), None);
+        assert_eq!(order.victim_class(10_000), Some(FrequencyClass::Main));
+        assert_eq!(EvictionOrder::new(1, EvictionPolicy::Fifo).victim_class(10_000), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Eviction policies: which resident pages to give up next.
 
 mod eviction_order;
-mod eviction_queue;
+mod inactive_spans;
 mod priority_fifo;
 mod span_list;
 mod spread_count;
@@ -9,11 +9,11 @@ mod spread_count;
 use std::ptr::NonNull;
 
 pub(crate) use eviction_order::EvictionOrder;
-pub(crate) use eviction_queue::EvictionQueue;
+pub(crate) use inactive_spans::InactiveSpans;
 use priority_fifo::PriorityFifo;
 
-use crate::page::reuse::Reuse;
-use crate::page::span::Span;
+use vmio_core::page::reuse::Reuse;
+use vmio_core::page::span::Span;
 
 /// Which pages the cache gives up first, within a priority.
 ///

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
+use vmio_core::page::reuse::Reuse;
+use vmio_core::page::span::Span;
 
-use crate::page::reuse::Reuse;
-use crate::page::span::Span;
 use crate::policy::span_list::SpanList;
 use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
@@ -240,9 +240,11 @@ impl Policy for PriorityFifo {
 
     fn frequency_by_advice(&self, reuse: Reuse) -> u8 {
         match (self.policy, reuse) {
-            (EvictionPolicy::Fifo, _) | (_, Reuse::Unknown | Reuse::Once) => 0,
+            (EvictionPolicy::Fifo, _) => 0,
             (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, Reuse::Often) => S3_FREQUENCY_MAX,
             (EvictionPolicy::KeepRefaulted, Reuse::Often) => FREQUENCY_MAX,
+            // Not known, or once.
+            _ => 0,
         }
     }
 
@@ -259,7 +261,7 @@ impl Policy for PriorityFifo {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

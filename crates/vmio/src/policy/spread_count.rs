@@ -28,7 +28,7 @@ impl SpreadCount {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

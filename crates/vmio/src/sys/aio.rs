@@ -132,7 +132,7 @@ impl Drop for Aio {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;

@@ -116,7 +116,7 @@ impl BatchRing {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;

@@ -77,7 +77,7 @@ fn fcntl(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> 
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;

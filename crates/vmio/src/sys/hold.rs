@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::sys::futex;
+use vmio_core::futex;
 
 /// Threads that get the signal wait while this is 1.
 static IS_HOLDING: AtomicU32 = AtomicU32::new(0);
@@ -87,7 +87,7 @@ extern "C" fn on_signal(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::fs;

@@ -165,7 +165,7 @@ pub(crate) fn reads_by_huge_pages() -> bool {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

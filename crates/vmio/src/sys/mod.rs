@@ -14,8 +14,6 @@ pub(crate) mod errno;
 pub(crate) mod fault_messages;
 pub(crate) mod file_map;
 pub(crate) mod fork;
-pub(crate) mod futex;
-pub(crate) mod futex_lock;
 pub(crate) mod hold;
 pub(crate) mod kernel;
 pub(crate) mod mapped_pages;
@@ -41,6 +39,6 @@ pub(crate) mod userfaultfd;
 pub(crate) mod vmio_module;
 
 /// The page size that vmio is built for, in bytes; [`crate::CacheBuilder::build`] refuses to run on any other.
-pub const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = vmio_core::PAGE_BYTES;
 /// The memory that one page table maps, or one huge page in its place.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -161,7 +161,7 @@ impl<T> Drop for LocalQueue<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -71,7 +71,7 @@ fn copy(address: usize, len: usize, mut call: impl FnMut(usize, &[libc::iovec]) 
     Ok(())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::file_map::FileMap;

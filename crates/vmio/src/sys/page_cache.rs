@@ -83,7 +83,7 @@ pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
     (done == 0).then_some(Cached { pages: found.nr_cache, dirty: found.nr_dirty, in_write: found.nr_writeback })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 

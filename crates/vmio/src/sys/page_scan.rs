@@ -91,7 +91,7 @@ impl PageScan {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::reservation::Reservation;

@@ -396,7 +396,7 @@ fn fence() {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-#[cfg(all(test, not(loom), target_arch = "x86_64"))]
+#[cfg(all(test, target_arch = "x86_64"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::fs::File;

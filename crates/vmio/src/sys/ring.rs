@@ -158,7 +158,7 @@ impl Ring {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;

@@ -3,23 +3,11 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use vmio_core::zero_init::ZeroInit;
 
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
-
-/// A type whose all-zero bytes are a valid value that needs no drop.
-///
-/// # Safety
-/// The implementor vouches for both.
-pub(crate) unsafe trait ZeroInit: Sync + Send {}
-
-// SAFETY: zero is a valid value of the integer inside, and nothing needs a drop.
-unsafe impl ZeroInit for AtomicU32 {}
-// SAFETY: zero is a valid value of the integer inside, and nothing needs a drop.
-unsafe impl ZeroInit for AtomicU64 {}
-// SAFETY: zero is the null pointer, and nothing needs a drop.
-unsafe impl<T> ZeroInit for AtomicPtr<T> {}
 
 /// A fixed-length array of zero-initialised elements, shared through `&`.
 pub(crate) struct SparseArray<T: ZeroInit> {

@@ -11,7 +11,7 @@ pub(crate) fn state(stat: &str) -> Option<char> {
     fields_behind_name(stat)?.next()?.chars().next()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

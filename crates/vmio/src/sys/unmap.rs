@@ -195,7 +195,7 @@ fn whole_ranges(ranges: &[libc::iovec], bytes: usize) -> usize {
         .count()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::cell::RefCell;
 

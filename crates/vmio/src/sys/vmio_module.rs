@@ -376,7 +376,7 @@ unsafe fn ioctl<T>(descriptor: &OwnedFd, request: Opcode, argument: *mut T) -> i
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::fs;
     use std::mem::offset_of;

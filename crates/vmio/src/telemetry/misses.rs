@@ -134,7 +134,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(WORD_BYTES).map(|word| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::process;

@@ -41,8 +41,9 @@ const ALLOWED: &[&str] = &[
     // Words in memory that is taken where they are written.
     "crates/vmio-kv/src/sparse_words.rs",
     // Types that may lie in memory that the kernel filled with zeros.
-    "crates/vmio/src/page/span.rs",
-    "crates/vmio/src/page/word.rs",
+    "crates/vmio-core/src/page/span.rs",
+    "crates/vmio-core/src/page/word.rs",
+    "crates/vmio-core/src/zero_init.rs",
     // What C calls: functions without mangled names, and memory that C vouches for.
     "crates/vmio-c/src/ffi/",
     // A lock on a byte, for which rustix has no call.

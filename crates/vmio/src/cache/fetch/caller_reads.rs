@@ -173,7 +173,7 @@ impl Slot {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
 

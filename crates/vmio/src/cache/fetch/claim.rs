@@ -3,7 +3,8 @@
 //! Nothing here waits, allocates or takes a lock of the program's: other pages are Loading meanwhile, and a signal handler
 //! of the program may be waiting for them.
 
-use crate::budget::Taken;
+use vmio_core::budget::Taken;
+
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::request::Urgency;
 use crate::cache::read_failures::ReadFailure;

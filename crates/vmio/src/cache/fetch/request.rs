@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use vmio_core::futex;
+
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::outcome::{Failure, Outcome};
 use crate::cache::region::Region;
-use crate::sys::futex;
 
 /// A region that stays open while a thread without a handle works on it: see [`OpenRequests::end`].
 pub(crate) struct FetchedRegion(NonNull<Region>);

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
+use vmio_core::page::reuse::Reuse;
+use vmio_core::page::span::Span;
+
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::page::reuse::Reuse;
-use crate::page::span::Span;
 
 /// Advice for the spans that have none of their own.
 pub(crate) struct Advised {

@@ -5,10 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use vmio_core::futex_lock::FutexLock;
+
 use crate::cache::pre_images::PreImages;
+use crate::cache::region::dirty_spans::DirtySpans;
 use crate::cache::saved_pages::SavedPages;
-use crate::page::dirty_spans::DirtySpans;
-use crate::sys::futex_lock::FutexLock;
 
 /// The state of the dirty pages of a mapped file.
 pub(crate) struct DirtyTracking {

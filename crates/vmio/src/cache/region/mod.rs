@@ -2,6 +2,7 @@
 //! the state that all mappings share, is a method of the region, in the file of its subject.
 
 pub(crate) mod advised;
+pub(crate) mod dirty_spans;
 pub(crate) mod dirty_tracking;
 pub(crate) mod page_table;
 pub(crate) mod read_ahead;
@@ -11,6 +12,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use vmio_core::page::unit::Unit;
+use vmio_core::page::word::WriteEnd;
+use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
 use crate::cache::fetch::OpenRequests;
@@ -31,9 +36,6 @@ use crate::engine::{DeactivatableFrames, Frames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
-use crate::page::unit::Unit;
-use crate::page::word::WriteEnd;
-use crate::page::{SPAN_BYTES, span_of};
 use crate::policy::{EvictionOrder, SpanRef};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::address_table::GRANULE_BYTES;
@@ -325,9 +327,9 @@ impl Region {
         let (word, order) = (self.table.word(page), self.order());
         let before = word.load();
         if before.is_inactive() {
-            order.eviction_queue.add_pages(-1);
+            order.inactive_spans.add_pages(-1);
         }
-        order.note_queue(cpu::current(), before.frequency(), -1);
+        order.note_class(cpu::current(), before.frequency(), -1);
         word.finish_evict(time);
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);

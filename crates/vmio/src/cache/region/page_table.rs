@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::page::page_set::PageSet;
-use crate::page::sequence::Sequence;
-use crate::page::span::{Span, SpanGuard};
-use crate::page::unit::Unit;
-use crate::page::word::{PageWord, Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
+use vmio_core::page::page_set::PageSet;
+use vmio_core::page::sequence::Sequence;
+use vmio_core::page::snapshot::{Snapshot, State};
+use vmio_core::page::span::{Span, SpanGuard};
+use vmio_core::page::unit::Unit;
+use vmio_core::page::word::PageWord;
+use vmio_core::page::{SPAN_PAGES, span_of};
+
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
@@ -33,7 +35,7 @@ impl PageTable {
         let reserved = range.len();
         Ok(PageTable {
             words: SparseArray::new(reserved / PAGE_BYTES)?,
-            spans: SparseArray::new(reserved.div_ceil(crate::page::SPAN_BYTES))?,
+            spans: SparseArray::new(reserved.div_ceil(vmio_core::page::SPAN_BYTES))?,
             range,
             len: AtomicU64::new(len),
             unit,

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vmio_core::page::strides::Strides;
+
 use crate::cache::huge_pages::HugePages;
-use crate::page::strides::Strides;
 
 /// How far misses of a mapped file read ahead, and in which steps.
 pub(crate) struct ReadAhead {

@@ -12,14 +12,15 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use vmio_core::page::snapshot::State;
+use vmio_core::page::views::{VIEWS_MAX, ViewSet};
+use vmio_core::page::{SPAN_BYTES, SPAN_PAGES, span_of};
+
 use crate::backing::Access;
 use crate::cache::fault::{FaultError, REGIONS};
 use crate::cache::region::Region;
 use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result};
-use crate::page::views::{VIEWS_MAX, ViewSet};
-use crate::page::word::State;
-use crate::page::{SPAN_BYTES, SPAN_PAGES, span_of};
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::budget::Budget;
+use vmio_core::budget::Budget;
+use vmio_core::futex;
+
 use crate::cache::overhead::Overhead;
-use crate::sys::futex;
 use crate::telemetry::layout::Gauge;
 use crate::telemetry::page::{PublishedWord, StatPage};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::sys::futex;
+use vmio_core::futex;
 
 /// A device whose writes take longer than this is worth several threads that wait for it.
 const SLOW_WRITE_NS: u64 = 30_000;

@@ -219,7 +219,7 @@ pub(crate) fn transfer(
         unsafe { call(device, NVME_IOCTL_IO_CMD, &mut command) }
     })
 }
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -11,13 +11,13 @@ use io_uring::squeue::Entry128;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
+use vmio_core::futex_lock::FutexLock;
 
 use super::buffers::Buffers;
 use super::{Command, Geometry, Memory, refused, transfer};
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::fork::{Generation, OfProcess};
-use crate::sys::futex_lock::FutexLock;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
 

@@ -4,9 +4,10 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::snapshot::{Snapshot, State};
 use crate::page::views::SpanViews;
 use crate::page::visit::Visit;
-use crate::page::word::{Loaded, PageWord, Snapshot, State};
+use crate::page::word::{Loaded, PageWord};
 
 /// A page table entry over a frame of a memory file.
 #[derive(Clone, Copy)]
@@ -38,7 +39,7 @@ impl Page {
     fn clean() -> Arc<Self> {
         let mapped = Entry { mapped: true, protected: true };
         let page = Page {
-            word: PageWord::new(),
+            word: PageWord::default(),
             views: SpanViews::default(),
             memory: Mutex::new(Memory { value: 1, entries: [mapped, NEVER_PROTECTED] }),
             device: Mutex::new(1),

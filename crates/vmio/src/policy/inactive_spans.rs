@@ -5,12 +5,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::page::span::Span;
+use vmio_core::page::span::Span;
+
 use crate::policy::SpanRef;
 
 /// A queue of spans that hold inactive pages, and the number of those pages.
 #[derive(Default)]
-pub(crate) struct EvictionQueue {
+pub(crate) struct InactiveSpans {
     spans: Mutex<Spans>,
     pages: AtomicI64,
 }
@@ -43,7 +44,7 @@ impl Spans {
     }
 }
 
-impl EvictionQueue {
+impl InactiveSpans {
     /// Every thread holds the lock for a few pointer updates, with signals blocked: the trap path may wait for it.
     fn lock(&self) -> MutexGuard<'_, Spans> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,13 +89,13 @@ impl EvictionQueue {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn first_in_first_out_once_each_and_forgotten_when_told() {
-        let queue = EvictionQueue::default();
+        let queue = InactiveSpans::default();
         let spans: Vec<Span> = (0..6).map(|_| Span::default()).collect();
         for (number, span) in spans.iter().enumerate() {
             let _ = span.set_owner(ptr::null(), number as u64, 100);

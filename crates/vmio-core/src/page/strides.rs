@@ -20,7 +20,7 @@ const WINDOWS: [u64; 5] = [2, 4, 8, 16, 31];
 
 /// The streams of a region; all zeros is none.
 #[derive(Default)]
-pub(crate) struct Strides {
+pub struct Strides {
     lines: [Line; LINES],
 }
 
@@ -41,11 +41,11 @@ const GROWN_BITS: u32 = 3;
 
 /// A stream that a miss continues.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stride {
+pub struct Stride {
     /// From each page to the next.
-    pub(crate) pages: i64,
+    pub pages: i64,
     /// How many to read ahead.
-    pub(crate) window: u64,
+    pub window: u64,
     line: usize,
     stream: usize,
     grown: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Stride {
 impl Strides {
     /// The stream that a miss continues. The number `thread` tells the threads apart. The caller says with [`Self::keep`] how
     /// far it got.
-    pub(crate) fn missed(&self, thread: usize, page: u64) -> Option<Stride> {
+    pub fn missed(&self, thread: usize, page: u64) -> Option<Stride> {
         let hash = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15_usize) >> 32;
         let line = hash % LINES;
         let at = &self.lines[line];
@@ -74,7 +74,7 @@ impl Strides {
     }
 
     /// Notes that the pages of a stream up to this one have come, or need not come.
-    pub(crate) fn keep(&self, stride: Stride, last: u64) {
+    pub fn keep(&self, stride: Stride, last: u64) {
         let word = &self.lines[stride.line].streams[stride.stream];
         let next = last.checked_add_signed(stride.pages);
         word.store(next.map_or(0, |next| packed(next, stride.pages, stride.grown)), Relaxed);

@@ -84,7 +84,7 @@ impl DirtySpans {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 

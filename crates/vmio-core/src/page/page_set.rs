@@ -6,23 +6,23 @@ const WORDS: usize = SPAN_PAGES / 64;
 
 /// A set of pages of one span, by their number within it. Lies on the stack of the thread that works on the span.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct PageSet([u64; WORDS]);
+pub struct PageSet([u64; WORDS]);
 
 impl PageSet {
     /// Adds the page of a region that has that number; all pages of a set are of one span.
-    pub(crate) fn insert(&mut self, page: u64) {
+    pub fn insert(&mut self, page: u64) {
         let index = page as usize % SPAN_PAGES;
         self.0[index / 64] |= 1 << (index % 64);
     }
 
     /// Whether it holds that page.
-    pub(crate) fn contains(&self, page: u64) -> bool {
+    pub fn contains(&self, page: u64) -> bool {
         let index = page as usize % SPAN_PAGES;
         self.0[index / 64] >> (index % 64) & 1 == 1
     }
 
     /// The first and the last page, for the span of that number.
-    pub(crate) fn bounds(&self, span: u64) -> Option<(u64, u64)> {
+    pub fn bounds(&self, span: u64) -> Option<(u64, u64)> {
         let first = self.0.iter().position(|word| *word != 0)?;
         let last = self.0.iter().rposition(|word| *word != 0)?;
         let base = span * SPAN_PAGES as u64;

@@ -6,7 +6,8 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::page::word::{Loaded, PageWord, State};
+use crate::page::snapshot::State;
+use crate::page::word::{Loaded, PageWord};
 
 /// A rule to break.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ struct Machine {
 impl Machine {
     /// In memory, dirty and writable.
     fn new(broken: Broken) -> Arc<Self> {
-        let word = PageWord::new();
+        let word = PageWord::default();
         word.begin_load().unwrap();
         word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
         Arc::new(Machine {

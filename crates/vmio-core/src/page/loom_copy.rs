@@ -6,8 +6,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
 
+use crate::page::snapshot::State;
 use crate::page::visit::Visit;
-use crate::page::word::{Loaded, PageWord, PinOutcome, State};
+use crate::page::word::{Loaded, PageWord, PinOutcome};
 
 /// A rule to break.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ struct Machine {
 impl Machine {
     /// A clean page, the same as version 1.
     fn new(broken: Broken) -> Arc<Self> {
-        let word = PageWord::new();
+        let word = PageWord::default();
         word.begin_load().unwrap();
         word.finish_load(Loaded::default());
         let frame = [AtomicU32::new(1), AtomicU32::new(1)];

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::futex;
+use crate::futex;
 
 const UNLOCKED: u32 = 0;
 const LOCKED: u32 = 1;
@@ -10,16 +10,18 @@ const CONTENDED: u32 = 2;
 
 /// A lock without data. All zeros is unlocked.
 #[derive(Default)]
-pub(crate) struct FutexLock(AtomicU32);
+pub struct FutexLock(AtomicU32);
 
 impl FutexLock {
     /// Takes the lock if it is free.
-    pub(crate) fn try_acquire(&self) -> bool {
+    #[inline]
+    pub fn try_acquire(&self) -> bool {
         self.0.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the lock, and waits for it if need be.
-    pub(crate) fn acquire(&self) {
+    #[inline]
+    pub fn acquire(&self) {
         if self.try_acquire() {
             return;
         }
@@ -29,7 +31,8 @@ impl FutexLock {
     }
 
     /// Releases the lock, by its owner or on behalf of its owner.
-    pub(crate) fn release(&self) {
+    #[inline]
+    pub fn release(&self) {
         if self.0.swap(UNLOCKED, Ordering::Release) == CONTENDED {
             futex::wake_one(&self.0);
         }

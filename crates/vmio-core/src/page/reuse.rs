@@ -1,6 +1,6 @@
 //! How often pages are wanted, as the program has advised.
 
-/// How often each page of a range is wanted ([`crate::Advice::Reuse`]).
+/// How often each page of a range is wanted (`Advice::Reuse`).
 ///
 /// # Default
 ///
@@ -19,7 +19,7 @@ pub enum Reuse {
 
 impl Reuse {
     /// As a number of two bits.
-    pub(crate) fn bits(self) -> u8 {
+    pub fn bits(self) -> u8 {
         match self {
             Reuse::Unknown => 0,
             Reuse::Once => 1,
@@ -28,7 +28,7 @@ impl Reuse {
     }
 
     /// The inverse of [`Self::bits`].
-    pub(crate) fn from_bits(bits: u8) -> Self {
+    pub fn from_bits(bits: u8) -> Self {
         match bits {
             1 => Reuse::Once,
             2 => Reuse::Often,

@@ -4,8 +4,9 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::snapshot::{Snapshot, State};
 use crate::page::visit::Visit;
-use crate::page::word::{Loaded, PageWord, PinOutcome, Snapshot, State};
+use crate::page::word::{Loaded, PageWord, PinOutcome};
 
 /// The page table entry, as the hardware sees it: a store checks protection and writes in one step.
 struct Entry {
@@ -24,7 +25,7 @@ impl Page {
     /// A page in memory, dirty and writable, newer than the device.
     fn dirty(value: u32) -> Arc<Self> {
         let page = Page {
-            word: PageWord::new(),
+            word: PageWord::default(),
             entry: Mutex::new(Entry { present: true, writable: true, value }),
             device: Mutex::new(0),
         };
@@ -36,7 +37,7 @@ impl Page {
     /// A page on the device only.
     fn absent(value: u32) -> Arc<Self> {
         Arc::new(Page {
-            word: PageWord::new(),
+            word: PageWord::default(),
             entry: Mutex::new(Entry { present: false, writable: false, value: 0xdead }),
             device: Mutex::new(value),
         })

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::futex_lock::FutexLock;
 use crate::page::occupancy::{Moved, Occupancy};
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::views::SpanViews;
-use crate::sys::futex_lock::FutexLock;
-use crate::sys::sparse_array::ZeroInit;
 
 const QUEUED: u32 = 1 << 0;
 const ALL_FRESH: u32 = 1 << 1;
@@ -27,7 +26,7 @@ const HAS_NEW_PAGES: u32 = 1 << 31;
 /// The state of a span; all zeros is a span that nobody has touched. One cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub(crate) struct Span {
+pub struct Span {
     lock: FutexLock,
     flags: AtomicU32,
     resident: Occupancy,
@@ -35,17 +34,18 @@ pub(crate) struct Span {
     /// The region's handle, set before the span is first queued. Its type belongs to a layer above.
     region: AtomicPtr<()>,
     number: AtomicU64,
-    /// Links of the policy's queues; the policy alone uses them.
-    pub(crate) next: AtomicPtr<Span>,
-    pub(crate) previous: AtomicPtr<Span>,
+    /// Link of the policy's queues to the next span; the policy alone uses it.
+    pub next: AtomicPtr<Span>,
+    /// Link of the policy's queues to the span before; the policy alone uses it.
+    pub previous: AtomicPtr<Span>,
     /// The policy's number of the queue that it stands in; the policy alone uses this.
-    pub(crate) queue: AtomicU16,
+    pub queue: AtomicU16,
     /// The sequence whose last miss ended here.
     sequence: AtomicU16,
     /// The views that show it, if its region has several addresses.
-    pub(crate) views: SpanViews,
+    pub views: SpanViews,
     /// Link of the eviction queue, which alone uses it.
-    pub(crate) next_inactive: AtomicPtr<Span>,
+    pub next_inactive: AtomicPtr<Span>,
 }
 
 #[cfg(not(loom))]
@@ -53,11 +53,12 @@ const _: () = assert!(size_of::<Span>() == 64);
 
 // SAFETY: integers and null pointers: zero is valid and nothing needs a drop.
 #[cfg(not(loom))]
-unsafe impl ZeroInit for Span {}
+unsafe impl crate::zero_init::ZeroInit for Span {}
 
 impl Span {
     /// Remembers the region and the number of the span. Without a priority of its own the span takes the region's.
-    pub(crate) fn set_owner(&self, region: *const (), number: u64, priority: u8) -> Moved {
+    #[inline]
+    pub fn set_owner(&self, region: *const (), number: u64, priority: u8) -> Moved {
         self.number.store(number, Ordering::Relaxed);
         let moved = self.resident.inherit_priority(priority);
         self.region.store(region.cast_mut(), Ordering::Release);
@@ -65,203 +66,240 @@ impl Span {
     }
 
     /// The region and the number, as given to [`Self::set_owner`].
-    pub(crate) fn owner(&self) -> (*const (), u64) {
+    #[inline]
+    pub fn owner(&self) -> (*const (), u64) {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
     /// Counts one more page in memory or on its way in; returns the priority that it counts under. Waits while the span's
     /// memory is given back.
-    pub(crate) fn add_resident(&self) -> u8 {
+    #[inline]
+    pub fn add_resident(&self) -> u8 {
         self.resident.enter()
     }
 
     /// Counts this many fewer pages in memory; returns the priority that they counted under.
-    pub(crate) fn remove_resident(&self, pages: u32) -> u8 {
+    #[inline]
+    pub fn remove_resident(&self, pages: u32) -> u8 {
         self.resident.leave(pages)
     }
 
     /// Pages in memory or on their way in.
-    pub(crate) fn resident(&self) -> u32 {
+    #[inline]
+    pub fn resident(&self) -> u32 {
         self.resident.count()
     }
 
     /// Closes the span, if no page is in memory or on its way in.
-    pub(crate) fn try_close(&self) -> bool {
+    #[inline]
+    pub fn try_close(&self) -> bool {
         self.resident.try_close()
     }
 
     /// Whether a thread waits to be let in.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn is_awaited(&self) -> bool {
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
         self.resident.is_awaited()
     }
 
     /// Opens the span again that [`Self::try_close`] has closed.
-    pub(crate) fn open(&self) {
+    #[inline]
+    pub fn open(&self) {
         self.resident.open();
     }
 
     /// Notes that the budget is charged for its page tables and words; false if another thread did so before. The caller is
     /// counted in the span: as long as any thread is, the charge stays.
-    pub(crate) fn claim_charged(&self) -> bool {
+    #[inline]
+    pub fn claim_charged(&self) -> bool {
         self.flags.fetch_or(CHARGED, Ordering::SeqCst) & CHARGED == 0
     }
 
     /// Whether the budget is charged for it.
-    pub(crate) fn is_charged(&self) -> bool {
+    #[inline]
+    pub fn is_charged(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & CHARGED != 0
     }
 
     /// Ends the charge; returns whether there was one. The span is closed.
-    pub(crate) fn clear_charged(&self) -> bool {
+    #[inline]
+    pub fn clear_charged(&self) -> bool {
         self.flags.fetch_and(!CHARGED, Ordering::SeqCst) & CHARGED != 0
     }
 
     /// Counts one more dirty page.
-    pub(crate) fn add_dirty(&self) {
+    #[inline]
+    pub fn add_dirty(&self) {
         self.dirty.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Counts this many fewer dirty pages.
-    pub(crate) fn remove_dirty(&self, pages: u32) {
+    #[inline]
+    pub fn remove_dirty(&self, pages: u32) {
         self.dirty.fetch_sub(pages, Ordering::SeqCst);
     }
 
     /// Dirty pages; may lag behind the words for an instant, in both directions.
-    pub(crate) fn dirty(&self) -> u32 {
+    #[inline]
+    pub fn dirty(&self) -> u32 {
         // A page is counted after its word says Dirty, so the flusher may subtract first.
         (self.dirty.load(Ordering::SeqCst) as i32).max(0) as u32
     }
 
     /// Claims the right to put the span into the policy's queues; true for one claimant until the mark is cleared.
-    pub(crate) fn claim_queued(&self) -> bool {
+    #[inline]
+    pub fn claim_queued(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & QUEUED == 0 && self.flags.fetch_or(QUEUED, Ordering::SeqCst) & QUEUED == 0
     }
 
     /// Notes that the span has left the policy's queues.
-    pub(crate) fn clear_queued(&self) {
+    #[inline]
+    pub fn clear_queued(&self) {
         let before = self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
         debug_assert!(before & QUEUED != 0, "it was not queued");
     }
 
     /// Claims the right to put the span into the eviction queue; true for one claimant until the mark is cleared.
-    pub(crate) fn claim_waiting(&self) -> bool {
+    #[inline]
+    pub fn claim_waiting(&self) -> bool {
         self.flags.fetch_or(WAITS_TO_BE_DROPPED, Ordering::SeqCst) & WAITS_TO_BE_DROPPED == 0
     }
 
     /// Notes that the span has left the eviction queue.
-    pub(crate) fn clear_waiting(&self) {
+    #[inline]
+    pub fn clear_waiting(&self) {
         let before = self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
         debug_assert!(before & WAITS_TO_BE_DROPPED != 0, "it was not in the eviction queue");
     }
 
     /// Notes that the device holds garbage for its pages, except those known to have been touched.
-    pub(crate) fn set_all_fresh(&self) {
+    #[inline]
+    pub fn set_all_fresh(&self) {
         self.set_flags(|flags| flags & !FORGOTTEN | ALL_FRESH);
     }
 
     /// Notes that some of its pages, touched or not, have a Fresh mark of their own.
-    pub(crate) fn set_marks(&self) {
+    #[inline]
+    pub fn set_marks(&self) {
         self.flags.fetch_or(HAS_MARKS, Ordering::SeqCst);
     }
 
     /// Whether [`Self::set_marks`] was ever called.
-    pub(crate) fn has_marks(&self) -> bool {
+    #[inline]
+    pub fn has_marks(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_MARKS != 0
     }
 
     /// Notes that nobody knows any more which of its pages were touched.
-    pub(crate) fn forget_touched(&self) {
+    #[inline]
+    pub fn forget_touched(&self) {
         self.flags.fetch_or(FORGOTTEN, Ordering::SeqCst);
     }
 
     /// Whether [`Self::forget_touched`] came after the last [`Self::set_all_fresh`].
-    pub(crate) fn has_forgotten(&self) -> bool {
+    #[inline]
+    pub fn has_forgotten(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & FORGOTTEN != 0
     }
 
     /// Whether [`Self::set_all_fresh`] was called.
-    pub(crate) fn all_fresh(&self) -> bool {
+    #[inline]
+    pub fn all_fresh(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & ALL_FRESH != 0
     }
 
     /// Notes whether the span came in as one huge page, and no page of it by itself since.
-    pub(crate) fn set_huge(&self, huge: bool) {
+    #[inline]
+    pub fn set_huge(&self, huge: bool) {
         self.set_flags(|flags| if huge { flags | HUGE } else { flags & !HUGE });
     }
 
     /// Whether [`Self::set_huge`] has noted so, and all pages of it are still in memory.
-    pub(crate) fn is_whole_huge_page(&self) -> bool {
+    #[inline]
+    pub fn is_whole_huge_page(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HUGE != 0 && self.resident() == super::SPAN_PAGES as u32
     }
 
     /// Gives the span a priority of its own.
-    pub(crate) fn set_priority(&self, priority: u8) -> Moved {
+    #[inline]
+    pub fn set_priority(&self, priority: u8) -> Moved {
         self.resident.set_priority(priority)
     }
 
     /// Its own priority, or the one that it took from its owner.
-    pub(crate) fn priority(&self) -> u8 {
+    #[inline]
+    pub fn priority(&self) -> u8 {
         self.resident.priority()
     }
 
     /// The sequence whose last miss ended here. A hint: of two misses at the same time, the span may forget one.
-    pub(crate) fn sequence(&self) -> Sequence {
+    #[inline]
+    pub fn sequence(&self) -> Sequence {
         Sequence::from_bits(self.sequence.load(Ordering::Relaxed))
     }
 
     /// Remembers a sequence.
-    pub(crate) fn set_sequence(&self, sequence: Sequence) {
+    #[inline]
+    pub fn set_sequence(&self, sequence: Sequence) {
         self.sequence.store(sequence.bits(), Ordering::Relaxed);
     }
 
     /// Gives the span a read-ahead window of its own, in pages, less than 4096. With 0 the cache finds the window out.
-    pub(crate) fn set_window(&self, pages: u16) {
+    #[inline]
+    pub fn set_window(&self, pages: u16) {
         debug_assert!(u32::from(pages) << WINDOW_SHIFT <= WINDOW_MASK);
         self.set_flags(|flags| flags & !WINDOW_MASK | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT & WINDOW_MASK);
     }
 
     /// The window from [`Self::set_window`], if there is one.
-    pub(crate) fn window(&self) -> Option<u16> {
+    #[inline]
+    pub fn window(&self) -> Option<u16> {
         let flags = self.flags.load(Ordering::SeqCst);
         (flags & HAS_WINDOW != 0).then_some(((flags & WINDOW_MASK) >> WINDOW_SHIFT) as u16)
     }
 
     /// Remembers how often its pages are wanted.
-    pub(crate) fn set_reuse(&self, reuse: Reuse) {
+    #[inline]
+    pub fn set_reuse(&self, reuse: Reuse) {
         self.set_flags(|flags| flags & !REUSE_MASK | HAS_REUSE | u32::from(reuse.bits()) << REUSE_SHIFT);
     }
 
     /// The advice from [`Self::set_reuse`], if there is any.
-    pub(crate) fn reuse(&self) -> Option<Reuse> {
+    #[inline]
+    pub fn reuse(&self) -> Option<Reuse> {
         let flags = self.flags.load(Ordering::SeqCst);
         (flags & HAS_REUSE != 0).then(|| Reuse::from_bits(((flags & REUSE_MASK) >> REUSE_SHIFT) as u8))
     }
 
     /// Notes that a new page has come in: nobody is known to want it again. Call it after the word says so.
-    pub(crate) fn set_has_new_pages(&self) {
+    #[inline]
+    pub fn set_has_new_pages(&self) {
         if self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES == 0 {
             self.flags.fetch_or(HAS_NEW_PAGES, Ordering::SeqCst);
         }
     }
 
     /// Whether the span may hold an active page that is new.
-    pub(crate) fn has_new_pages(&self) -> bool {
+    #[inline]
+    pub fn has_new_pages(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }
 
     /// Takes the mark away, and returns whether it was there. Call it before looking for new pages.
-    pub(crate) fn take_has_new_pages(&self) -> bool {
+    #[inline]
+    pub fn take_has_new_pages(&self) -> bool {
         self.has_new_pages() && self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }
 
     /// Whether it was given a priority of its own.
-    pub(crate) fn has_priority(&self) -> bool {
+    #[inline]
+    pub fn has_priority(&self) -> bool {
         self.resident.has_own_priority()
     }
 
     /// Whether it was ever queued.
-    pub(crate) fn is_touched(&self) -> bool {
+    #[inline]
+    pub fn is_touched(&self) -> bool {
         !self.region.load(Ordering::Acquire).is_null()
     }
 
@@ -270,19 +308,21 @@ impl Span {
     }
 
     /// The right to protect pages of the span, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<SpanGuard<'_>> {
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpanGuard<'_>> {
         self.lock.try_acquire().then(|| SpanGuard { span: self })
     }
 
     /// Waits for the right to protect pages of the span. Never on the trap path.
-    pub(crate) fn lock(&self) -> SpanGuard<'_> {
+    #[inline]
+    pub fn lock(&self) -> SpanGuard<'_> {
         self.lock.acquire();
         SpanGuard { span: self }
     }
 }
 
 /// The right to protect pages of a span.
-pub(crate) struct SpanGuard<'a> {
+pub struct SpanGuard<'a> {
     span: &'a Span,
 }
 

@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use crate::atomic::{AtomicU64, Ordering, between_seq_cst};
 
 /// Free pages, spread over the cores. The words may lie in a stat page, which other processes read.
-pub(crate) struct Budget<W> {
+pub struct Budget<W> {
     limit: CachePadded<AtomicU64>,
     pool: W,
     cores: Box<[W]>,
@@ -21,7 +21,7 @@ pub(crate) struct Budget<W> {
 
 /// Where taken pages came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// From the core's own share.
     Local,
     /// From the pool, or from another core. The caller then checks whether enough pages are left.
@@ -31,11 +31,11 @@ pub(crate) enum Taken {
 /// The capacity, and the pages owed beyond it. One word holds both, so that a reader never sees a change of only one of
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub struct Limit {
     /// Pages that may be resident once nothing is owed.
-    pub(crate) capacity: u32,
+    pub capacity: u32,
     /// Pages that must come back before any page is given out again.
-    pub(crate) owed: u32,
+    pub owed: u32,
 }
 
 impl Limit {
@@ -51,14 +51,16 @@ impl Limit {
 impl<W: Deref<Target = AtomicU64>> Budget<W> {
     /// A budget with all `pages` free, in the pool. There is one word for each core, at least one. All words are zero,
     /// and nobody else changes them.
-    pub(crate) fn new(pages: u32, pool: W, cores: Box<[W]>) -> Self {
+    #[inline]
+    pub fn new(pages: u32, pool: W, cores: Box<[W]>) -> Self {
         pool.store(u64::from(pages), Ordering::SeqCst);
         let limit = Limit { capacity: pages, owed: 0 };
         Budget { limit: CachePadded::new(AtomicU64::new(limit.word())), pool, cores }
     }
 
     /// Takes this many pages for the given core, all or none. Returns `None` if not enough are free.
-    pub(crate) fn take(&self, core: usize, pages: u32) -> Option<Taken> {
+    #[inline]
+    pub fn take(&self, core: usize, pages: u32) -> Option<Taken> {
         let pages = u64::from(pages);
         let local = &self.cores[core % self.cores.len()];
         let mut held = take_up_to(local, pages);
@@ -85,7 +87,8 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
     }
 
     /// Gives pages back: first to repay owed pages, then to the pool.
-    pub(crate) fn release(&self, pages: u32) {
+    #[inline]
+    pub fn release(&self, pages: u32) {
         let left = pages - self.repay(pages);
         if left > 0 {
             self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
@@ -95,13 +98,14 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
 
     /// The capacity, and the owed pages.
     #[inline]
-    pub(crate) fn limit(&self) -> Limit {
+    pub fn limit(&self) -> Limit {
         Limit::of(self.limit.load(Ordering::SeqCst))
     }
 
     /// Changes the capacity. Growth first cancels owed pages; the rest is free at once. Shrinking removes free pages at
     /// once and owes the rest. One change at a time.
-    pub(crate) fn resize(&self, capacity: u32) {
+    #[inline]
+    pub fn resize(&self, capacity: u32) {
         let before = self.limit().capacity;
         if capacity < before {
             self.change_limit(|limit| Limit { capacity, owed: limit.owed + (before - capacity) });
@@ -115,13 +119,15 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
     }
 
     /// Pages that are free now.
-    pub(crate) fn free(&self) -> u32 {
+    #[inline]
+    pub fn free(&self) -> u32 {
         let of_cores: u64 = self.cores.iter().map(|core| core.load(Ordering::SeqCst)).sum();
         (of_cores + self.pool.load(Ordering::SeqCst)) as u32
     }
 
     /// Pages free in the pool alone: one load, never more than [`Self::free`].
-    pub(crate) fn pooled(&self) -> u32 {
+    #[inline]
+    pub fn pooled(&self) -> u32 {
         self.pool.load(Ordering::Relaxed) as u32
     }
 

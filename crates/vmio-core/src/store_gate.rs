@@ -9,26 +9,29 @@ const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// A thread is inside the gate while it makes a page writable. Closing the gate waits until no thread is inside. A thread inside waits
 /// for no other thread and for no device. Entering and leaving are async-signal-safe.
-pub(crate) struct StoreGate {
+pub struct StoreGate {
     /// Odd while the gate is closed. Each change adds one.
     phase: AtomicU32,
     inside: [CachePadded<AtomicU32>; SHARDS],
 }
 
 /// A thread inside the gate; dropping this leaves the gate.
-pub(crate) struct Passing<'a> {
+pub struct Passing<'a> {
     gate: &'a StoreGate,
     inside: &'a AtomicU32,
 }
 
-impl StoreGate {
-    /// An open gate.
-    pub(crate) fn new() -> Self {
+/// An open gate.
+impl Default for StoreGate {
+    fn default() -> Self {
         StoreGate { phase: AtomicU32::new(0), inside: std::array::from_fn(|_| CachePadded::new(AtomicU32::new(0))) }
     }
+}
 
+impl StoreGate {
     /// Enters the gate, unless it is closed.
-    pub(crate) fn try_enter(&self, core: usize) -> Option<Passing<'_>> {
+    #[inline]
+    pub fn try_enter(&self, core: usize) -> Option<Passing<'_>> {
         let inside: &AtomicU32 = &self.inside[core % SHARDS];
         inside.fetch_add(1, Ordering::SeqCst);
         between_seq_cst();
@@ -38,7 +41,8 @@ impl StoreGate {
     }
 
     /// Waits until the gate is open.
-    pub(crate) fn wait(&self) {
+    #[inline]
+    pub fn wait(&self) {
         loop {
             let phase = self.phase.load(Ordering::SeqCst);
             if phase.is_multiple_of(2) {
@@ -49,7 +53,8 @@ impl StoreGate {
     }
 
     /// Closes the gate, and waits until no thread is inside. One thread at a time.
-    pub(crate) fn close(&self) {
+    #[inline]
+    pub fn close(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
         between_seq_cst();
         for inside in &self.inside {
@@ -64,7 +69,8 @@ impl StoreGate {
     }
 
     /// Opens the gate that [`Self::close`] has closed, and wakes the threads that wait for it.
-    pub(crate) fn open(&self) {
+    #[inline]
+    pub fn open(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
         wake_all(&self.phase);
     }

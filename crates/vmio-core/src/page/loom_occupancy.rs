@@ -6,8 +6,9 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::page::occupancy::Occupancy;
+use crate::page::snapshot::{Snapshot, State};
 use crate::page::visit::Visit;
-use crate::page::word::{Loaded, PageWord, Snapshot, State};
+use crate::page::word::{Loaded, PageWord};
 
 struct Span {
     gated: bool,
@@ -19,7 +20,7 @@ struct Span {
 
 impl Span {
     fn new(gated: bool) -> Arc<Self> {
-        let (pages, word) = (Occupancy::default(), PageWord::new());
+        let (pages, word) = (Occupancy::default(), PageWord::default());
         Arc::new(Span { gated, pages, word, present: Mutex::new(false) })
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::sys::PAGE_BYTES;
+use crate::PAGE_BYTES;
 
 /// The size of the aligned units in which pages come into memory and leave it.
 ///
@@ -26,6 +26,7 @@ pub enum Unit {
 
 impl Unit {
     /// Returns the unit's length in bytes.
+    #[inline]
     pub const fn bytes(self) -> usize {
         match self {
             Unit::Kib4 => 4 << 10,
@@ -35,12 +36,14 @@ impl Unit {
     }
 
     /// Its length in pages.
-    pub(crate) const fn pages(self) -> u64 {
+    #[inline]
+    pub const fn pages(self) -> u64 {
         (self.bytes() / PAGE_BYTES) as u64
     }
 
     /// The pages of the unit that a page belongs to.
-    pub(crate) const fn around(self, page: u64) -> Range<u64> {
+    #[inline]
+    pub const fn around(self, page: u64) -> Range<u64> {
         let first = page - page % self.pages();
         first..first + self.pages()
     }

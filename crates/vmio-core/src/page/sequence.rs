@@ -5,7 +5,7 @@
 /// Where the pages of a span's last miss ended (or began, if they go down), and how many misses in a row have gone on where the
 /// miss before had stopped. All zeros is no sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sequence(u16);
+pub struct Sequence(u16);
 
 /// Pages to read at a miss that follows none, one, two others, and so on. Two in a row may be chance: one in 512 random misses
 /// of a span follows the one before.
@@ -21,21 +21,24 @@ const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && FULL + SPANS_MAX < 1 
 
 impl Sequence {
     /// A sequence that has gone through many spans.
-    pub(crate) const LONGEST: Self = Self::up(FULL + SPANS_MAX);
+    pub const LONGEST: Self = Self::up(FULL + SPANS_MAX);
 
     /// The inverse of [`Self::bits`].
-    pub(crate) fn from_bits(bits: u16) -> Self {
+    #[inline]
+    pub fn from_bits(bits: u16) -> Self {
         Sequence(bits)
     }
 
     /// The sequence in 16 bits, for the span to keep.
-    pub(crate) fn bits(self) -> u16 {
+    #[inline]
+    pub fn bits(self) -> u16 {
         self.0
     }
 
     /// The sequence after a miss of the page with this number within the span; the number behind the last page means the next
     /// span's first.
-    pub(crate) fn missed_at(self, place: u64) -> Self {
+    #[inline]
+    pub fn missed_at(self, place: u64) -> Self {
         // Of a single miss nobody knows the direction.
         let reverses = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
         if reverses || self.goes_down() && self.end() == place + 1 {
@@ -48,47 +51,56 @@ impl Sequence {
     }
 
     /// The sequence after a miss of the last page of the span below.
-    pub(crate) fn missed_below(self) -> Self {
+    #[inline]
+    pub fn missed_below(self) -> Self {
         if self.goes_down() && self.end() == 0 { Sequence(self.once_more().0 | DOWN) } else { Sequence::default() }
     }
 
     /// The number of pages to read at its last miss.
-    pub(crate) fn window(self) -> u64 {
+    #[inline]
+    pub fn window(self) -> u64 {
         WINDOWS[self.followed().min(FULL)]
     }
 
     /// Whether its window has grown as far as it does.
-    pub(crate) fn is_long(self) -> bool {
+    #[inline]
+    pub fn is_long(self) -> bool {
         self.followed() >= FULL
     }
 
     /// The sequence after a whole span has come in for it.
-    pub(crate) fn with_span(self) -> Self {
+    #[inline]
+    pub fn with_span(self) -> Self {
         Self::up((self.followed().max(FULL) + 1).min(FULL + SPANS_MAX))
     }
 
     /// How many spans to read ahead of it: hardly more than it has gone through.
-    pub(crate) fn spans_ahead(self) -> u64 {
+    #[inline]
+    pub fn spans_ahead(self) -> u64 {
         1 << self.followed().saturating_sub(FULL) >> 2
     }
 
     /// Whether its last miss, going up, ended here. At a span's start none has.
-    pub(crate) fn has_passed(self, place: u64) -> bool {
+    #[inline]
+    pub fn has_passed(self, place: u64) -> bool {
         !self.goes_down() && self.end() == place && place > 0
     }
 
     /// Whether each miss is of the page before those of the last one.
-    pub(crate) fn goes_down(self) -> bool {
+    #[inline]
+    pub fn goes_down(self) -> bool {
         self.0 & DOWN != 0
     }
 
     /// Whether there was a miss before the last one.
-    pub(crate) fn has_followed(self) -> bool {
+    #[inline]
+    pub fn has_followed(self) -> bool {
         self.followed() > 0
     }
 
     /// The same sequence, whose last page is the one before this; going down, this is its first page.
-    pub(crate) fn ending_at(self, place: u64) -> Self {
+    #[inline]
+    pub fn ending_at(self, place: u64) -> Self {
         Sequence(self.0 >> END_BITS << END_BITS | place as u16)
     }
 

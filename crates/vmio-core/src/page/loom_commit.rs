@@ -6,8 +6,9 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::snapshot::{Snapshot, State};
 use crate::page::visit::Visit;
-use crate::page::word::{Loaded, PageWord, Snapshot, State};
+use crate::page::word::{Loaded, PageWord};
 use crate::store_gate::StoreGate;
 
 /// A rule to break.
@@ -54,9 +55,9 @@ impl Machine {
     fn new(broken: Broken, writable: bool) -> Arc<Self> {
         let machine = Machine {
             broken,
-            words: [PageWord::new(), PageWord::new()],
+            words: [PageWord::default(), PageWord::default()],
             entries: [0, 1].map(|_| Mutex::new(Entry { writable, value: 0 })),
-            gate: StoreGate::new(),
+            gate: StoreGate::default(),
             open: [0, 1].map(|_| AtomicU32::new(u32::from(writable))),
             present: AtomicU32::new(2),
             tickets: [AtomicU32::new(0), AtomicU32::new(0)],

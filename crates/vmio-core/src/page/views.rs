@@ -3,34 +3,38 @@
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
 /// The most ranges of addresses of one region, the mapping's own (number 0) among them.
-pub(crate) const VIEWS_MAX: usize = 16;
+pub const VIEWS_MAX: usize = 16;
 const BEING_PREPARED: u32 = VIEWS_MAX as u32;
 
 /// Some of a region's ranges of addresses, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ViewSet(u32);
+pub struct ViewSet(u32);
 
 impl ViewSet {
     /// The mapping's own range alone.
-    pub(crate) const OWN: ViewSet = ViewSet(1);
+    pub const OWN: ViewSet = ViewSet(1);
 
     /// Whether the set holds that view.
-    pub(crate) fn contains(self, view: usize) -> bool {
+    #[inline]
+    pub fn contains(self, view: usize) -> bool {
         self.0 >> view & 1 == 1
     }
 
     /// The views of both sets.
-    pub(crate) fn union(self, other: Self) -> Self {
+    #[inline]
+    pub fn union(self, other: Self) -> Self {
         ViewSet(self.0 | other.0)
     }
 
     /// The number of views beside the mapping's own range.
-    pub(crate) fn others(self) -> u32 {
+    #[inline]
+    pub fn others(self) -> u32 {
         (self.0 & !Self::OWN.0).count_ones()
     }
 
     /// The numbers of the views.
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..VIEWS_MAX).filter(move |view| self.contains(*view))
     }
 }
@@ -38,18 +42,20 @@ impl ViewSet {
 /// The views at which a span has page tables, or is about to have them. A thread that adds or clears one is counted in
 /// the span, or has closed it. All zeros is none.
 #[derive(Default)]
-pub(crate) struct SpanViews(AtomicU32);
+pub struct SpanViews(AtomicU32);
 
 impl SpanViews {
     /// The views at which pages of the span may be mapped. A view joins them before its first page is mapped: so the
     /// owner of a page's word misses no view of the page.
-    pub(crate) fn ready(&self) -> ViewSet {
+    #[inline]
+    pub fn ready(&self) -> ViewSet {
         ViewSet(self.0.load(Ordering::SeqCst) & ((1 << BEING_PREPARED) - 1))
     }
 
     /// The right to prepare a view, for one caller, until [`Self::finish`]. Other callers get false, once the view is
     /// ready. Preparing is a system call or two, and waits for nothing.
-    pub(crate) fn begin(&self, view: usize) -> bool {
+    #[inline]
+    pub fn begin(&self, view: usize) -> bool {
         let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
         let mut seen = self.0.load(Ordering::SeqCst);
         loop {
@@ -69,7 +75,8 @@ impl SpanViews {
     }
 
     /// Marks the view as ready.
-    pub(crate) fn finish(&self, view: usize) {
+    #[inline]
+    pub fn finish(&self, view: usize) {
         let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
         // One step: both bits change.
         self.0.fetch_xor(ready | preparing, Ordering::SeqCst);
@@ -77,12 +84,14 @@ impl SpanViews {
     }
 
     /// Removes a view that shows the span no longer. No thread tries to add it.
-    pub(crate) fn remove(&self, view: usize) {
+    #[inline]
+    pub fn remove(&self, view: usize) {
         self.0.fetch_and(!(1 << view), Ordering::SeqCst);
     }
 
     /// Takes all views; the span is closed.
-    pub(crate) fn take(&self) -> ViewSet {
+    #[inline]
+    pub fn take(&self) -> ViewSet {
         ViewSet(self.0.swap(0, Ordering::SeqCst))
     }
 }

@@ -13,13 +13,16 @@
 //! the kernel's notes of a span (and so erases them) holds the span's lock, and either writes a page that was stored to
 //! or leaves the Stored mark on its word. An inactive page changes only once it is active again, so its word knows all.
 
+use crate::page::snapshot::{EPOCH, FRESH, INACTIVE, STORED, Snapshot, State};
 use crate::page::visit::Visit;
-use crate::page::word::{EPOCH, FRESH, INACTIVE, PageWord, STORED, Snapshot, State, visits_of};
+use crate::page::visit::visits_of;
+use crate::page::word::PageWord;
 
 impl PageWord {
     /// Clean or Dirty, active → Evicting, to deactivate the page. Declines a page that is pinned, in flight, or
     /// survives the visit. Returns the word before.
-    pub(crate) fn begin_deactivate(&self, visit: Visit) -> Result<Snapshot, Snapshot> {
+    #[inline]
+    pub fn begin_deactivate(&self, visit: Visit) -> Result<Snapshot, Snapshot> {
         let before = self.update(|word| {
             let free = word.is_settled_resident() && !word.is_inactive() && !word.in_flight() && word.pins() == 0;
             let next = || visit.survivor(word).unwrap_or(word.with_state(State::Evicting));
@@ -29,7 +32,8 @@ impl PageWord {
     }
 
     /// Evicting → inactive: Dirty in the given sync epoch, if the page was dirty or a store has hit it, or Clean.
-    pub(crate) fn finish_deactivate(&self, dirty_in: Option<bool>) {
+    #[inline]
+    pub fn finish_deactivate(&self, dirty_in: Option<bool>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
             match dirty_in {
@@ -41,7 +45,8 @@ impl PageWord {
     }
 
     /// Evicting → active: Dirty in the given sync epoch, or Clean. The page could not be deactivated.
-    pub(crate) fn fail_deactivate(&self, dirty_in: Option<bool>) {
+    #[inline]
+    pub fn fail_deactivate(&self, dirty_in: Option<bool>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
             match dirty_in {
@@ -52,13 +57,15 @@ impl PageWord {
     }
 
     /// Clean or Dirty → Upgrading, for the thread that touched the page. Returns the word before.
-    pub(crate) fn begin_reactivate(&self) -> Result<Snapshot, Snapshot> {
+    #[inline]
+    pub fn begin_reactivate(&self) -> Result<Snapshot, Snapshot> {
         self.update(|word| word.is_settled_resident().then(|| word.with_state(State::Upgrading)))
     }
 
     /// Upgrading → active: Dirty in the given epoch, or Clean with its frame protected. A page that was inactive has
     /// this frequency from now on, and the visits that go with it.
-    pub(crate) fn finish_reactivate(&self, dirty_in: Option<bool>, frequency: Option<u8>) {
+    #[inline]
+    pub fn finish_reactivate(&self, dirty_in: Option<bool>, frequency: Option<u8>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
             let word = match dirty_in {
@@ -71,7 +78,8 @@ impl PageWord {
     }
 
     /// Upgrading → the state before: the page could not be mapped.
-    pub(crate) fn fail_reactivate(&self, before: Snapshot) {
+    #[inline]
+    pub fn fail_reactivate(&self, before: Snapshot) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
             word.with_state(before.state())
@@ -80,7 +88,8 @@ impl PageWord {
 
     /// Inactive and Clean → Evicting, to drop the page. Declines a page that needs a write, is in flight, or survives
     /// the visit.
-    pub(crate) fn begin_drop(&self, visit: Visit) -> bool {
+    #[inline]
+    pub fn begin_drop(&self, visit: Visit) -> bool {
         let before = self.update(|word| {
             let free = word.is_inactive() && word.state() == State::Clean && !word.needs_write() && !word.in_flight();
             free.then(|| visit.survivor(word).unwrap_or(word.with_state(State::Evicting)))
@@ -89,12 +98,14 @@ impl PageWord {
     }
 
     /// Absent → Evicting: no thread fetches the page while its neighbours on both sides are dropped in one step.
-    pub(crate) fn claim_absent(&self) -> bool {
+    #[inline]
+    pub fn claim_absent(&self) -> bool {
         self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Evicting))).is_ok()
     }
 
     /// Evicting → Absent, after [`Self::claim_absent`]. All that was known of the page stays.
-    pub(crate) fn release_absent(&self) {
+    #[inline]
+    pub fn release_absent(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
             word.with_state(State::Absent).with(STORED, false)
@@ -103,7 +114,8 @@ impl PageWord {
 
     /// Clean or Dirty → Protecting, to copy and write the page, if it is dirty or the kernel has noted a store.
     /// Declines a page that is in flight or pinned for writing. Returns the word before.
-    pub(crate) fn begin_write_tracked(&self, was_stored: bool) -> Result<Snapshot, Snapshot> {
+    #[inline]
+    pub fn begin_write_tracked(&self, was_stored: bool) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
             let wanted = word.needs_write() || was_stored && word.state() == State::Clean && !word.is_inactive();
             (wanted && !word.in_flight() && !word.is_pinned_for_writing())
@@ -114,7 +126,8 @@ impl PageWord {
     /// Remembers a store for a page that is not being written: the caller has taken the kernel's note of the store.
     /// Skips a page that is absent, known to be dirty, or inactive and nobody's: of these the kernel has nothing to
     /// tell.
-    pub(crate) fn note_store(&self) {
+    #[inline]
+    pub fn note_store(&self) {
         let _ = self.update(|word| match word.state() {
             State::Absent | State::Dirty => None,
             State::Clean if word.is_inactive() => None,
@@ -123,7 +136,8 @@ impl PageWord {
     }
 
     /// Protecting → Dirty: the page could not be copied after [`Self::begin_write_tracked`].
-    pub(crate) fn fail_copy(&self) {
+    #[inline]
+    pub fn fail_copy(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Protecting);
             word.with_state(State::Dirty)
@@ -137,7 +151,7 @@ mod tests {
     use crate::page::word::{Loaded, PinOutcome};
 
     fn loaded(dirty: bool) -> PageWord {
-        let word = PageWord::new();
+        let word = PageWord::default();
         assert!(word.begin_load().is_ok());
         word.finish_load(Loaded { dirty_in: dirty.then_some(false), ..Loaded::default() });
         word
@@ -201,7 +215,7 @@ mod tests {
     /// Pages on both sides of an absent one were stored to, and so, as far as the kernel can tell, was the absent one.
     #[test]
     fn a_note_about_an_absent_page_is_forgotten() {
-        let word = PageWord::new();
+        let word = PageWord::default();
         assert!(word.claim_absent());
         word.note_store();
         word.release_absent();

@@ -1,63 +1,65 @@
 //! Visits: how a visit of the evictor treats a page.
 
-use crate::page::word::{PageWord, Snapshot};
+use crate::page::snapshot::{FREQUENCY_MAX, Snapshot};
 
 /// The queues of S3-FIFO. A page stands in one of them by its frequency, not by a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub enum FrequencyClass {
     /// The page is new, or was away for so long that it is as good as new.
     Small,
     /// The page came back soon, or was touched while it was inactive.
     Main,
 }
 
-impl Queue {
+impl FrequencyClass {
     /// The queue of a page with this frequency.
-    pub(crate) fn of(frequency: u8) -> Self {
-        if frequency == 0 { Queue::Small } else { Queue::Main }
+    #[inline]
+    pub fn of(frequency: u8) -> Self {
+        if frequency == 0 { FrequencyClass::Small } else { FrequencyClass::Main }
     }
 }
 
 /// Which pages a visit is for, and how much it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Visit {
+pub struct Visit {
     /// The visit passes over pages of the other queue.
-    pub(crate) queue: Option<Queue>,
+    pub queue: Option<FrequencyClass>,
     /// The visit counts as this many, one at least.
-    pub(crate) weight: u8,
+    pub weight: u8,
 }
 
 impl Visit {
     /// One visit of any page.
-    pub(crate) const ORDINARY: Visit = Visit { queue: None, weight: 1 };
+    pub const ORDINARY: Visit = Visit { queue: None, weight: 1 };
     /// A visit that no page survives.
-    pub(crate) const LAST: Visit = Visit { queue: None, weight: u8::MAX };
+    pub const LAST: Visit = Visit { queue: None, weight: u8::MAX };
 
     /// The word of a page that stays: as before if the visit passes over it, else with fewer visits left. `None` if it
     /// goes.
-    pub(crate) fn survivor(self, word: Snapshot) -> Option<Snapshot> {
-        if self.queue.is_some_and(|queue| queue != Queue::of(word.frequency())) {
+    #[inline]
+    pub fn survivor(self, word: Snapshot) -> Option<Snapshot> {
+        if self.queue.is_some_and(|queue| queue != FrequencyClass::of(word.frequency())) {
             return Some(word);
         }
         Some(word.with_history(word.history().checked_sub(self.weight)?))
     }
 }
 
-impl PageWord {
-    /// Takes the page's visits away: the next visit takes the page.
-    pub(crate) fn forget_use(&self) {
-        let _ = self.update(|word| (word.is_settled_resident() && word.history() > 0).then(|| word.with_history(0)));
-    }
+/// How many visits of the evictor a page of this frequency survives.
+#[inline]
+pub fn visits_of(frequency: u8) -> u8 {
+    (1 << frequency.min(FREQUENCY_MAX)) - 1
 }
 
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::page::word::{Loaded, State};
+    use crate::page::snapshot::State;
+    use crate::page::word::{Loaded, PageWord};
 
     fn loaded(frequency: u8) -> PageWord {
-        let word = PageWord::new();
+        let word = PageWord::default();
         word.begin_load().unwrap();
         word.finish_load(Loaded { frequency, ..Loaded::default() });
         word
@@ -65,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_visit_passes_over_the_pages_of_the_other_queue() {
-        let small = Visit { queue: Some(Queue::Small), weight: 1 };
-        let main = Visit { queue: Some(Queue::Main), weight: 1 };
+        let small = Visit { queue: Some(FrequencyClass::Small), weight: 1 };
+        let main = Visit { queue: Some(FrequencyClass::Main), weight: 1 };
         let (new, proven) = (loaded(0), loaded(1));
         assert!(!new.begin_evict(main) && !proven.begin_evict(small));
         assert!(!proven.begin_evict(main), "it survives one visit of those that are for it");

@@ -19,21 +19,25 @@ const COUNT: u32 = (1 << PRIORITY_SHIFT) - 1;
 /// fetch the page or otherwise. So behind a closed gate no page is in memory, and no word changes. All zeros is empty
 /// and open, of priority 0.
 #[derive(Default)]
-pub(crate) struct Occupancy(AtomicU32);
+pub struct Occupancy(AtomicU32);
 
 /// Pages whose span had one priority, and has another, or the same.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "somebody counts them by priority"]
-pub(crate) struct Moved {
-    pub(crate) pages: u32,
-    pub(crate) from: u8,
-    pub(crate) to: u8,
+pub struct Moved {
+    /// How many pages are resident.
+    pub pages: u32,
+    /// The priority before.
+    pub from: u8,
+    /// The priority after.
+    pub to: u8,
 }
 
 impl Occupancy {
     /// Counts one more page, once the gate is open; returns the priority that the page counts under. A thread that has
     /// closed the gate waits for nobody.
-    pub(crate) fn enter(&self) -> u8 {
+    #[inline]
+    pub fn enter(&self) -> u8 {
         let mut seen = self.0.load(Ordering::SeqCst);
         loop {
             let wanted = if seen & CLOSED == 0 { seen + 1 } else { seen | WAITERS };
@@ -49,34 +53,40 @@ impl Occupancy {
     }
 
     /// Counts this many fewer pages; returns the priority that they counted under.
-    pub(crate) fn leave(&self, count: u32) -> u8 {
+    #[inline]
+    pub fn leave(&self, count: u32) -> u8 {
         let before = self.0.fetch_sub(count, Ordering::SeqCst);
         debug_assert!(before & CLOSED == 0 && before & COUNT >= count);
         priority_in(before)
     }
 
     /// The number of pages that are counted.
-    pub(crate) fn count(&self) -> u32 {
+    #[inline]
+    pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst) & COUNT
     }
 
     /// The span's priority.
-    pub(crate) fn priority(&self) -> u8 {
+    #[inline]
+    pub fn priority(&self) -> u8 {
         priority_in(self.0.load(Ordering::SeqCst))
     }
 
     /// Whether [`Self::set_priority`] was called.
-    pub(crate) fn has_own_priority(&self) -> bool {
+    #[inline]
+    pub fn has_own_priority(&self) -> bool {
         self.0.load(Ordering::SeqCst) & OWN_PRIORITY != 0
     }
 
     /// Gives the span a priority of its own.
-    pub(crate) fn set_priority(&self, priority: u8) -> Moved {
+    #[inline]
+    pub fn set_priority(&self, priority: u8) -> Moved {
         self.change_priority(|seen| OWN_PRIORITY | with_priority(seen, priority))
     }
 
     /// Gives the span its owner's priority, unless it has one of its own.
-    pub(crate) fn inherit_priority(&self, priority: u8) -> Moved {
+    #[inline]
+    pub fn inherit_priority(&self, priority: u8) -> Moved {
         self.change_priority(|seen| if seen & OWN_PRIORITY == 0 { with_priority(seen, priority) } else { seen })
     }
 
@@ -87,19 +97,21 @@ impl Occupancy {
     }
 
     /// Whether a thread waits for the gate to open.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn is_awaited(&self) -> bool {
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
         self.0.load(Ordering::SeqCst) & WAITERS != 0
     }
 
     /// Closes the gate if it is open and the count is zero.
-    pub(crate) fn try_close(&self) -> bool {
+    #[inline]
+    pub fn try_close(&self) -> bool {
         let closed = |seen| (seen & (COUNT | CLOSED) == 0).then_some(seen | CLOSED);
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, closed).is_ok()
     }
 
     /// Opens the gate again. Only the thread that has closed it may.
-    pub(crate) fn open(&self) {
+    #[inline]
+    pub fn open(&self) {
         let before = self.0.fetch_and(!(CLOSED | WAITERS), Ordering::SeqCst);
         debug_assert!(before & CLOSED != 0);
         if before & WAITERS != 0 {
