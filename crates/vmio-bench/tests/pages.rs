@@ -72,6 +72,11 @@ fn a_page_of_map_compares_engines_and_judges_them() -> TestResult {
     assert_eq!(verdict[3] == "met", ratio >= 1.1, "{verdict:?}");
     assert_eq!(row(&page, "| uniform write, 1 thread: throughput × mmap |")[3], "not measured");
     assert!(page.contains("## Fast device (zram): `vmio-bench hit`") && page.contains("vmio-bench hit --dir DIR\n"));
+    // A scenario of its own has a column for each of its figures, and none without one.
+    let hits = page.split("`vmio-bench hit`").nth(1).expect("the section was found");
+    let heads = row(hits, "| ");
+    assert!(heads.contains(&"vmio ns") && heads.contains(&"anonymous ns"), "{heads:?}");
+    assert!(!hits.lines().any(|line| line.starts_with("| ") && line.contains("None")), "{hits}");
     Ok(())
 }
 

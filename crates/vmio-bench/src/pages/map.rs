@@ -124,14 +124,9 @@ fn run_row(run: &Value, base: &Value) -> Vec<String> {
     let beside = |key: &str| times(ratio(of(run, key), of(base, key)));
     let figure = |key: &str| number(of(run, key));
     let counted = |key: &str| run[key].as_u64().map_or_else(|| DASH.to_owned(), whole);
-    let named = |key: &str| match &run[key] {
-        Value::Null => "None".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     vec![
-        named("engine"),
-        named("threads"),
+        text(run, "engine").to_owned(),
+        counted("threads"),
         number(ratio(of(run, "ops_per_s"), 1e3)),
         beside("ops_per_s"),
         figure("mean_us"),
@@ -161,6 +156,24 @@ fn runs_table(runs: &Runs) -> String {
     table(&COLUMNS, &sorted.iter().map(row).collect::<Vec<_>>(), &[0])
 }
 
+/// The table of a scenario of its own: a column for each name and figure that its runs have.
+fn figures_table(runs: &Runs) -> String {
+    let is_shown =
+        |key: &str, value: &Value| !["device", "bench"].contains(&key) && (value.is_number() || value.is_string());
+    let mut columns: Vec<&str> = Vec::new();
+    for (key, value) in runs.iter().filter_map(|run| run.as_object()).flatten() {
+        if is_shown(key, value) && !columns.contains(&key.as_str()) {
+            columns.push(key);
+        }
+    }
+    // What a row is about comes first: the names, then the figures.
+    columns.sort_by_key(|key| runs.iter().all(|run| !run[*key].is_string()));
+    let cell = |run: &Value, key: &str| run[key].as_str().map_or_else(|| number(of(run, key)), str::to_owned);
+    let rows: Vec<_> = runs.iter().map(|run| columns.iter().map(|key| cell(run, key)).collect()).collect();
+    let heads: Vec<String> = columns.iter().map(|key| key.replace('_', " ")).collect();
+    table(&heads.iter().map(String::as_str).collect::<Vec<_>>(), &rows, &[0])
+}
+
 fn sections(runs: &Runs) -> Vec<String> {
     let mut parts = Vec::new();
     for device in ordered(runs, "device") {
@@ -177,7 +190,7 @@ fn sections(runs: &Runs) -> Vec<String> {
         }
         for bench in ordered(&here, "bench").into_iter().filter(|bench| bench != "map") {
             parts.push(format!("## {title}: `vmio-bench {}`", bench.as_str().unwrap_or_default()));
-            parts.push(runs_table(&select(&here, &[("bench", bench)])));
+            parts.push(figures_table(&select(&here, &[("bench", bench)])));
         }
     }
     parts

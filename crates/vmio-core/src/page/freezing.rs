@@ -36,6 +36,6 @@ impl PageWord {
     /// After a failed commit: makes a page that is frozen in that present epoch part of the next commit.
     #[inline]
     pub fn thaw(&self, present: bool) {
-        self.settle(|word| if word.is_frozen(present) { word.with(EPOCH, present) } else { word });
+        let _ = self.update(|word| word.is_frozen(present).then(|| word.with(EPOCH, present)));
     }
 }

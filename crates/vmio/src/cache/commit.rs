@@ -280,7 +280,7 @@ impl Region {
 
     fn write_batch(&self, batch: &mut WriteBatch) -> Result<()> {
         batch.write(&self.shared);
-        let failed = if batch.pages().is_empty() { 0 } else { batch.failed() };
+        let failed = batch.failed();
         batch.clear();
         if failed == 0 {
             return Ok(());

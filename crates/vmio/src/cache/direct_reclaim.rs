@@ -1,23 +1,20 @@
 //! Direct reclaim: a thread that misses while no page is free, or few are, helps to write, evicts, or waits for a
 //! worker. Everything here is async-signal-safe.
 
-use std::time::Instant;
-
 use vmio_core::budget::Taken;
 
-use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
+use crate::cache::evictor::Goal;
+use crate::cache::fruitless_rounds::{FruitlessRounds, PATIENCE_ABOVE_FLOORS, WRITES_FAIL};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tenant::Tenant;
 use crate::telemetry::counters::Counter;
 
-/// Rounds in a row with failed writes and without a page gained, after which a fault gives up.
-pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
 /// Rounds of eviction for the pages of a whole span or unit. If these are not enough, the pages come in one by one.
 const ROUNDS_MAX: u32 = 4;
 /// Passes in a row that may bring nothing because pages have visits left to survive; only after these a thread waits.
-const VISITS_MAX: u32 = 8;
+const IDLE_PASSES_MAX: u32 = 8;
 
 impl Region {
     /// Call this before taking this many more pages of the budget: a mapping at its ceiling evicts from itself first.
@@ -74,9 +71,7 @@ impl Shared {
 
     #[cold]
     fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
-        let mut failed_rounds = 0;
-        let mut idle_rounds = 0_u32;
-        let mut since = Instant::now();
+        let mut fruitless = FruitlessRounds::new();
         loop {
             self.workers.wake(true);
             let event = self.memory.freed_event();
@@ -91,16 +86,15 @@ impl Shared {
                 continue;
             };
             self.telemetry.count(core, Counter::DirectReclaims, 1);
-            let pass = evictor.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
+            let pass = evictor.pass(self, DIRECT_PAGES, fruitless.goal());
             let _ = self.eviction.spare_evictors.push(evictor);
             if pass.freed > 0 {
-                since = Instant::now();
+                fruitless.end();
                 continue;
             }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if failed_rounds > FAILED_ROUNDS_MAX && !self.memory.is_shrinking() {
-                return Err("its pages cannot be written (sync returns the reason) or unmapped");
+            fruitless.add(pass.failed);
+            if fruitless.writes_fail() && !self.memory.is_shrinking() {
+                return Err(WRITES_FAIL);
             }
             self.memory.wait_for_free(event);
         }
@@ -127,36 +121,29 @@ impl Shared {
     #[cold]
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
-        let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
-        let mut since = Instant::now();
-        while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
+        let (mut least, mut fruitless) = (u32::MAX, FruitlessRounds::new());
+        while !fruitless.writes_fail() && fruitless.time() <= PATIENCE_ABOVE_FLOORS {
             let event = self.memory.freed_event();
             let over = tenant.over(more);
             if over == 0 {
                 return;
             }
             if over < least {
-                (least, idle_rounds, failed_rounds) = (over, 0, 0);
-                since = Instant::now();
+                least = over;
+                fruitless.end();
             }
             let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
                 self.memory.wait_for_free(event);
                 continue;
             };
             self.telemetry.count(core, Counter::DirectReclaims, 1);
-            let pass = evictor.pass_of(
-                self,
-                tenant,
-                over as usize + tenant.batch_pages(),
-                Goal::after(idle_rounds, failed_rounds, since),
-            );
+            let pass = evictor.pass_of(self, tenant, over as usize + tenant.batch_pages(), fruitless.goal());
             let _ = self.eviction.spare_evictors.push(evictor);
             if pass.freed > 0 {
                 continue;
             }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if idle_rounds > VISITS_MAX {
+            fruitless.add(pass.failed);
+            if fruitless.count() > IDLE_PASSES_MAX {
                 self.memory.wait_for_free(event);
             }
         }

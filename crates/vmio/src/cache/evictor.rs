@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::AddAssign;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
 
 use vmio_core::page::snapshot::State;
 use vmio_core::page::span::SpanGuard;
@@ -39,12 +38,8 @@ const WORTH_PROTECTING: u32 = 16;
 /// A visit that protects its span counts as this many: each page that stays may trap at its next store, and the next visit
 /// protects it again. docs/design/policies.md has what 1 to 16 cost.
 const DIRTY_WEIGHT: u8 = 16;
-/// For this many rounds with failed writes, evictors keep the floors of mappings. A fault gives up later.
-const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
 /// No page of the lower frequencies survives a visit that counts as this many.
-const VISITS_MAX: u8 = 16;
-/// For this long without a page gained, evictors keep the floors of mappings.
-pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
+pub(super) const VISIT_WEIGHT_MAX: u8 = 16;
 
 /// Everything an evictor needs, allocated beforehand.
 pub(crate) struct Evictor {
@@ -87,9 +82,9 @@ impl AddAssign for Pass {
 /// The goal of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Give back clean pages, and write only where it is worth it. A visit counts as `visits`, which is more than one after a
+    /// Give back clean pages, and write only where it is worth it. A visit has this `weight`, which is more than one after a
     /// pass that brought little.
-    Evict { visits: u8 },
+    Evict { weight: u8 },
     /// Give back pages whatever it takes.
     EvictHard,
     /// Like `EvictHard`; if only pages below the floors of mappings are left, give back those.
@@ -100,12 +95,12 @@ pub(crate) enum Goal {
 
 impl Goal {
     /// The goal of an ordinary pass.
-    pub(crate) const EVICT: Goal = Goal::Evict { visits: 1 };
+    pub(crate) const EVICT: Goal = Goal::Evict { weight: 1 };
 
     /// The goal after a pass with this one that brought little.
     pub(crate) fn harder(self) -> Self {
         match self {
-            Goal::Evict { visits: visits @ ..VISITS_MAX } => Goal::Evict { visits: visits * 4 },
+            Goal::Evict { weight: weight @ ..VISIT_WEIGHT_MAX } => Goal::Evict { weight: weight * 4 },
             _ => Goal::EvictHard,
         }
     }
@@ -113,21 +108,9 @@ impl Goal {
     /// The visit that a span gets with this goal.
     fn visit(self, queue: Option<FrequencyClass>) -> Visit {
         match self {
-            Goal::Evict { visits } => Visit { queue, weight: visits },
+            Goal::Evict { weight } => Visit { queue, weight },
             _ if self.is_hard() => Visit::LAST,
             _ => Visit::ORDINARY,
-        }
-    }
-
-    /// The goal of a thread that has gained no page since `since`, in `idle_rounds` rounds. In the last `failed_rounds` of
-    /// them, writes failed.
-    pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
-        match idle_rounds {
-            0 => Goal::EVICT,
-            1 => Goal::Evict { visits: VISITS_MAX },
-            _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
-            _ if since.elapsed() > PATIENCE_ABOVE_FLOORS => Goal::EvictBelowFloors,
-            _ => Goal::EvictHard,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Changing the capacity of a cache that is in use.
 
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
+use crate::cache::fruitless_rounds::{FruitlessRounds, WRITES_FAIL};
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::error::{Error, Result};
@@ -64,8 +64,7 @@ impl Shared {
 
     /// Evicts until no page is owed.
     fn repay_owed(&self, evictor: &mut Evictor) -> Result<(), &'static str> {
-        let (mut least, mut since) = (u32::MAX, Instant::now());
-        let (mut idle_rounds, mut failed_rounds) = (0, 0);
+        let (mut least, mut fruitless) = (u32::MAX, FruitlessRounds::new());
         loop {
             let event = self.memory.freed_event();
             let owed = self.memory.budget.limit().owed;
@@ -76,24 +75,23 @@ impl Shared {
                 return Ok(());
             }
             if owed < least {
-                (least, since) = (owed, Instant::now());
-                (idle_rounds, failed_rounds) = (0, 0);
+                least = owed;
+                fruitless.end();
             }
             if let Some(run) = self.write_back.queue.pop() {
                 run.write(self);
                 continue;
             }
-            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::EVICT };
+            let goal = if fruitless.count() > 1 { Goal::EvictHard } else { Goal::EVICT };
             let pass = evictor.pass(self, PASS_PAGES.min(owed as usize), goal);
             if pass.freed > 0 {
                 continue;
             }
-            idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if failed_rounds > FAILED_ROUNDS_MAX {
-                return Err("its pages cannot be written (sync returns the reason) or unmapped");
+            fruitless.add(pass.failed);
+            if fruitless.writes_fail() {
+                return Err(WRITES_FAIL);
             }
-            if since.elapsed() > PATIENCE {
+            if fruitless.time() > PATIENCE {
                 return Err("the pages that are left are pinned, or their writes do not end");
             }
             self.memory.wait_for_free(event);

@@ -362,6 +362,7 @@ impl WriteBatch {
     /// Writes all collected pages, and returns when the writes have landed or failed. A page whose write failed is dirty again,
     /// and the region has noted the failure. Other threads take part.
     pub(crate) fn write(&self, shared: &Shared) {
+        self.progress.failed.store(0, Ordering::SeqCst);
         if self.pages.is_empty() {
             return;
         }
@@ -372,7 +373,6 @@ impl WriteBatch {
         };
         let runs = || self.pages.chunk_by(follows);
         let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
-        self.progress.failed.store(0, Ordering::SeqCst);
         self.progress.unfinished.store(count as u32, Ordering::SeqCst);
         let mut slot = 0;
         for run in runs() {
@@ -402,8 +402,7 @@ impl WriteBatch {
     }
 
     /// Calls [`Self::write`] and [`Self::clear`]; returns how many pages could not be written.
-    pub(crate) fn written(&mut self, shared: &Shared) -> u32 {
-        self.progress.failed.store(0, Ordering::SeqCst);
+    pub(crate) fn write_and_clear(&mut self, shared: &Shared) -> u32 {
         self.write(shared);
         self.clear();
         self.failed()

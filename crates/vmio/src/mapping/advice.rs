@@ -239,7 +239,7 @@ impl CachedFile {
                 let of_span = region.table.pages_of_span(number);
                 let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
                 batch.collect(region, part, Select::Available, &region.table.span(number).lock())?;
-                failed += batch.written(&region.shared);
+                failed += batch.write_and_clear(&region.shared);
             }
         }
         let claim = |page| {
@@ -284,7 +284,7 @@ impl CachedFile {
                 shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, inactive.shootdowns);
                 batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
-            failed += batch.written(shared);
+            failed += batch.write_and_clear(shared);
             let dropped = region.drop_inactive(part, u32::MAX, Visit::LAST, &mut list);
             shared.telemetry.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
             shared.release_evicted(dropped);

@@ -10,15 +10,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
-use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
+use crate::cache::evictor::{Evictor, Goal};
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
+use crate::cache::fruitless_rounds::{FruitlessRounds, PATIENCE_ABOVE_FLOORS, WRITES_FAIL};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
@@ -172,10 +172,7 @@ struct Fetching {
     round_robin: VecDeque<usize>,
     finished: LocalQueue<Request>,
     evictor: Evictor,
-    idle_rounds: u32,
-    /// When eviction last brought a page, or was not needed.
-    gained: Instant,
-    failed_rounds: u32,
+    fruitless: FruitlessRounds,
 }
 
 impl Fetching {
@@ -199,9 +196,7 @@ impl Fetching {
             round_robin: VecDeque::with_capacity(requests),
             finished: LocalQueue::default(),
             evictor,
-            idle_rounds: 0,
-            gained: Instant::now(),
-            failed_rounds: 0,
+            fruitless: FruitlessRounds::new(),
         })
     }
 
@@ -405,25 +400,22 @@ impl Fetching {
             return Room::NoneInMapping;
         }
         shared.workers.wake(true);
-        if self.idle_rounds == 0 {
-            self.gained = Instant::now();
+        // Time in which nothing had to be evicted does not count.
+        if self.fruitless.count() == 0 {
+            self.fruitless.end();
         }
-        let pass =
-            self.evictor.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
+        let pass = self.evictor.pass(shared, DIRECT_PAGES, self.fruitless.goal());
         if pass.freed > 0 {
-            (self.idle_rounds, self.failed_rounds) = (0, 0);
-            self.gained = Instant::now();
+            self.fruitless.end();
             return Room::Made;
         }
-        self.idle_rounds += 1;
-        self.failed_rounds = if pass.failed > 0 { self.failed_rounds + 1 } else { 0 };
-        if self.failed_rounds > FAILED_ROUNDS_MAX
+        self.fruitless.add(pass.failed);
+        if self.fruitless.writes_fail()
             && !shared.memory.is_shrinking()
             && let Some((page, _)) = request.next_pages()
         {
-            self.failed_rounds = 0;
-            request
-                .fail(page, FaultError::Exhausted("its pages cannot be written (sync returns the reason) or unmapped"));
+            self.fruitless.end();
+            request.fail(page, FaultError::Exhausted(WRITES_FAIL));
             request.abandon();
             self.finish_if_through(at);
             return Room::Made;
