@@ -6,9 +6,9 @@ use std::time::Instant;
 use vmio_core::budget::Taken;
 
 use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
+use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tenant::Tenant;
 use crate::telemetry::counters::Counter;
 

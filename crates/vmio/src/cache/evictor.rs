@@ -11,7 +11,7 @@ use vmio_core::page::unit::Unit;
 use vmio_core::page::visit::{FrequencyClass, Visit};
 use vmio_core::page::{SPAN_PAGES, span_of};
 
-use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::merge_buffers::{BATCH_PAGES, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::Gate;
@@ -19,7 +19,7 @@ use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
 use crate::cache::victim_selection::{Source, is_full};
-use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
+use crate::cache::write_batch::{Select, WriteBatch};
 use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
+use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::error::{Error, Result};
 use crate::sys::signal::SignalsBlocked;
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError};
 use vmio_core::page::SPAN_PAGES;
 
 use crate::cache::huge_pages::CACHE_SHARE;
+use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::overhead::PAGES_MIN;
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction};
+use crate::cache::shared::eviction::Eviction;
 use crate::error::{Error, Result};
 use crate::options::MappingOptions;
 use crate::policy::EvictionOrder;

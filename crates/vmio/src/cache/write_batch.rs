@@ -12,8 +12,8 @@ use std::time::Instant;
 use vmio_core::futex;
 use vmio_core::page::snapshot::{Snapshot, State};
 use vmio_core::page::span::SpanGuard;
+use vmio_core::page::span_of;
 use vmio_core::page::visit::Visit;
-use vmio_core::page::{SPAN_PAGES, span_of};
 
 use crate::backing::Access;
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
@@ -26,8 +26,6 @@ use crate::sys::pagemap::StoredPages;
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
 
-/// Pages of a worker's merge buffer (2 MiB).
-pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
 /// The most pages of one write (1 MiB).
 const RUN_PAGES_MAX: usize = 256;
 
