@@ -10,6 +10,7 @@ mod ensure;
 pub(crate) mod evictor;
 pub(crate) mod fault;
 pub(crate) mod fetch;
+mod floors;
 mod huge_pages;
 mod inactive;
 mod load;

@@ -13,8 +13,9 @@ use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_BYTES, SPAN_PAGES};
 
 use crate::cache::evictor::Evictor;
-use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
+use crate::cache::huge_pages::{AHEAD_SPANS_MAX, PRESENT_PAGES_MAX};
 use crate::cache::region::Region;
+use crate::cache::region::read_ahead::HugePages;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::Gate;
 use crate::cache::tables::TABLE_PAGES;

@@ -19,14 +19,13 @@ use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
 use crate::cache::fetch::OpenRequests;
-use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::region::advised::Advised;
 use crate::cache::region::dirty_tracking::DirtyTracking;
 use crate::cache::region::page_table::PageTable;
-use crate::cache::region::read_ahead::ReadAhead;
+use crate::cache::region::read_ahead::{HugePages, ReadAhead};
 use crate::cache::region::views::Views;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
@@ -103,6 +102,12 @@ fn installs_spans(shared: &Shared) -> bool {
     installs
 }
 
+/// The same, or `Never` in a cache that records its misses: the misses that huge pages save would be missing in the
+/// record.
+fn unless_recorded(shared: &Shared, huge_pages: HugePages) -> HugePages {
+    if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { huge_pages }
+}
+
 /// Reserves a range over frames that can be deactivated. Where the kernel cannot do that, the mapping gets frames whose stores
 /// trap: slower for some programs, never wrong.
 fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
@@ -124,10 +129,10 @@ impl Region {
         let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.eviction.new_order())));
         let hint = choose_frames(&shared, &options)?;
         let huge_pages = match hint {
-            _ if tenant.as_ref().is_some_and(|tenant| !tenant.has_room_for_huge_pages()) => HugePages::Never,
-            FrameHint::Stream if installs_spans(&shared) => HugePages::Always.unless_recorded(&shared),
+            _ if tenant.as_ref().is_some_and(|tenant| !HugePages::fit(tenant.pages_max())) => HugePages::Never,
+            FrameHint::Stream if installs_spans(&shared) => unless_recorded(&shared, HugePages::Always),
             FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
-                HugePages::OfSequences.unless_recorded(&shared)
+                unless_recorded(&shared, HugePages::OfSequences)
             }
             _ => HugePages::Never,
         };
