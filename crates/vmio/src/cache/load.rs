@@ -418,7 +418,8 @@ impl Region {
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
             if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
-                pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
+                let start = (page - first) as usize * PAGE_BYTES;
+                pre_images.keep(page, |copy| copy.copy_from_slice(&data[start..][..PAGE_BYTES]));
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,

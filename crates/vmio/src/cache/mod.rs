@@ -5,6 +5,7 @@
 
 mod commit;
 mod copy_slots;
+mod destination;
 mod direct_reclaim;
 mod ensure;
 pub(crate) mod evictor;
@@ -15,6 +16,7 @@ mod huge_pages;
 mod inactive;
 mod load;
 pub(crate) mod merge_buffers;
+pub(crate) mod open_requests;
 pub(crate) mod overhead;
 pub(crate) mod page_buffers;
 mod pre_images;

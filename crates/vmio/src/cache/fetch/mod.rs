@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use outcome::{Failure, Outcome};
 pub(crate) use pool::Pool;
 use pool::THREADS;
-pub(crate) use request::{EndedRequests, FetchedRegion, OpenRequests, Urgency};
+pub(crate) use request::{FetchedRegion, Urgency};
 
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::request::Request;

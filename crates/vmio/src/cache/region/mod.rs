@@ -18,7 +18,8 @@ use vmio_core::page::word::WriteEnd;
 use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
-use crate::cache::fetch::OpenRequests;
+use crate::cache::destination::{Destination, epoch_of};
+use crate::cache::open_requests::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
@@ -30,7 +31,6 @@ use crate::cache::region::views::Views;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{DeactivatableFrames, Frames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
@@ -150,8 +150,8 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let copies =
-            SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let copies = SavedPages::of(&options)
+            .and_then(|saved| Ok((saved, PreImages::of(&options, reserved, shared.memory.capacity_pages())?)));
         let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // With a larger unit, touches of its other pages would be missing in the record.
         let unit = if shared.telemetry.miss_ring.is_some() { Unit::Kib4 } else { options.unit };

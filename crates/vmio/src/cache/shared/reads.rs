@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::cache::fetch::EndedRequests;
+use crate::cache::open_requests::EndedRequests;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::shared::paging::Paging;
 use crate::cache::stream::Streams;
