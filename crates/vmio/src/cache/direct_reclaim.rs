@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use vmio_core::budget::Taken;
 
-use crate::cache::evictor::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::merge_buffers::DIRECT_PAGES;
+use crate::cache::pass::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::Tenant;

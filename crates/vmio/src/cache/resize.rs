@@ -4,8 +4,9 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
-use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
+use crate::cache::evictor::Evictor;
 use crate::cache::merge_buffers::DIRECT_PAGES;
+use crate::cache::pass::{Goal, PASS_PAGES};
 use crate::cache::shared::Shared;
 use crate::error::{Error, Result};
 use crate::sys::signal::SignalsBlocked;

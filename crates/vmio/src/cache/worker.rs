@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
+use crate::cache::evictor::Evictor;
 use crate::cache::merge_buffers::BATCH_PAGES;
+use crate::cache::pass::{Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
 use crate::sys::thread::{self, OwnThread};
 

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
-use crate::cache::evictor::{Evictor, Goal, PATIENCE_ABOVE_FLOORS};
+use crate::cache::evictor::Evictor;
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
@@ -21,6 +21,7 @@ use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::pass::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::tables::TABLE_PAGES;

@@ -4,6 +4,8 @@ pub(crate) mod eviction;
 pub(crate) mod memory;
 pub(crate) mod paging;
 pub(crate) mod reads;
+pub(crate) mod streams;
+pub(crate) mod stride_rings;
 pub(crate) mod telemetry;
 pub(crate) mod workers;
 pub(crate) mod write_back;
