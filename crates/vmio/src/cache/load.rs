@@ -14,7 +14,7 @@ use vmio_core::page::visit::FrequencyClass;
 use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;

@@ -490,7 +490,7 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
-    use crate::cache::fault::REGIONS;
+    use crate::cache::region::REGIONS;
     use crate::journal::{Journal, JournalOptions};
     use crate::{Cache, Mapping, MappingOptions};
 

@@ -179,9 +179,9 @@ mod tests {
 
     use super::*;
     use crate::backing::{Access, FileBacking};
-    use crate::cache::fault::REGIONS;
     use crate::cache::fetch::outcome::Outcome;
     use crate::cache::fetch::request::FetchedRegion;
+    use crate::cache::region::REGIONS;
     use crate::{Cache, Mapping, MappingOptions};
 
     #[test]

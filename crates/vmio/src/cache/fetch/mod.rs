@@ -22,7 +22,7 @@ pub(crate) use pool::Pool;
 use pool::THREADS;
 pub(crate) use request::{FetchedRegion, Urgency};
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::request::Request;
 use crate::cache::fetch::ring_fetcher::RingFetcher;
 use crate::cache::region::Region;

@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::outcome::{Failure, Outcome};
 use crate::cache::region::Region;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::direct_reclaim::FAILED_ROUNDS_MAX;
 use crate::cache::evictor::Evictor;
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmio_core::page::unit::Unit;
+use vmio_core::page::views::ViewSet;
 use vmio_core::page::word::WriteEnd;
 use vmio_core::page::{SPAN_BYTES, span_of};
 
@@ -37,7 +38,7 @@ use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::policy::{EvictionOrder, SpanRef};
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::address_table::GRANULE_BYTES;
+use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
@@ -66,6 +67,9 @@ pub(crate) struct Region {
     /// The charge for its page tables and page words, in pages. Not in the table, whose cache lines all misses read.
     pub(crate) table_pages: AtomicU32,
 }
+
+/// The regions of the process, by their addresses: the cache handles the faults there.
+pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
 /// Chooses the frames of a mapping. In frames whose stores the kernel tracks, a store to a poisoned page would go unnoticed, and
 /// so would a store that comes while a commit takes its point in time.
@@ -225,6 +229,11 @@ impl Region {
         let (region, number) = span.get().owner();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
         (unsafe { &*region.cast::<Region>() }, number)
+    }
+
+    /// The views at which pages of a span may be mapped.
+    pub(crate) fn views_of(&self, span: u64) -> ViewSet {
+        if self.views.shares_addresses { self.table.span(span).views.ready() } else { ViewSet::OWN }
     }
 
     // ---- frames
