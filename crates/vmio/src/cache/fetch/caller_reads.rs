@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cache::fetch::claim::Claimed;
+use crate::cache::fetch::door::Door;
 use crate::cache::fetch::request::{Request, Urgency};
-use crate::cache::fetch::ring_fetcher::Door;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::sys::abort::AbortOnUnwind;

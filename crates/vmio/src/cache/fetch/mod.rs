@@ -8,6 +8,7 @@
 
 mod caller_reads;
 mod claim;
+mod door;
 mod outcome;
 mod pool;
 mod read_buffers;
