@@ -720,14 +720,6 @@ vmio_status vmio_journal_open(const char *path,
 void vmio_journal_close(struct vmio_journal *journal);
 
 /*
- Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
- durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
- commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
- the next commit.
- */
-vmio_status vmio_commit(const struct vmio_mapping *mapping);
-
-/*
  Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
  same cache gives another handle to the same addresses. Its options are then those of the first.
  */
@@ -849,6 +841,14 @@ vmio_status vmio_sync(const struct vmio_mapping *mapping);
  As vmio_sync, for the pages that a range touches.
  */
 vmio_status vmio_flush(const struct vmio_mapping *mapping, uint64_t offset, uint64_t len);
+
+/*
+ Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
+ durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
+ commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
+ the next commit.
+ */
+vmio_status vmio_commit(const struct vmio_mapping *mapping);
 
 /*
  Starts a sync in the background, of the stores made before the call. vmio_sync_wait or vmio_sync_detach gives the

@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::heap;
 use crate::memory::HeapMemory;
 
 /// Longer than any message.
@@ -23,11 +23,15 @@ thread_local! {
     static COPY: Cell<RawFd> = const { Cell::new(-1) };
 }
 
+/// The heap of this process.
+static HEAP: OnceLock<&HeapMemory> = OnceLock::new();
+
 /// Whether this process's heap is such a private mapping. The kernel copies it for its own children.
 static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
-/// Registers the handlers for forks of this process.
-pub(crate) fn follow() {
+/// Registers the handlers for forks of this process, which has this heap.
+pub(crate) fn follow(heap: &'static HeapMemory) {
+    let _ = HEAP.set(heap);
     // SAFETY: the functions exist as long as the process: nothing unloads the library.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
@@ -36,7 +40,7 @@ extern "C" fn before() {
     if IS_PRIVATE.load(Ordering::Relaxed) {
         return;
     }
-    let Some(heap) = heap::current() else { return };
+    let Some(heap) = HEAP.get() else { return };
     match copy(heap) {
         Ok(copy) => COPY.set(copy.into_raw_fd()),
         Err(error) => say("no copy of the heap for a forked process", &error),
@@ -51,7 +55,7 @@ extern "C" fn in_child() {
     if IS_PRIVATE.swap(true, Ordering::Relaxed) {
         return;
     }
-    let Some(heap) = heap::current() else { return };
+    let Some(heap) = HEAP.get() else { return };
     let mapped = take_copy().ok_or(io::Error::from(io::ErrorKind::NotFound)).and_then(|copy| map(heap, copy.as_fd()));
     if let Err(error) = mapped {
         say("a forked process ends, since it has no heap", &error);

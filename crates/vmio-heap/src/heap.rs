@@ -38,7 +38,7 @@ pub fn start(options: &HeapOptions) -> Result<(), HeapError> {
     if !give_to_mimalloc(memory) {
         return Err(HeapError::TooSmall);
     }
-    fork::follow();
+    fork::follow(memory);
     START.store(memory.start, Ordering::Relaxed);
     // From here on the allocator uses it.
     LENGTH.store(memory.length, Ordering::Release);
@@ -73,11 +73,6 @@ fn give_to_mimalloc(memory: &'static HeapMemory) -> bool {
             &raw mut arena,
         )
     }
-}
-
-/// The heap of this process.
-pub(crate) fn current() -> Option<&'static HeapMemory> {
-    HEAP.get()
 }
 
 /// Whether this process has a heap.

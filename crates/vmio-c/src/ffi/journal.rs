@@ -1,4 +1,4 @@
-//! Failure-atomic commits.
+//! Journals, by which commits are failure-atomic.
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -7,8 +7,7 @@ use vmio::journal::{Journal, JournalOptions};
 use zerocopy::FromZeros;
 
 use crate::failure::{contain, report};
-use crate::ffi::mapping::vmio_mapping;
-use crate::ffi::memory::{given, hand_out, read_options, read_path};
+use crate::ffi::memory::{hand_out, read_options, read_path};
 use crate::status::vmio_status;
 
 /// A file beside the data, through which mappings change their files by commits alone.
@@ -66,18 +65,6 @@ pub unsafe extern "C" fn vmio_journal_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_journal_close(journal: Option<Box<vmio_journal>>) {
     contain((), || drop(journal));
-}
-
-/// Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
-/// durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
-/// commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
-/// the next commit.
-#[unsafe(no_mangle)]
-pub extern "C" fn vmio_commit(mapping: Option<&vmio_mapping>) -> vmio_status {
-    report(|| {
-        given(mapping, "mapping")?.0.commit()?;
-        Ok(())
-    })
 }
 
 impl vmio_journal_options {

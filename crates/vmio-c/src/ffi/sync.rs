@@ -28,6 +28,18 @@ pub extern "C" fn vmio_flush(mapping: Option<&vmio_mapping>, offset: u64, len: u
     })
 }
 
+/// Commits the stores to all mappings of the journal that this mapping was opened with, and returns when they are
+/// durable. After a crash the files are as at the last commit that returned VMIO_OK, or at one that was under way. A
+/// commit is a point in time between the call and its return. After an error nothing is lost: the stores become part of
+/// the next commit.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmio_commit(mapping: Option<&vmio_mapping>) -> vmio_status {
+    report(|| {
+        given(mapping, "mapping")?.0.commit()?;
+        Ok(())
+    })
+}
+
 /// Starts a sync in the background, of the stores made before the call. vmio_sync_wait or vmio_sync_detach gives the
 /// handle back.
 #[unsafe(no_mangle)]

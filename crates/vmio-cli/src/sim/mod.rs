@@ -2,6 +2,7 @@
 
 mod cache_size;
 mod formats;
+mod outcome;
 mod plot;
 mod policy;
 mod replacement;
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
 use clap::{ArgGroup, Args, ValueEnum, ValueHint};
-use serde::Serialize;
 use vmio_report::output::OutputArgs;
 use vmio_report::progress::Activity;
 use vmio_report::report_file::ReportFile;
@@ -20,6 +20,7 @@ use vmio_report::table::Table;
 
 use self::cache_size::CacheSize;
 use self::formats::PAGE_BYTES;
+use self::outcome::Outcome;
 use self::policy::{Misses, Policy};
 use self::trace::{Synthetic, Trace, TraceFormat};
 
@@ -69,18 +70,6 @@ pub struct SimArgs {
     report: Option<ReportFile>,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// The misses of one policy.
-#[derive(Debug, Serialize)]
-struct Outcome {
-    policy: &'static str,
-    cache_bytes: u64,
-    accesses: usize,
-    misses: usize,
-    miss_ratio: f64,
-    /// Beside them, accesses of inactive pages: in memory, but unmapped.
-    minor_faults: usize,
 }
 
 /// One policy, or all of them.

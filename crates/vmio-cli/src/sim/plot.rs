@@ -7,7 +7,7 @@ use vmio_report::charts::{self, Chart, MissCurve, miss_ratio_chart};
 use vmio_report::page::META;
 use vmio_report::report_file::ReportFile;
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 /// Parses a path of the command line.
 pub fn parse_file(text: &str) -> Result<ReportFile, String> {

@@ -326,6 +326,7 @@ impl PageWord {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::page::visit::FrequencyClass;
 
     #[test]
     fn a_page_goes_round_once() {
@@ -415,5 +416,41 @@ mod tests {
             assert_eq!(word.pin(false), PinOutcome::Pinned);
         }
         assert_eq!(word.pin(false), PinOutcome::TooMany);
+    }
+
+    fn loaded(frequency: u8) -> PageWord {
+        let word = PageWord::default();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded { frequency, ..Loaded::default() });
+        word
+    }
+
+    #[test]
+    fn a_visit_passes_over_the_pages_of_the_other_queue() {
+        let small = Visit { queue: Some(FrequencyClass::Small), weight: 1 };
+        let main = Visit { queue: Some(FrequencyClass::Main), weight: 1 };
+        let (new, proven) = (loaded(0), loaded(1));
+        assert!(!new.begin_evict(main) && !proven.begin_evict(small));
+        assert!(!proven.begin_evict(main), "it survives one visit of those that are for it");
+        assert!(new.begin_evict(small) && proven.begin_evict(main));
+    }
+
+    #[test]
+    fn a_visit_counts_as_many() {
+        let word = loaded(3);
+        assert!(!word.begin_evict(Visit { queue: None, weight: 4 }));
+        assert_eq!(word.load().history(), 3);
+        assert!(word.begin_evict(Visit { queue: None, weight: 4 }));
+        assert!(loaded(7).begin_evict(Visit::LAST));
+    }
+
+    #[test]
+    fn what_is_cold_survives_no_visit() {
+        let word = loaded(3);
+        word.forget_use();
+        assert!(word.begin_evict(Visit::ORDINARY));
+        // A page on its way out belongs to another thread.
+        word.forget_use();
+        assert_eq!(word.load().state(), State::Evicting);
     }
 }

@@ -1,7 +1,7 @@
 //! Checks an entry of a leaf against its record.
 
 use crate::check::Check;
-use crate::check::segment::State;
+use crate::check::state::State;
 use crate::check::tree::Walk;
 use crate::error::Damage;
 use crate::format::chunk::{CHUNK_BYTES, RECORDS_AT};

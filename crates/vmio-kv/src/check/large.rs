@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::check::Check;
-use crate::check::segment::State;
+use crate::check::state::State;
 use crate::error::Damage;
 use crate::format::block::Uuid;
 use crate::format::catalogue::KeyspaceEntry;

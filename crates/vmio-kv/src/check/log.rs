@@ -8,7 +8,7 @@ use crate::check::Check;
 use crate::check::found::{Found, Structure};
 use crate::check::large::LargeInLog;
 use crate::check::owners::{Conflict, UnitOwners};
-use crate::check::segment::State;
+use crate::check::state::State;
 use crate::error::Damage;
 use crate::format::block::Block;
 use crate::format::catalogue::KeyspaceEntry;

@@ -10,6 +10,7 @@ mod log;
 mod owners;
 mod report;
 mod segment;
+mod state;
 mod tree;
 mod volume;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
 use crate::check::owners::{Bits, Conflict, Owners};
+use crate::check::state::State;
 use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::bitmap::{self, UnitBits};
@@ -25,16 +26,6 @@ const BITMAP: &str = "a bitmap";
 const UNIT_TABLE: &str = "the unit table";
 const FREE_LOG: &str = "the free log";
 const CATALOGUE: &str = "the catalogue of keyspaces";
-
-/// A segment under check.
-pub(super) struct State {
-    pub(super) uuid: Uuid,
-    pub(super) epoch: u64,
-    pub(super) superblock: Superblock,
-    pub(super) owners: Owners,
-    /// Units that the commit freed as chunks: entries that point there are superseded.
-    pub(super) retired: BTreeSet<u64>,
-}
 
 impl Check<'_> {
     /// Checks the whole segment.

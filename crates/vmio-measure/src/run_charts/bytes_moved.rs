@@ -4,7 +4,8 @@
 use maud::{Markup, html};
 use vmio_report::charts::Chart;
 use vmio_report::charts::axis::{Axis, Unit, trimmed};
-use vmio_report::charts::plot::{LegendEntry, Plot, px};
+use vmio_report::charts::coordinate::px;
+use vmio_report::charts::plot::{LegendEntry, Plot};
 use vmio_report::latency_curve::LatencyCurve;
 use vmio_report::size::format_size;
 

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::plot::px;
+use super::coordinate::px;
 
 /// The colour and the shape of the marks of an engine.
 #[derive(Clone, Copy)]

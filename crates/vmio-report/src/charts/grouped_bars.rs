@@ -4,8 +4,9 @@ use maud::html;
 
 use super::Chart;
 use super::axis::{Axis, Unit, trimmed};
+use super::coordinate::px;
 use super::engine_style::EngineStyle;
-use super::plot::{LegendEntry, Plot, px};
+use super::plot::{LegendEntry, Plot};
 
 /// The part of the width between two groups that bars fill.
 const FILLED: f64 = 0.8;

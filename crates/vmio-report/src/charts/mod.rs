@@ -1,6 +1,7 @@
 //! Charts in SVG.
 
 pub mod axis;
+pub mod coordinate;
 mod engine_style;
 pub mod grouped_bars;
 pub mod latency_lines;

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use super::Chart;
 use super::axis::Axis;
+use super::coordinate::px;
 use super::engine_style::EngineStyle;
 
 /// The size of every chart.
@@ -146,11 +147,6 @@ fn legend_places(legend: &[LegendEntry]) -> Vec<(f64, f64)> {
         x += entry.width();
     }
     places
-}
-
-/// A coordinate, to a tenth.
-pub fn px(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@ use vmio_core::page::word::PinOutcome;
 use vmio_core::page::{SPAN_PAGES, span_of};
 use vmio_core::store_gate::Passing;
 
-use crate::cache::copy_slots::{self, Slot};
+use crate::cache::copy_slots::Slot;
+use crate::cache::destination::Destination;
 use crate::cache::region::Region;
 use crate::cache::region::dirty_spans::DirtySpans;
 use crate::cache::saved_pages::SavedPage;
-use crate::cache::write_batch::{Destination, Select, WriteBatch};
+use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::journal::{CommitDeltas, Participant, RecordKind};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -100,9 +101,10 @@ impl Region {
         let core = cpu::current();
         self.shared.telemetry.count(core, Counter::WriteProtectFaults, 1);
         self.shared.telemetry.count(core, Counter::ShootdownsStore, 1);
-        saved.slots.copy_page(self, page, &mut copy);
+        let bytes = saved.slots.bytes(&mut copy);
+        bytes.copy_from_slice(self.table.bytes_of(page));
         // The file may have grown by the time the copy is written: bytes behind the present end are no part of it.
-        self.clear_behind_end(page, saved.slots.bytes(&mut copy));
+        self.clear_behind_end(page, bytes);
         // The page gets no new pre-image: the copy's bytes are not yet in the journal, and may never be.
         let pre_image = self.dirty.pre_images.as_ref().and_then(|pre_images| pre_images.take(page));
         // Queued before the word is released: a thread that finds no frozen page left finds all copies.
@@ -161,7 +163,11 @@ impl Region {
     pub(super) fn keep_pre_image(&self, page: u64, before: Snapshot) {
         let is_known = before.state() == State::Clean && !before.in_flight() && !before.is_fresh();
         if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| is_known) {
-            pre_images.keep_page(self, page);
+            pre_images.keep(page, |copy| {
+                copy.copy_from_slice(self.table.bytes_of(page));
+                // Bytes stored behind the end are in memory alone: neither the journal nor the file has them.
+                self.clear_behind_end(page, copy);
+            });
         }
     }
 
@@ -260,7 +266,7 @@ impl Region {
             let word = self.table.word(page);
             let Ok(before) = word.begin_protect(destination.epoch()) else { continue };
             // A frozen page is protected already.
-            let added = self.add_delta(deltas, page, pre_images.take(page), copy_slots::bytes_of(self, page));
+            let added = self.add_delta(deltas, page, pre_images.take(page), self.table.bytes_of(page));
             // A thread that has the page pinned may have copied a store that was taken back since. Only a new version tells it
             // so.
             let Some(bytes) = added.filter(|bytes| *bytes > 0 || before.pins() == 0) else {
@@ -341,7 +347,7 @@ impl Participant for Region {
         if !is_clean() || word.pin(false) != PinOutcome::Pinned {
             return false;
         }
-        copy_slots::copy_pinned(self, page, target);
+        self.table.copy_pinned(page, target);
         // If the page was stored to meanwhile and is clean again, it has another version, since it is pinned.
         let is_copied = is_clean() && is_newest();
         word.unpin();

@@ -1,11 +1,9 @@
 //! Slots for a fixed number of copies of pages. The trap path takes them.
 
 use std::io;
-use std::ptr;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::cache::region::Region;
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
 
@@ -56,11 +54,6 @@ impl CopySlots {
         debug_assert!(given_back.is_ok(), "a slot was given back twice");
     }
 
-    /// Copies a page of ours (its word is busy), which is in memory and protected.
-    pub(crate) fn copy_page(&self, region: &Region, page: u64, slot: &mut Slot) {
-        self.bytes(slot).copy_from_slice(bytes_of(region, page));
-    }
-
     /// The bytes of a copy.
     pub(crate) fn bytes<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
         let start = slot.0 as usize * PAGE_BYTES;
@@ -68,17 +61,4 @@ impl CopySlots {
         // SAFETY: the slot lies in the memory, and is the caller's alone as long as the bytes are borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), PAGE_BYTES) }
     }
-}
-
-/// The bytes of a page of ours (its word is busy), which is in memory and protected.
-pub(crate) fn bytes_of(region: &Region, page: u64) -> &[u8] {
-    // SAFETY: the page is ours alone, by its word: it stays resident, is readable, and nobody stores to it.
-    unsafe { std::slice::from_raw_parts(region.table.address(page) as *const u8, PAGE_BYTES) }
-}
-
-/// Copies a page that we have pinned. If a thread stores to it meanwhile, the copy is torn.
-pub(crate) fn copy_pinned(region: &Region, page: u64, target: &mut [u8]) {
-    assert_eq!(target.len(), PAGE_BYTES);
-    // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.
-    unsafe { ptr::copy_nonoverlapping(region.table.address(page) as *const u8, target.as_mut_ptr(), PAGE_BYTES) }
 }

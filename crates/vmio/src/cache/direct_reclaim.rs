@@ -3,11 +3,11 @@
 
 use vmio_core::budget::Taken;
 
-use crate::cache::evictor::Goal;
 use crate::cache::fruitless_rounds::{FruitlessRounds, PATIENCE_ABOVE_FLOORS, WRITES_FAIL};
+use crate::cache::merge_buffers::DIRECT_PAGES;
+use crate::cache::pass::Goal;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tenant::Tenant;
 use crate::telemetry::counters::Counter;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;

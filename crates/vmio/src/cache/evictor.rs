@@ -1,7 +1,6 @@
 //! Eviction: takes spans from the policy, writes their dirty pages back, and unmaps a batch with one shootdown.
 
 use std::io;
-use std::ops::AddAssign;
 use std::sync::{Arc, PoisonError};
 
 use vmio_core::page::snapshot::State;
@@ -10,23 +9,22 @@ use vmio_core::page::unit::Unit;
 use vmio_core::page::visit::{FrequencyClass, Visit};
 use vmio_core::page::{SPAN_PAGES, span_of};
 
-use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::huge_frame::{HugeFrame, is_full};
+use crate::cache::merge_buffers::{BATCH_PAGES, MergeBuffers};
+use crate::cache::pass::{Goal, PASS_PAGES, Pass};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::Gate;
-use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::tenant::Tenant;
-use crate::cache::victim_selection::{Source, is_full};
-use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
+use crate::cache::victim_source::Source;
+use crate::cache::write_batch::{Select, WriteBatch};
 use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{cpu, probes};
 use crate::telemetry::counters::Counter;
 
-/// The number of victims that a pass aims at: FastMap's batch (§3.3).
-pub(crate) const PASS_PAGES: usize = 512;
 const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
 /// The most spans that a pass visits; a sparse mapping may hold one page in each.
 const SPANS_MAX: usize = 1024;
@@ -38,8 +36,6 @@ const WORTH_PROTECTING: u32 = 16;
 /// A visit that protects its span counts as this many: each page that stays may trap at its next store, and the next visit
 /// protects it again. docs/design/policies.md has what 1 to 16 cost.
 const DIRTY_WEIGHT: u8 = 16;
-/// No page of the lower frequencies survives a visit that counts as this many.
-pub(super) const VISIT_WEIGHT_MAX: u8 = 16;
 
 /// Everything an evictor needs, allocated beforehand.
 pub(crate) struct Evictor {
@@ -52,71 +48,6 @@ pub(crate) struct Evictor {
     dropping: Vec<SpanRef>,
     empty: EmptySpans,
     stored: StoredPages,
-}
-
-/// The result of a pass.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pass {
-    /// Pages given back.
-    pub(crate) freed: u32,
-    /// Dirty pages written.
-    pub(crate) written: u32,
-    /// Of those, pages whose frames can be deactivated.
-    written_inactive: u32,
-    /// Pages that failed to be written or unmapped.
-    pub(crate) failed: u32,
-    /// Spans looked at.
-    pub(crate) spans: u32,
-}
-
-impl AddAssign for Pass {
-    fn add_assign(&mut self, other: Pass) {
-        self.freed += other.freed;
-        self.written += other.written;
-        self.written_inactive += other.written_inactive;
-        self.failed += other.failed;
-        self.spans += other.spans;
-    }
-}
-
-/// The goal of a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
-    /// Give back clean pages, and write only where it is worth it. A visit has this `weight`, which is more than one after a
-    /// pass that brought little.
-    Evict { weight: u8 },
-    /// Give back pages whatever it takes.
-    EvictHard,
-    /// Like `EvictHard`; if only pages below the floors of mappings are left, give back those.
-    EvictBelowFloors,
-    /// Write the oldest dirty pages, evict nothing.
-    Clean,
-}
-
-impl Goal {
-    /// The goal of an ordinary pass.
-    pub(crate) const EVICT: Goal = Goal::Evict { weight: 1 };
-
-    /// The goal after a pass with this one that brought little.
-    pub(crate) fn harder(self) -> Self {
-        match self {
-            Goal::Evict { weight: weight @ ..VISIT_WEIGHT_MAX } => Goal::Evict { weight: weight * 4 },
-            _ => Goal::EvictHard,
-        }
-    }
-
-    /// The visit that a span gets with this goal.
-    fn visit(self, queue: Option<FrequencyClass>) -> Visit {
-        match self {
-            Goal::Evict { weight } => Visit { queue, weight },
-            _ if self.is_hard() => Visit::LAST,
-            _ => Visit::ORDINARY,
-        }
-    }
-
-    fn is_hard(self) -> bool {
-        matches!(self, Goal::EvictHard | Goal::EvictBelowFloors)
-    }
 }
 
 impl Evictor {

@@ -13,57 +13,15 @@ use std::time::Instant;
 use vmio_core::page::snapshot::{Snapshot, State};
 
 use crate::backing::Access;
-use crate::cache::read_failures::ReadFailure;
-use crate::cache::region::Region;
-use crate::cache::region::views::{InSpan, Place};
+use crate::cache::fault_error::FaultError;
+use crate::cache::region::views::Place;
+use crate::cache::region::{REGIONS, Region};
+use crate::cache::view_tables::InSpan;
 use crate::engine::DeactivatableFrames;
-use crate::error::Error;
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::address_table::AddressTable;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
-
-/// The regions whose faults this module handles.
-pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
-
-/// Why a page could not be brought in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultError {
-    /// It could not be read, or did not verify.
-    Unreadable(ReadFailure),
-    /// The cache is full of pages that cannot be given up.
-    Exhausted(&'static str),
-    /// A store to a read-only mapping.
-    ReadOnly,
-    /// A store to a page that could not be read.
-    Poisoned,
-    /// The page lies behind the end of the mapping, which has been shortened.
-    BeyondEnd,
-    /// The kernel refused to install or un-protect the page.
-    Refused(i32),
-}
-
-impl FaultError {
-    /// The error to return for a page of a region.
-    pub(crate) fn into_error(self, region: &Region, page: u64) -> Error {
-        match self {
-            FaultError::Unreadable(failure) => region.read_error(page, failure),
-            FaultError::Exhausted(why) => {
-                Error::CacheExhausted { capacity_pages: u64::from(region.shared.memory.capacity_pages()), why }
-            }
-            FaultError::BeyondEnd => {
-                let start = page * PAGE_BYTES as u64;
-                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.table.len() }
-            }
-            FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
-            FaultError::Poisoned => region.read_error(page, region.why_poisoned(page)),
-            FaultError::Refused(code) => {
-                Error::System { operation: "making a page visible", source: std::io::Error::from_raw_os_error(code) }
-            }
-        }
-    }
-}
 
 /// The process's fault handler: finds the region and resolves the fault in the faulting thread.
 pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cache::evictor::{Goal, VISIT_WEIGHT_MAX};
+use crate::cache::pass::{Goal, VISIT_WEIGHT_MAX};
 
 /// Rounds in a row with failed writes and without a page gained, after which a thread gives up.
 const FAILED_MAX: u32 = 16;

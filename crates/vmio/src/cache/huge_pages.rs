@@ -5,7 +5,7 @@ use vmio_core::page::{SPAN_PAGES, span_of};
 
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::Region;
-use crate::cache::shared::Shared;
+use crate::cache::region::read_ahead::HugePages;
 
 /// Spans that workers read ahead of a scan, at most.
 pub(super) const AHEAD_SPANS_MAX: u64 = 8;
@@ -14,27 +14,6 @@ pub(super) const AHEAD_SPANS_MAX: u64 = 8;
 const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
 /// A span with more pages in memory than this is not read as a whole.
 pub(super) const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
-/// One huge page may take one page in this many of a cache, at most.
-pub(super) const CACHE_SHARE: u32 = 8;
-
-/// Which misses of a mapping bring in whole spans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HugePages {
-    /// No miss.
-    Never,
-    /// Every miss that can.
-    Always,
-    /// Misses that continue a long sequence, or lie where one was advised.
-    OfSequences,
-}
-
-impl HugePages {
-    /// The same, or `Never` in a cache that records its misses: the misses that huge pages save would be missing in the
-    /// record.
-    pub(super) fn unless_recorded(self, shared: &Shared) -> Self {
-        if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { self }
-    }
-}
 
 impl Region {
     /// Brings in the whole span of a page that the caller has made Loading, if the mapping's misses do that; else
@@ -114,7 +93,7 @@ impl Region {
 
     /// Whether the cache is large enough for huge pages at present: it may have shrunk since the mapping was opened.
     fn has_room_for_spans(&self) -> bool {
-        self.shared.memory.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
+        HugePages::fit(self.shared.memory.capacity_pages())
     }
 
     /// Whether no advice is against whole spans. A read-ahead window below the largest is such advice.

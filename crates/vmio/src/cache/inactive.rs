@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
-    use crate::cache::fault::REGIONS;
+    use crate::cache::region::REGIONS;
     use crate::cache::write_batch::{Select, WriteBatch};
     use crate::{Cache, FrameHint, Mapping, MappingOptions};
 

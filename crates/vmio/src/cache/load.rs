@@ -14,7 +14,7 @@ use vmio_core::page::visit::FrequencyClass;
 use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
@@ -418,7 +418,8 @@ impl Region {
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
             if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
-                pre_images.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
+                let start = (page - first) as usize * PAGE_BYTES;
+                pre_images.keep(page, |copy| copy.copy_from_slice(&data[start..][..PAGE_BYTES]));
             }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,

@@ -5,8 +5,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vmio_core::page::SPAN_PAGES;
+
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
+
+/// Pages of a worker's merge buffer (2 MiB).
+pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
+/// Pages of the merge buffer of a thread that has to evict for itself, and so the pages that it evicts at a time.
+pub(crate) const DIRECT_PAGES: usize = 64;
+/// The most workers whose merge buffers a device may have registered: the default number of workers on the largest machines.
+pub(super) const SHARED_BATCHES_MAX: usize = 16;
 
 /// The buffers that most of write-back uses. They lie one behind the other, so that a device can register them as one
 /// range.

@@ -1,7 +1,6 @@
 //! The memory that a cache uses for itself, counted against its capacity beside its pages.
 
-use crate::cache::shared::SHARED_BATCHES_MAX;
-use crate::cache::write_batch::BATCH_PAGES;
+use crate::cache::merge_buffers::{BATCH_PAGES, SHARED_BATCHES_MAX};
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 

@@ -4,8 +4,6 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cache::copy_slots::{CopySlots, Slot};
-use crate::cache::region::Region;
-use crate::cache::shared::Shared;
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::sparse_array::SparseArray;
@@ -24,29 +22,21 @@ pub(crate) struct PreImages {
 }
 
 impl PreImages {
-    /// For a mapping that may grow to this many bytes. `None` if the mapping has no journal, or a verifier that seals its pages.
-    pub(crate) fn of(options: &MappingOptions, bytes: usize, shared: &Shared) -> io::Result<Option<Self>> {
+    /// For a mapping that may grow to this many bytes, in a cache of this capacity. `None` if the mapping has no journal, or a
+    /// verifier that seals its pages.
+    pub(crate) fn of(options: &MappingOptions, bytes: usize, capacity_pages: u32) -> io::Result<Option<Self>> {
         if options.journal.is_none() || options.verifier.is_some() {
             return Ok(None);
         }
-        let slots = (shared.memory.capacity_pages() / CAPACITY_SHARE).clamp(1, PRE_IMAGES_MAX);
+        let slots = (capacity_pages / CAPACITY_SHARE).clamp(1, PRE_IMAGES_MAX);
         Ok(Some(PreImages { slots: CopySlots::new(slots)?, of_page: SparseArray::new(bytes / PAGE_BYTES)? }))
     }
 
-    /// Copies a page that the program is about to store to, if a slot is free. The page is ours, and has no pre-image.
-    pub(crate) fn keep_page(&self, region: &Region, page: u64) {
+    /// Keeps the pre-image of a page that the program is about to store to, if a slot is free; `fill` writes it. The page
+    /// is ours, and has no pre-image.
+    pub(crate) fn keep(&self, page: u64, fill: impl FnOnce(&mut [u8])) {
         if let Some(mut slot) = self.slots.take() {
-            self.slots.copy_page(region, page, &mut slot);
-            // Bytes stored behind the end are in memory alone: neither the journal nor the file has them.
-            region.clear_behind_end(page, self.slots.bytes(&mut slot));
-            self.set(page, slot);
-        }
-    }
-
-    /// Like [`Self::keep_page`], for a page that is about to come into memory.
-    pub(crate) fn keep(&self, page: u64, data: &[u8]) {
-        if let Some(mut slot) = self.slots.take() {
-            self.slots.bytes(&mut slot).copy_from_slice(&data[..PAGE_BYTES]);
+            fill(self.slots.bytes(&mut slot));
             self.set(page, slot);
         }
     }

@@ -4,8 +4,9 @@ use vmio_core::page::snapshot::{Snapshot, State};
 use vmio_core::page::visit::Visit;
 
 use crate::backing::Access;
-use crate::cache::fault::{FaultError, REGIONS};
+use crate::cache::fault_error::FaultError;
 use crate::cache::read_failures::ReadFailure;
+use crate::cache::region::REGIONS;
 use crate::cache::region::Region;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu, own_memory};

@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use crate::cache::evictor::{Evictor, Goal, PASS_PAGES};
+use crate::cache::evictor::Evictor;
 use crate::cache::fruitless_rounds::{FruitlessRounds, WRITES_FAIL};
+use crate::cache::merge_buffers::DIRECT_PAGES;
+use crate::cache::pass::{Goal, PASS_PAGES};
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::error::{Error, Result};
 use crate::sys::signal::SignalsBlocked;
 

@@ -1,10 +1,8 @@
 //! Scans of read-only mappings: vmio reads whole spans aside and moves them in as huge pages, some of them ahead of the scan.
 
-use std::io;
 use std::ops::Range;
 use std::sync::PoisonError;
 
-use crossbeam_queue::ArrayQueue;
 use vmio_core::page::sequence::Sequence;
 use vmio_core::page::snapshot::State;
 use vmio_core::page::span_of;
@@ -13,93 +11,20 @@ use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_BYTES, SPAN_PAGES};
 
 use crate::cache::evictor::Evictor;
-use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
+use crate::cache::huge_frame::HugeFrame;
+use crate::cache::huge_pages::{AHEAD_SPANS_MAX, PRESENT_PAGES_MAX};
 use crate::cache::region::Region;
+use crate::cache::region::read_ahead::HugePages;
 use crate::cache::shared::Shared;
 use crate::cache::shared::eviction::Gate;
+use crate::cache::shared::streams::Request;
 use crate::cache::tables::TABLE_PAGES;
-use crate::engine::{FaultEngine, Frames};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::telemetry::counters::Counter;
 
 /// A scan has one span read ahead for this many pages of the cache, or of its mapping's ceiling: a quarter of them in all.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
-/// The most requests that may wait. Further ones are dropped, and their spans read when the scan gets there.
-const REQUESTS_MAX: usize = 64;
-
-/// The state that streams share: places for huge pages on their way, and the requests to read ahead.
-pub(crate) struct Streams {
-    frames: ArrayQueue<HugeFrame>,
-    requests: ArrayQueue<Request>,
-}
-
-/// A place for a huge page that belongs to no span. A huge page that a span has given up takes the next read as it is. The kernel
-/// would fill a new one with zeros first, which takes as long as the read from a fast device.
-pub(crate) struct HugeFrame {
-    /// Without memory between uses: a read allocates it.
-    new: Reservation,
-    /// Receives the huge page that a span gives up. Attached, as the kernel demands of a range that it moves pages to.
-    recycled: Reservation,
-    is_full: bool,
-}
-
-impl HugeFrame {
-    fn reserve(engine: &dyn FaultEngine) -> io::Result<Self> {
-        let reserve = || -> io::Result<Reservation> {
-            let mut range = Reservation::zeroed(SPAN_BYTES, SPAN_BYTES)?;
-            range.leave_out_on_fork()?;
-            range.prefer_huge_pages()?;
-            Ok(range)
-        };
-        let (new, recycled) = (reserve()?, reserve()?);
-        engine.attach(&recycled)?;
-        Ok(HugeFrame { new, recycled, is_full: false })
-    }
-
-    /// Whether it holds a huge page that a span has given up, with the page's share of the budget.
-    pub(crate) fn is_full(&self) -> bool {
-        self.is_full
-    }
-
-    fn memory(&self) -> &Reservation {
-        if self.is_full { &self.recycled } else { &self.new }
-    }
-}
-
-struct Request {
-    region: *const Region,
-    span: u64,
-}
-
-// SAFETY: the region is dereferenced under the eviction gate only, and requests are forgotten before it closes.
-unsafe impl Send for Request {}
-
-impl Streams {
-    /// For this many threads that read at the same time, if the engine's frames can take whole spans.
-    pub(crate) fn new(threads: usize, engine: &dyn FaultEngine, frames: &dyn Frames) -> io::Result<Self> {
-        let pool = ArrayQueue::new(threads);
-        while frames.installs_spans() && !pool.is_full() {
-            let _ = pool.push(HugeFrame::reserve(engine)?);
-        }
-        Ok(Streams { frames: pool, requests: ArrayQueue::new(REQUESTS_MAX) })
-    }
-
-    /// Whether a request to read ahead waits.
-    pub(crate) fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
-    }
-
-    /// Forgets the requests for a region. The caller holds the eviction gate for writing.
-    pub(crate) fn forget(&self, region: &Region) {
-        for _ in 0..self.requests.len() {
-            match self.requests.pop() {
-                Some(request) if !std::ptr::eq(request.region, region) => drop(self.requests.push(request)),
-                _ => {}
-            }
-        }
-    }
-}
 
 impl Shared {
     /// Reads one requested span.

@@ -1,9 +1,6 @@
 //! Read-ahead of misses that are a constant distance apart: a thread reads the pages ahead at the same time as the missed
 //! one, through a ring that no other thread has meanwhile. docs/design/read-ahead.md says when.
 
-use std::io;
-
-use crossbeam_queue::ArrayQueue;
 use vmio_core::page::snapshot::State;
 use vmio_core::page::strides::Stride;
 
@@ -12,31 +9,6 @@ use crate::cache::region::Region;
 use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
 use crate::telemetry::counters::Counter;
-
-/// At most this many threads read ahead by strides at a time; others read their page alone.
-const RINGS_MAX: usize = 8;
-
-/// The rings of a cache. Boxed, since the thread that takes one may have a stack of 8 KiB.
-pub(crate) struct StridedReads {
-    rings: ArrayQueue<Box<BatchRing>>,
-}
-
-impl StridedReads {
-    /// A ring for each core, `RINGS_MAX` at most, if there is io_uring.
-    pub(crate) fn new(cores: usize, uses_io_uring: bool) -> Self {
-        let rings = ArrayQueue::new(cores.clamp(1, RINGS_MAX));
-        let make = || -> io::Result<()> {
-            while uses_io_uring && !rings.is_full() {
-                let _ = rings.push(Box::new(BatchRing::new(WINDOW_PAGES_MAX as u32)?));
-            }
-            Ok(())
-        };
-        if let Err(error) = make() {
-            tracing::info!(%error, "no io_uring: misses that are a constant distance apart are not read ahead of");
-        }
-        StridedReads { rings }
-    }
-}
 
 /// Pages on their way in, ahead of a miss. Their words say Loading, by us, and they have their budget.
 pub(super) struct StridedRead<'a> {
@@ -79,7 +51,7 @@ impl Region {
 
     fn claim_strided(&self, core: usize, page: u64, stride: Stride) -> Option<StridedRead<'_>> {
         let file = self.backing.direct_reads()?;
-        let ring = self.shared.reads.strided.rings.pop()?;
+        let ring = self.shared.reads.stride_rings.rings.pop()?;
         let buffer = self.shared.reads.page_buffers.acquire(core);
         let mut read = StridedRead { ring, buffer, missed: page, stride: stride.pages, claimed: 0 };
         let mut last = page;
@@ -120,7 +92,7 @@ impl Region {
             }
         });
         if is_whole {
-            let _ = self.shared.reads.strided.rings.push(ring);
+            let _ = self.shared.reads.stride_rings.rings.push(ring);
         } else {
             // The next user of the ring must not begin reads that the kernel has not taken; and nothing is freed here.
             std::mem::forget(ring);

@@ -1,57 +1,16 @@
 //! Victim selection: which mapping evictors take pages from next, and how many of its pages may go.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use vmio_core::page::visit::FrequencyClass;
-
-use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
+use crate::cache::evictor::Evictor;
+use crate::cache::huge_frame::{HugeFrame, is_full};
+use crate::cache::pass::{Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
-use crate::cache::stream::HugeFrame;
 use crate::cache::tenant::Tenant;
-use crate::policy::EvictionOrder;
+use crate::cache::victim_source::Source;
 
 /// Spreads selections evenly: the golden ratio of 2^32.
 const SELECTION_STEP: u64 = 0x9e37_79b9;
-
-/// Where a pass takes pages from.
-pub(super) struct Source<'a> {
-    pub(super) order: &'a EvictionOrder,
-    /// Which of its queues gives pages up, if it has two.
-    pub(super) queue: Option<FrequencyClass>,
-    /// The number of inactive pages above which they are dropped.
-    pub(super) inactive_pages_max: u32,
-    /// The number of pages that may go.
-    pub(super) allowed: usize,
-    /// Where to begin in a span of which not all pages may go, so that its first pages are not always the ones.
-    pub(super) hand: u64,
-}
-
-impl<'a> Source<'a> {
-    /// The mappings without floor and ceiling.
-    fn commons(shared: &'a Shared, tenants: &[Arc<Tenant>]) -> Self {
-        let pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
-        Self::of(shared, &shared.eviction.order, pages, usize::MAX, 0)
-    }
-
-    /// A tenant, of which this many pages may go.
-    pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
-        Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.eviction.evicted_pages())
-    }
-
-    /// An order in which this many pages stand; at most as many as the cache has.
-    fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
-        let pages = pages.min(shared.memory.capacity_pages());
-        let inactive_pages_max = pages / order.policy.inactive_share();
-        Source { order, queue: order.victim_class(pages), inactive_pages_max, allowed, hand }
-    }
-
-    /// The pages of a span, in the order in which the evictor asks them to go.
-    pub(super) fn victim_order(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
-        let first = pages.start + self.hand % (pages.end - pages.start).max(1);
-        (first..pages.end).chain(pages.start..first)
-    }
-}
 
 impl Evictor {
     /// Makes passes over one selected mapping after the other, until it has found half of `wanted`. To get the rest
@@ -64,7 +23,8 @@ impl Evictor {
         goal: Goal,
         frame: &mut Option<&mut HugeFrame>,
     ) -> Pass {
-        let commons = Source::commons(shared, tenants);
+        let commons_pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
+        let commons = Source::commons(shared, commons_pages);
         if tenants.is_empty() {
             return self.pass_from(shared, &commons, wanted, goal, frame);
         }
@@ -148,9 +108,4 @@ impl Shared {
         }
         commons
     }
-}
-
-/// Whether the frame that a pass is to fill is full.
-pub(super) fn is_full(frame: &Option<&mut HugeFrame>) -> bool {
-    frame.as_ref().is_some_and(|frame| frame.is_full())
 }

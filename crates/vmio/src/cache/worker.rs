@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::evictor::{Evictor, Goal, PASS_PAGES, Pass};
+use crate::cache::evictor::Evictor;
+use crate::cache::merge_buffers::BATCH_PAGES;
+use crate::cache::pass::{Goal, PASS_PAGES, Pass};
 use crate::cache::shared::Shared;
-use crate::cache::write_batch::BATCH_PAGES;
 use crate::sys::thread::{self, OwnThread};
 
 /// How long a worker that makes no progress waits before its next try, at first and at most.

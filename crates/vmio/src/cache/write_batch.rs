@@ -12,10 +12,11 @@ use std::time::Instant;
 use vmio_core::futex;
 use vmio_core::page::snapshot::{Snapshot, State};
 use vmio_core::page::span::SpanGuard;
+use vmio_core::page::span_of;
 use vmio_core::page::visit::Visit;
-use vmio_core::page::{SPAN_PAGES, span_of};
 
 use crate::backing::Access;
+use crate::cache::destination::{Destination, epoch_of};
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
@@ -26,8 +27,6 @@ use crate::sys::pagemap::StoredPages;
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
 
-/// Pages of a worker's merge buffer (2 MiB).
-pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
 /// The most pages of one write (1 MiB).
 const RUN_PAGES_MAX: usize = 256;
 
@@ -44,32 +43,6 @@ pub(crate) enum Select {
     Epoch(bool),
     /// Pages that the commit of this number has protected.
     Frozen(u64),
-}
-
-/// Where copies go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Destination {
-    /// To the backing.
-    Backing,
-    /// To the journal, as part of the commit of this number, of which the batch holds a ticket.
-    Spill(u64),
-    /// To the journal, for the thread that leads the commit of this number.
-    Commit(u64),
-}
-
-impl Destination {
-    /// The epoch of the pages that may go there.
-    pub(crate) fn epoch(self) -> Option<bool> {
-        match self {
-            Destination::Backing => None,
-            Destination::Spill(commit) | Destination::Commit(commit) => Some(epoch_of(commit)),
-        }
-    }
-}
-
-/// The epoch of Dirty pages that belong to the commit of this number.
-pub(crate) fn epoch_of(commit: u64) -> bool {
-    commit % 2 == 1
 }
 
 impl Select {
@@ -516,7 +489,7 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
-    use crate::cache::fault::REGIONS;
+    use crate::cache::region::REGIONS;
     use crate::journal::{Journal, JournalOptions};
     use crate::{Cache, Mapping, MappingOptions};
 

@@ -509,7 +509,7 @@ mod tests {
 
     use super::*;
     use crate::backing::{Access, MemoryBacking};
-    use crate::cache::fault::REGIONS;
+    use crate::cache::region::REGIONS;
     use crate::{Cache, FrameHint, MappingOptions};
 
     const HINTS: [FrameHint; 2] = [FrameHint::ReadMostly, FrameHint::Mixed];

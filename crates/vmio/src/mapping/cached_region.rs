@@ -7,7 +7,7 @@ use vmio_core::page::span::Span;
 
 use crate::backing::{Access, Backing, FileUser};
 use crate::cache::CacheCore;
-use crate::cache::fault::REGIONS;
+use crate::cache::region::REGIONS;
 use crate::cache::region::Region;
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;

@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::backing::{Backing, MemoryBacking};
-    use crate::cache::fault::REGIONS;
+    use crate::cache::region::REGIONS;
     use crate::{Cache, MappingOptions};
 
     /// A backing with a read between its mapping's look at the last page and the change of length. The read returns the bytes of

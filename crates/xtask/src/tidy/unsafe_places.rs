@@ -22,6 +22,8 @@ const ALLOWED: &[&str] = &[
     "crates/vmio/src/cache/evictor.rs",
     "crates/vmio/src/cache/refusal.rs",
     "crates/vmio/src/cache/region/mod.rs",
+    "crates/vmio/src/cache/region/page_table.rs",
+    "crates/vmio/src/cache/shared/streams.rs",
     "crates/vmio/src/cache/stream.rs",
     "crates/vmio/src/cache/strided.rs",
     "crates/vmio/src/cache/tables.rs",

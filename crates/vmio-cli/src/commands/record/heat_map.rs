@@ -3,11 +3,12 @@
 use maud::html;
 use vmio_report::charts::Chart;
 use vmio_report::charts::axis::Axis;
-use vmio_report::charts::plot::{LegendEntry, Plot, px};
+use vmio_report::charts::coordinate::px;
+use vmio_report::charts::plot::{LegendEntry, Plot};
 use vmio_report::size::format_size;
 
-use super::charts::{BYTES, SECONDS};
 use super::miss_log::{MappingLog, MissLog};
+use super::units::{BYTES, SECONDS};
 
 /// The number of shades in the charts' style sheet.
 const SHADES: usize = 6;

@@ -9,6 +9,7 @@ mod recorder;
 mod recording;
 mod saved;
 mod series;
+mod units;
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cache::fetch::claim::Claimed;
+use crate::cache::fetch::door::Door;
 use crate::cache::fetch::request::{Request, Urgency};
-use crate::cache::fetch::ring_fetcher::Door;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::sys::abort::AbortOnUnwind;
@@ -179,9 +179,9 @@ mod tests {
 
     use super::*;
     use crate::backing::{Access, FileBacking};
-    use crate::cache::fault::REGIONS;
     use crate::cache::fetch::outcome::Outcome;
     use crate::cache::fetch::request::FetchedRegion;
+    use crate::cache::region::REGIONS;
     use crate::{Cache, Mapping, MappingOptions};
 
     #[test]

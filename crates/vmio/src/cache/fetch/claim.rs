@@ -5,7 +5,7 @@
 
 use vmio_core::budget::Taken;
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::request::Urgency;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;

@@ -8,6 +8,7 @@
 
 mod caller_reads;
 mod claim;
+mod door;
 mod outcome;
 mod pool;
 mod read_buffers;
@@ -20,9 +21,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use outcome::{Failure, Outcome};
 pub(crate) use pool::Pool;
 use pool::THREADS;
-pub(crate) use request::{EndedRequests, FetchedRegion, OpenRequests, Urgency};
+pub(crate) use request::{FetchedRegion, Urgency};
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::request::Request;
 use crate::cache::fetch::ring_fetcher::RingFetcher;
 use crate::cache::region::Region;

@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use atomic_waker::AtomicWaker;
 
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::error::Error;
 
 /// Why a fetch failed.

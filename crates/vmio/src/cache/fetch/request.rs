@@ -3,46 +3,27 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use vmio_core::futex;
-
-use crate::cache::fault::FaultError;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::outcome::{Failure, Outcome};
 use crate::cache::region::Region;
 
-/// A region that stays open while a thread without a handle works on it: see [`OpenRequests::end`].
+/// A region that stays open while a thread without a handle works on it: see [`OpenRequests::end`](crate::cache::open_requests::OpenRequests::end).
 pub(crate) struct FetchedRegion(NonNull<Region>);
 
 // SAFETY: a Region is shared between threads through atomics and locks; a thread that closes it waits until this is dropped.
 unsafe impl Send for FetchedRegion {}
 
-/// The number of unfinished requests for a region.
-#[derive(Default)]
-pub(crate) struct OpenRequests {
-    count: AtomicU32,
-    /// The region is about to close.
-    ends: AtomicBool,
-}
-
-/// Tells threads that close regions when requests have ended. This lies in the state that all regions share: the thread
-/// that ends the last request of a region must not touch the region after that.
-#[derive(Default)]
-pub(crate) struct EndedRequests {
-    event: AtomicU32,
-    waiters: AtomicU32,
-}
-
 impl FetchedRegion {
     /// Counts a request for the region, to which the caller has a handle.
     pub(crate) fn new(region: &Region) -> Self {
-        region.requests.count.fetch_add(1, Ordering::SeqCst);
+        region.requests.begin_one();
         FetchedRegion(NonNull::from(region))
     }
 
     /// Whether a thread waits to close the region: work that has not begun need not begin.
     pub(crate) fn is_closing(&self) -> bool {
-        self.requests.ends.load(Ordering::Relaxed)
+        self.requests.must_end()
     }
 }
 
@@ -59,29 +40,8 @@ impl Drop for FetchedRegion {
     fn drop(&mut self) {
         // The thread that fetches has a reference of its own, so this is never the last one.
         let shared = Arc::clone(&self.shared);
-        self.requests.count.fetch_sub(1, Ordering::SeqCst);
-        let ended = &shared.reads.ended_requests;
-        ended.event.fetch_add(1, Ordering::SeqCst);
-        if ended.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake_all(&ended.event);
-        }
-    }
-}
-
-impl OpenRequests {
-    /// Returns when no thread fetches pages of the region any more. No handle is left through which a fetch could
-    /// begin.
-    pub(crate) fn end(&self, ended: &EndedRequests) {
-        self.ends.store(true, Ordering::SeqCst);
-        ended.waiters.fetch_add(1, Ordering::SeqCst);
-        loop {
-            let event = ended.event.load(Ordering::SeqCst);
-            if self.count.load(Ordering::SeqCst) == 0 {
-                break;
-            }
-            futex::wait(&ended.event, event);
-        }
-        ended.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.requests.end_one();
+        shared.reads.ended_requests.note_one();
     }
 }
 

@@ -8,25 +8,27 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::cache::evictor::{Evictor, Goal};
-use crate::cache::fault::FaultError;
+use crate::cache::evictor::Evictor;
+use crate::cache::fault_error::FaultError;
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
+use crate::cache::fetch::door::Door;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::fruitless_rounds::{FruitlessRounds, PATIENCE_ABOVE_FLOORS, WRITES_FAIL};
+use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::pass::Goal;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::cache::shared::eviction::DIRECT_PAGES;
 use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::mpsc_queue::{LocalQueue, MpscQueue, Node};
-use crate::sys::ring::{Ring, Wake};
+use crate::sys::ring::Ring;
 use crate::sys::thread::{self, OwnThread};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
@@ -49,25 +51,6 @@ pub(super) struct RingFetcher {
     thread: OwnThread,
     /// Reads that need not go through the ring.
     caller_reads: Option<CallerReads>,
-}
-
-/// The door of a fetcher: where requests come in.
-pub(super) struct Door {
-    pub(super) requests: MpscQueue<Request>,
-    wake: Arc<Wake>,
-    stopping: AtomicBool,
-}
-
-impl Door {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Door { requests: MpscQueue::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
-    }
-
-    /// Passes a request to the thread.
-    pub(super) fn submit(&self, request: Node<Request>) {
-        self.requests.push(request);
-        self.wake.wake();
-    }
 }
 
 impl RingFetcher {

@@ -14,31 +14,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmio_core::page::unit::Unit;
+use vmio_core::page::views::ViewSet;
 use vmio_core::page::word::WriteEnd;
 use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
-use crate::cache::fetch::OpenRequests;
-use crate::cache::huge_pages::HugePages;
+use crate::cache::destination::{Destination, epoch_of};
+use crate::cache::open_requests::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::region::advised::Advised;
 use crate::cache::region::dirty_tracking::DirtyTracking;
 use crate::cache::region::page_table::PageTable;
-use crate::cache::region::read_ahead::ReadAhead;
+use crate::cache::region::read_ahead::{HugePages, ReadAhead};
 use crate::cache::region::views::Views;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{DeactivatableFrames, Frames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::policy::{EvictionOrder, SpanRef};
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::address_table::GRANULE_BYTES;
+use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
@@ -67,6 +67,9 @@ pub(crate) struct Region {
     /// The charge for its page tables and page words, in pages. Not in the table, whose cache lines all misses read.
     pub(crate) table_pages: AtomicU32,
 }
+
+/// The regions of the process, by their addresses: the cache handles the faults there.
+pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
 /// Chooses the frames of a mapping. In frames whose stores the kernel tracks, a store to a poisoned page would go unnoticed, and
 /// so would a store that comes while a commit takes its point in time.
@@ -103,6 +106,12 @@ fn installs_spans(shared: &Shared) -> bool {
     installs
 }
 
+/// The same, or `Never` in a cache that records its misses: the misses that huge pages save would be missing in the
+/// record.
+fn unless_recorded(shared: &Shared, huge_pages: HugePages) -> HugePages {
+    if shared.telemetry.miss_ring.is_some() { HugePages::Never } else { huge_pages }
+}
+
 /// Reserves a range over frames that can be deactivated. Where the kernel cannot do that, the mapping gets frames whose stores
 /// trap: slower for some programs, never wrong.
 fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
@@ -124,10 +133,10 @@ impl Region {
         let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.eviction.new_order())));
         let hint = choose_frames(&shared, &options)?;
         let huge_pages = match hint {
-            _ if tenant.as_ref().is_some_and(|tenant| !tenant.has_room_for_huge_pages()) => HugePages::Never,
-            FrameHint::Stream if installs_spans(&shared) => HugePages::Always.unless_recorded(&shared),
+            _ if tenant.as_ref().is_some_and(|tenant| !HugePages::fit(tenant.pages_max())) => HugePages::Never,
+            FrameHint::Stream if installs_spans(&shared) => unless_recorded(&shared, HugePages::Always),
             FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
-                HugePages::OfSequences.unless_recorded(&shared)
+                unless_recorded(&shared, HugePages::OfSequences)
             }
             _ => HugePages::Never,
         };
@@ -145,8 +154,8 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let copies =
-            SavedPages::of(&options).and_then(|saved| Ok((saved, PreImages::of(&options, reserved, &shared)?)));
+        let copies = SavedPages::of(&options)
+            .and_then(|saved| Ok((saved, PreImages::of(&options, reserved, shared.memory.capacity_pages())?)));
         let (saved, pre_images) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // With a larger unit, touches of its other pages would be missing in the record.
         let unit = if shared.telemetry.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
@@ -220,6 +229,11 @@ impl Region {
         let (region, number) = span.get().owner();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
         (unsafe { &*region.cast::<Region>() }, number)
+    }
+
+    /// The views at which pages of a span may be mapped.
+    pub(crate) fn views_of(&self, span: u64) -> ViewSet {
+        if self.views.shares_addresses { self.table.span(span).views.ready() } else { ViewSet::OWN }
     }
 
     // ---- frames

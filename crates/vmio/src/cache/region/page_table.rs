@@ -1,6 +1,7 @@
 //! The page table of a mapped file: its range of addresses, and the state of each page and of each span.
 
 use std::ops::Range;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vmio_core::page::page_set::PageSet;
@@ -197,6 +198,21 @@ impl PageTable {
     pub(crate) fn keep_sequence(&self, sequence: Sequence, pages: &Range<u64>) {
         let (last, behind) = if sequence.goes_down() { (pages.start, 0) } else { (pages.end - 1, 1) };
         self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + behind));
+    }
+
+    // ---- the bytes of pages in memory
+
+    /// The bytes of a page of ours (its word is busy), which is in memory and protected.
+    pub(crate) fn bytes_of(&self, page: u64) -> &[u8] {
+        // SAFETY: the page is ours alone, by its word: it stays resident, is readable, and nobody stores to it.
+        unsafe { std::slice::from_raw_parts(self.address(page) as *const u8, PAGE_BYTES) }
+    }
+
+    /// Copies a page that we have pinned. If a thread stores to it meanwhile, the copy is torn.
+    pub(crate) fn copy_pinned(&self, page: u64, target: &mut [u8]) {
+        assert_eq!(target.len(), PAGE_BYTES);
+        // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.
+        unsafe { ptr::copy_nonoverlapping(self.address(page) as *const u8, target.as_mut_ptr(), PAGE_BYTES) }
     }
 
     // ---- absent pages between others

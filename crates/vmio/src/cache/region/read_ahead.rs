@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vmio_core::page::SPAN_PAGES;
 use vmio_core::page::strides::Strides;
 
-use crate::cache::huge_pages::HugePages;
+/// One huge page may take one page in this many of a cache, or of a ceiling, at most.
+const HUGE_PAGE_SHARE: u32 = 8;
 
 /// How far misses of a mapped file read ahead, and in which steps.
 pub(crate) struct ReadAhead {
@@ -26,5 +28,23 @@ impl ReadAhead {
 
     pub(crate) fn set_spans_until(&self, span: u64) {
         self.spans_until.store(span, Ordering::Relaxed);
+    }
+}
+
+/// Which misses of a mapping bring in whole spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugePages {
+    /// No miss.
+    Never,
+    /// Every miss that can.
+    Always,
+    /// Misses that continue a long sequence, or lie where one was advised.
+    OfSequences,
+}
+
+impl HugePages {
+    /// Whether a huge page takes a small enough part of a cache, or of a ceiling, of this many pages.
+    pub(crate) fn fit(pages: u32) -> bool {
+        pages / HUGE_PAGE_SHARE >= SPAN_PAGES as u32
     }
 }

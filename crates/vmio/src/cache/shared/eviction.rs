@@ -8,12 +8,10 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::cache::evictor::Evictor;
-use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::merge_buffers::{DIRECT_PAGES, MergeBuffers};
 use crate::cache::tenant::Tenant;
 use crate::policy::{EvictionOrder, EvictionPolicy};
 
-/// Pages that a faulting thread evicts at a time, when it has to evict for itself.
-pub(crate) const DIRECT_PAGES: usize = 64;
 /// Ticks of the eviction clock in one turnover of the cache: the clock ticks once an eighth of the cache is evicted.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
 

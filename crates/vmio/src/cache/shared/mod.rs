@@ -4,6 +4,8 @@ pub(crate) mod eviction;
 pub(crate) mod memory;
 pub(crate) mod paging;
 pub(crate) mod reads;
+pub(crate) mod streams;
+pub(crate) mod stride_rings;
 pub(crate) mod telemetry;
 pub(crate) mod workers;
 pub(crate) mod write_back;
@@ -12,16 +14,15 @@ use std::io;
 use std::iter::repeat_n;
 use std::sync::Arc;
 
-use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::merge_buffers::{BATCH_PAGES, DIRECT_PAGES, MergeBuffers, SHARED_BATCHES_MAX};
 use crate::cache::overhead::Overhead;
-use crate::cache::shared::eviction::{DIRECT_PAGES, Eviction, spare_evictors};
+use crate::cache::shared::eviction::{Eviction, spare_evictors};
 use crate::cache::shared::memory::Memory;
 use crate::cache::shared::paging::Paging;
 use crate::cache::shared::reads::Reads;
 use crate::cache::shared::telemetry::{READ_SAMPLING, Telemetry};
 use crate::cache::shared::workers::Workers;
 use crate::cache::shared::write_back::WriteBack;
-use crate::cache::write_batch::BATCH_PAGES;
 use crate::engine::{FaultEngine, Frames};
 use crate::options::FrameHint;
 use crate::policy::EvictionPolicy;
@@ -32,9 +33,6 @@ use crate::sys::unmap::Unmapper;
 use crate::telemetry::counters::NAMES;
 use crate::telemetry::layout::Latency;
 use crate::telemetry::page::{Description, StatPage};
-
-/// The most workers whose merge buffers a device may have registered: the default number of workers on the largest machines.
-pub(super) const SHARED_BATCHES_MAX: usize = 16;
 
 /// The state that mappings and workers share.
 pub(crate) struct Shared {

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use crate::cache::fetch::EndedRequests;
+use crate::cache::open_requests::EndedRequests;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::shared::paging::Paging;
-use crate::cache::stream::Streams;
-use crate::cache::strided::StridedReads;
+use crate::cache::shared::streams::Streams;
+use crate::cache::shared::stride_rings::StrideRings;
 
 /// A ring has at most one page in this many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
@@ -15,7 +15,7 @@ const IN_FLIGHT_SHARE: u32 = 8;
 pub(crate) struct Reads {
     pub(crate) page_buffers: PageBuffers,
     pub(crate) streams: Streams,
-    pub(crate) strided: StridedReads,
+    pub(crate) stride_rings: StrideRings,
     pub(crate) ended_requests: EndedRequests,
     /// Whether pages may be fetched through io_uring.
     pub(crate) use_io_uring: bool,
@@ -35,7 +35,7 @@ impl Reads {
         Ok(Reads {
             page_buffers: PageBuffers::new(cores)?,
             streams: Streams::new(cores + workers as usize, &*paging.engine, &*paging.frames)?,
-            strided: StridedReads::new(cores, use_io_uring),
+            stride_rings: StrideRings::new(cores, use_io_uring),
             ended_requests: EndedRequests::default(),
             use_io_uring,
             pages_in_flight_max,

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::merge_buffers::{BATCH_PAGES, MergeBuffers};
 use crate::cache::shared::memory::share;
-use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
+use crate::cache::write_batch::{WriteBatch, WriteRun};
 use crate::telemetry::layout::Gauge;
 use crate::telemetry::page::{PublishedWord, StatPage};
 
