@@ -35,11 +35,11 @@ pub fn wake_all(_word: &AtomicU32) {}
 /// Orders the operations before it against those after it. Between SeqCst operations it does nothing.
 #[cfg(not(loom))]
 #[inline]
-pub fn between_seq_cst() {}
+pub fn seq_cst_fence_for_loom() {}
 
 /// Loom treats SeqCst as AcqRel, except in fences.
 #[cfg(loom)]
 #[inline]
-pub fn between_seq_cst() {
+pub fn seq_cst_fence_for_loom() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }

@@ -10,7 +10,7 @@ use std::ops::Deref;
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicU64, Ordering, between_seq_cst};
+use crate::atomic::{AtomicU64, Ordering, seq_cst_fence_for_loom};
 
 /// Free pages, spread over the cores. The words may lie in a stat page, which other processes read.
 pub struct Budget<W> {
@@ -146,7 +146,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
     /// owed ones, and a thread that owes pages then looks for free ones: one of the two sees the other.
     fn repay_from_free(&self) {
         loop {
-            between_seq_cst();
+            seq_cst_fence_for_loom();
             let owed = u64::from(self.limit().owed);
             if owed == 0 {
                 return;

@@ -1,4 +1,5 @@
-//! The state that the threads of a cache share without locks: of pages and spans, of the budget, and the gate of stores. Loom explores it.
+//! The state that the threads of a cache share: of pages and spans, the budget, and the gate of stores. Loom explores page words,
+//! occupancy, views, the budget and the gate.
 //!
 //! A part of the crate `vmio`, for `vmio` alone: its items change in any version. It stands by itself so that loom's models are built
 //! and run without the rest.

@@ -2,7 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicU32, Ordering, between_seq_cst, sleep_on, wake_all};
+use crate::atomic::{AtomicU32, Ordering, seq_cst_fence_for_loom, sleep_on, wake_all};
 
 /// Counters of the threads inside; several, so that cores do not fight for one cache line.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
@@ -34,7 +34,7 @@ impl StoreGate {
     pub fn try_enter(&self, core: usize) -> Option<Passing<'_>> {
         let inside: &AtomicU32 = &self.inside[core % SHARDS];
         inside.fetch_add(1, Ordering::SeqCst);
-        between_seq_cst();
+        seq_cst_fence_for_loom();
         let passing = Passing { gate: self, inside };
         // If the gate was closed in between, the closing thread may not have seen us.
         (!self.is_closed()).then_some(passing)
@@ -56,7 +56,7 @@ impl StoreGate {
     #[inline]
     pub fn close(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
-        between_seq_cst();
+        seq_cst_fence_for_loom();
         for inside in &self.inside {
             loop {
                 let count = inside.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What a replay has come to.
+//! The outcome of a replay.
 
 use serde::Serialize;
 

@@ -99,13 +99,13 @@ impl PageWord {
 
     /// Absent → Evicting: no thread fetches the page while its neighbours on both sides are dropped in one step.
     #[inline]
-    pub fn claim_absent(&self) -> bool {
+    pub fn claim_gap(&self) -> bool {
         self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Evicting))).is_ok()
     }
 
-    /// Evicting → Absent, after [`Self::claim_absent`]. All that was known of the page stays.
+    /// Evicting → Absent, after [`Self::claim_gap`]. All that was known of the page stays.
     #[inline]
-    pub fn release_absent(&self) {
+    pub fn release_gap(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
             word.with_state(State::Absent).with(STORED, false)
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn a_note_about_an_absent_page_is_forgotten() {
         let word = PageWord::default();
-        assert!(word.claim_absent());
+        assert!(word.claim_gap());
         word.note_store();
-        word.release_absent();
+        word.release_gap();
         assert!(word.load().is_untouched());
         word.begin_load().unwrap();
         word.note_store();

@@ -267,30 +267,30 @@ fn loom_a_commit_is_a_point_in_time_while_pages_are_evicted() {
 
 #[test]
 #[should_panic(expected = "a store is lost")]
-fn loom_found_out_opening_pages_while_the_gate_is_closed() {
+fn loom_detects_opening_pages_while_the_gate_is_closed() {
     explore(Broken::OpensAtAnyTime, false, None);
 }
 
 #[test]
 #[should_panic(expected = "committed without the first")]
-fn loom_found_out_opening_frozen_pages() {
+fn loom_detects_opening_frozen_pages() {
     explore(Broken::OpensFrozenPages, true, None);
 }
 
 #[test]
 #[should_panic(expected = "a store is lost")]
-fn loom_found_out_saving_without_flight() {
+fn loom_detects_saving_without_flight() {
     explore(Broken::SavesWithoutFlight, true, Some(0));
 }
 
 #[test]
 #[should_panic(expected = "committed without the first")]
-fn loom_found_out_evicting_frozen_pages() {
+fn loom_detects_evicting_frozen_pages() {
     explore(Broken::EvictsFrozenPages, true, Some(0));
 }
 
 #[test]
 #[should_panic(expected = "a store is lost")]
-fn loom_found_out_marking_a_span_before_its_page_is_open() {
+fn loom_detects_marking_a_span_before_its_page_is_open() {
     explore(Broken::MarksBeforeItOpens, false, None);
 }

@@ -161,30 +161,30 @@ fn loom_a_copy_has_nothing_of_a_store_that_was_taken_back() {
 
 #[test]
 #[should_panic(expected = "of another version")]
-fn loom_found_out_ignoring_pins() {
+fn loom_detects_ignoring_pins() {
     explore_taking_back(Broken::IgnoresPins);
 }
 
 #[test]
 #[should_panic(expected = "of another version")]
-fn loom_found_out_never_looking_again() {
+fn loom_detects_never_looking_again() {
     explore(Broken::NeverLooksAgain);
 }
 
 #[test]
 #[should_panic(expected = "of another version")]
-fn loom_found_out_looking_at_the_page_alone() {
+fn loom_detects_looking_at_the_page_alone() {
     explore(Broken::LooksAtThePageAlone);
 }
 
 #[test]
 #[should_panic(expected = "of another version")]
-fn loom_found_out_looking_at_the_version_alone() {
+fn loom_detects_looking_at_the_version_alone() {
     explore(Broken::LooksAtTheVersionAlone);
 }
 
 #[test]
 #[should_panic(expected = "has left memory")]
-fn loom_found_out_copying_without_a_pin() {
+fn loom_detects_copying_without_a_pin() {
     explore(Broken::DoesNotPin);
 }

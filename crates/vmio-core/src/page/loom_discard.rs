@@ -135,12 +135,12 @@ fn loom_a_page_that_could_not_be_discarded_is_synced() {
 
 #[test]
 #[should_panic(expected = "a store is lost")]
-fn loom_found_out_keeping_the_epoch_of_a_page_that_could_not_be_discarded() {
+fn loom_detects_keeping_the_epoch_of_a_page_that_could_not_be_discarded() {
     explore(Broken::KeepsItsEpoch);
 }
 
 #[test]
 #[should_panic(expected = "a store is lost")]
-fn loom_found_out_announcing_a_page_without_its_span() {
+fn loom_detects_announcing_a_page_without_its_span() {
     explore(Broken::HoldsNoSpan);
 }

@@ -123,9 +123,9 @@ impl Page {
 
     /// `Region::unmap_together`, for an absent page between its victims.
     fn unmap_with_neighbours(&self) {
-        if self.word.claim_absent() {
+        if self.word.claim_gap() {
             self.unmap();
-            self.word.release_absent();
+            self.word.release_gap();
         }
     }
 

@@ -1,4 +1,4 @@
-//! The state of each page and of each span of 512 pages, and the set of spans that hold dirty pages.
+//! The state of each page and of each span of 512 pages: its views, and the sequences and strides of its misses.
 
 mod freezing;
 mod fresh;

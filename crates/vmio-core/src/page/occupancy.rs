@@ -24,7 +24,7 @@ pub struct Occupancy(AtomicU32);
 /// Pages whose span had one priority, and has another, or the same.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "somebody counts them by priority"]
-pub struct Moved {
+pub struct PriorityChange {
     /// How many pages are resident.
     pub pages: u32,
     /// The priority before.
@@ -80,20 +80,20 @@ impl Occupancy {
 
     /// Gives the span a priority of its own.
     #[inline]
-    pub fn set_priority(&self, priority: u8) -> Moved {
+    pub fn set_priority(&self, priority: u8) -> PriorityChange {
         self.change_priority(|seen| OWN_PRIORITY | with_priority(seen, priority))
     }
 
     /// Gives the span its owner's priority, unless it has one of its own.
     #[inline]
-    pub fn inherit_priority(&self, priority: u8) -> Moved {
+    pub fn inherit_priority(&self, priority: u8) -> PriorityChange {
         self.change_priority(|seen| if seen & OWN_PRIORITY == 0 { with_priority(seen, priority) } else { seen })
     }
 
-    fn change_priority(&self, next: impl Fn(u32) -> u32) -> Moved {
+    fn change_priority(&self, next: impl Fn(u32) -> u32) -> PriorityChange {
         let update = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| Some(next(seen)));
         let (Ok(before) | Err(before)) = update;
-        Moved { pages: before & COUNT, from: priority_in(before), to: priority_in(next(before)) }
+        PriorityChange { pages: before & COUNT, from: priority_in(before), to: priority_in(next(before)) }
     }
 
     /// Whether a thread waits for the gate to open.
@@ -150,11 +150,11 @@ mod tests {
     fn who_changes_the_priority_knows_of_how_many_pages() {
         let pages = Occupancy::default();
         assert_eq!((pages.enter(), pages.enter()), (0, 0));
-        assert_eq!(pages.inherit_priority(128), Moved { pages: 2, from: 0, to: 128 });
+        assert_eq!(pages.inherit_priority(128), PriorityChange { pages: 2, from: 0, to: 128 });
         assert_eq!((pages.priority(), pages.count(), pages.has_own_priority()), (128, 2, false));
-        assert_eq!(pages.set_priority(255), Moved { pages: 2, from: 128, to: 255 });
+        assert_eq!(pages.set_priority(255), PriorityChange { pages: 2, from: 128, to: 255 });
         assert_eq!(pages.enter(), 255);
-        assert_eq!(pages.inherit_priority(7), Moved { pages: 3, from: 255, to: 255 }, "it has its own");
+        assert_eq!(pages.inherit_priority(7), PriorityChange { pages: 3, from: 255, to: 255 }, "it has its own");
         assert!(pages.has_own_priority());
         assert_eq!((pages.leave(3), pages.count()), (255, 0));
         assert!(pages.try_close());

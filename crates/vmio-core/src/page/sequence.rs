@@ -43,7 +43,7 @@ impl Sequence {
         let reverses = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
         if reverses || self.goes_down() && self.end() == place + 1 {
             Sequence(self.once_more().0 | DOWN)
-        } else if self.has_passed(place) {
+        } else if self.ends_at(place) {
             self.once_more()
         } else {
             Sequence::default()
@@ -82,7 +82,7 @@ impl Sequence {
 
     /// Whether its last miss, going up, ended here. At a span's start none has.
     #[inline]
-    pub fn has_passed(self, place: u64) -> bool {
+    pub fn ends_at(self, place: u64) -> bool {
         !self.goes_down() && self.end() == place && place > 0
     }
 
@@ -94,7 +94,7 @@ impl Sequence {
 
     /// Whether there was a miss before the last one.
     #[inline]
-    pub fn has_followed(self) -> bool {
+    pub fn is_row(self) -> bool {
         self.followed() > 0
     }
 

@@ -30,13 +30,13 @@ pub enum State {
     Absent = 0,
     /// One thread is fetching it.
     Loading = 1,
-    /// In memory, write-protected, the same as on the device (or about to be: in flight).
+    /// In memory, and the same as on the device (or about to be: in flight). Write-protected, over frames whose stores trap.
     Clean = 2,
     /// In memory and newer than the device.
     Dirty = 3,
     /// A trapped store makes the page writable, or a touch reactivates it.
     Upgrading = 4,
-    /// The flusher protects and copies a Dirty page; stores to it wait, loads do not.
+    /// The thread that writes back protects and copies a Dirty page; stores to it wait, loads do not.
     Protecting = 5,
     /// The page is being unmapped.
     Evicting = 6,
@@ -76,7 +76,7 @@ impl Snapshot {
         !matches!(self.state(), State::Absent | State::Clean | State::Dirty)
     }
 
-    /// Counted against the budget and present, or about to be.
+    /// In memory, also while a thread evicts, protects or upgrades it. Not while it is Loading.
     #[inline]
     pub fn is_resident(self) -> bool {
         !matches!(self.state(), State::Absent | State::Loading)

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::futex_lock::FutexLock;
-use crate::page::occupancy::{Moved, Occupancy};
+use crate::page::occupancy::{Occupancy, PriorityChange};
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::views::SpanViews;
@@ -11,7 +11,7 @@ use crate::page::views::SpanViews;
 const QUEUED: u32 = 1 << 0;
 const ALL_FRESH: u32 = 1 << 1;
 const HAS_WINDOW: u32 = 1 << 3;
-const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
+const INACTIVE_QUEUED: u32 = 1 << 4;
 const CHARGED: u32 = 1 << 5;
 const FORGOTTEN: u32 = 1 << 6;
 const HUGE: u32 = 1 << 7;
@@ -44,7 +44,7 @@ pub struct Span {
     sequence: AtomicU16,
     /// The views that show it, if its region has several addresses.
     pub views: SpanViews,
-    /// Link of the eviction queue, which alone uses it.
+    /// Link of the inactive queue, which alone uses it.
     pub next_inactive: AtomicPtr<Span>,
 }
 
@@ -58,29 +58,29 @@ unsafe impl crate::zero_init::ZeroInit for Span {}
 impl Span {
     /// Remembers the region and the number of the span. Without a priority of its own the span takes the region's.
     #[inline]
-    pub fn set_owner(&self, region: *const (), number: u64, priority: u8) -> Moved {
+    pub fn set_region(&self, region: *const (), number: u64, priority: u8) -> PriorityChange {
         self.number.store(number, Ordering::Relaxed);
         let moved = self.resident.inherit_priority(priority);
         self.region.store(region.cast_mut(), Ordering::Release);
         moved
     }
 
-    /// The region and the number, as given to [`Self::set_owner`].
+    /// The region and the number, as given to [`Self::set_region`].
     #[inline]
-    pub fn owner(&self) -> (*const (), u64) {
+    pub fn region_and_number(&self) -> (*const (), u64) {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
     /// Counts one more page in memory or on its way in; returns the priority that it counts under. Waits while the span's
     /// memory is given back.
     #[inline]
-    pub fn add_resident(&self) -> u8 {
+    pub fn enter(&self) -> u8 {
         self.resident.enter()
     }
 
     /// Counts this many fewer pages in memory; returns the priority that they counted under.
     #[inline]
-    pub fn remove_resident(&self, pages: u32) -> u8 {
+    pub fn leave(&self, pages: u32) -> u8 {
         self.resident.leave(pages)
     }
 
@@ -142,7 +142,7 @@ impl Span {
     /// Dirty pages; may lag behind the words for an instant, in both directions.
     #[inline]
     pub fn dirty(&self) -> u32 {
-        // A page is counted after its word says Dirty, so the flusher may subtract first.
+        // A page is counted after its word says Dirty, so the thread that writes back may subtract first.
         (self.dirty.load(Ordering::SeqCst) as i32).max(0) as u32
     }
 
@@ -159,17 +159,17 @@ impl Span {
         debug_assert!(before & QUEUED != 0, "it was not queued");
     }
 
-    /// Claims the right to put the span into the eviction queue; true for one claimant until the mark is cleared.
+    /// Claims the right to put the span into the inactive queue; true for one claimant until the mark is cleared.
     #[inline]
-    pub fn claim_waiting(&self) -> bool {
-        self.flags.fetch_or(WAITS_TO_BE_DROPPED, Ordering::SeqCst) & WAITS_TO_BE_DROPPED == 0
+    pub fn claim_inactive_queued(&self) -> bool {
+        self.flags.fetch_or(INACTIVE_QUEUED, Ordering::SeqCst) & INACTIVE_QUEUED == 0
     }
 
-    /// Notes that the span has left the eviction queue.
+    /// Notes that the span has left the inactive queue.
     #[inline]
-    pub fn clear_waiting(&self) {
-        let before = self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
-        debug_assert!(before & WAITS_TO_BE_DROPPED != 0, "it was not in the eviction queue");
+    pub fn clear_inactive_queued(&self) {
+        let before = self.flags.fetch_and(!INACTIVE_QUEUED, Ordering::SeqCst);
+        debug_assert!(before & INACTIVE_QUEUED != 0, "it was not in the inactive queue");
     }
 
     /// Notes that the device holds garbage for its pages, except those known to have been touched.
@@ -180,25 +180,25 @@ impl Span {
 
     /// Notes that some of its pages, touched or not, have a Fresh mark of their own.
     #[inline]
-    pub fn set_marks(&self) {
+    pub fn note_fresh_marks(&self) {
         self.flags.fetch_or(HAS_MARKS, Ordering::SeqCst);
     }
 
-    /// Whether [`Self::set_marks`] was ever called.
+    /// Whether [`Self::note_fresh_marks`] was ever called.
     #[inline]
-    pub fn has_marks(&self) -> bool {
+    pub fn has_fresh_marks(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & HAS_MARKS != 0
     }
 
     /// Notes that nobody knows any more which of its pages were touched.
     #[inline]
-    pub fn forget_touched(&self) {
+    pub fn forget_which_were_touched(&self) {
         self.flags.fetch_or(FORGOTTEN, Ordering::SeqCst);
     }
 
-    /// Whether [`Self::forget_touched`] came after the last [`Self::set_all_fresh`].
+    /// Whether [`Self::forget_which_were_touched`] came after the last [`Self::set_all_fresh`].
     #[inline]
-    pub fn has_forgotten(&self) -> bool {
+    pub fn has_forgotten_touched(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & FORGOTTEN != 0
     }
 
@@ -222,7 +222,7 @@ impl Span {
 
     /// Gives the span a priority of its own.
     #[inline]
-    pub fn set_priority(&self, priority: u8) -> Moved {
+    pub fn set_priority(&self, priority: u8) -> PriorityChange {
         self.resident.set_priority(priority)
     }
 
@@ -299,7 +299,7 @@ impl Span {
 
     /// Whether it was ever queued.
     #[inline]
-    pub fn is_touched(&self) -> bool {
+    pub fn was_queued(&self) -> bool {
         !self.region.load(Ordering::Acquire).is_null()
     }
 

@@ -4,18 +4,18 @@ use crate::page::snapshot::{FREQUENCY_MAX, Snapshot};
 
 /// The queues of S3-FIFO. A page stands in one of them by its frequency, not by a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrequencyClass {
+pub enum FifoQueue {
     /// The page is new, or was away for so long that it is as good as new.
     Small,
     /// The page came back soon, or was touched while it was inactive.
     Main,
 }
 
-impl FrequencyClass {
+impl FifoQueue {
     /// The queue of a page with this frequency.
     #[inline]
     pub fn of(frequency: u8) -> Self {
-        if frequency == 0 { FrequencyClass::Small } else { FrequencyClass::Main }
+        if frequency == 0 { FifoQueue::Small } else { FifoQueue::Main }
     }
 }
 
@@ -23,7 +23,7 @@ impl FrequencyClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The visit passes over pages of the other queue.
-    pub queue: Option<FrequencyClass>,
+    pub queue: Option<FifoQueue>,
     /// The visit counts as this many, one at least.
     pub weight: u8,
 }
@@ -38,7 +38,7 @@ impl Visit {
     /// goes.
     #[inline]
     pub fn survivor(self, word: Snapshot) -> Option<Snapshot> {
-        if self.queue.is_some_and(|queue| queue != FrequencyClass::of(word.frequency())) {
+        if self.queue.is_some_and(|queue| queue != FifoQueue::of(word.frequency())) {
             return Some(word);
         }
         Some(word.with_history(word.history().checked_sub(self.weight)?))

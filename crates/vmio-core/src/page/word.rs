@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Loading, Upgrading, Protecting and Evicting belong to the one thread that entered them; others wait on the word.
-//! A page's frame is writable to the program in Dirty only (and in Loading, between install and finish); it may be
-//! write-protected in Dirty as well, so a trapped store on a Dirty page un-protects it.
+//! Over frames whose stores trap, the program can store to a page in Dirty, and for a moment in Loading, Upgrading and the
+//! Evicting of a discard, while the owner makes its step. In Dirty a page may be write-protected all the same: a trapped store
+//! unprotects it. `inactive.rs` has the other frames.
 
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 use crate::page::snapshot::{
@@ -151,7 +152,7 @@ impl PageWord {
         });
     }
 
-    /// Dirty → Protecting, for the flusher. Declines pages in flight (one write at a time) and pages pinned for
+    /// Dirty → Protecting, for the thread that writes back. Declines pages in flight (one write at a time) and pages pinned for
     /// writing (system calls would fail on a protected page); with `only_epoch`, those of another epoch as well.
     #[inline]
     pub fn begin_protect(&self, only_epoch: Option<bool>) -> Result<Snapshot, Snapshot> {
@@ -318,7 +319,7 @@ impl PageWord {
 
     /// Takes the page's visits away: the next visit takes the page.
     #[inline]
-    pub fn forget_use(&self) {
+    pub fn drop_visits_left(&self) {
         let _ = self.update(|word| (word.is_settled_resident() && word.history() > 0).then(|| word.with_history(0)));
     }
 }
@@ -326,7 +327,7 @@ impl PageWord {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::page::visit::FrequencyClass;
+    use crate::page::visit::FifoQueue;
 
     #[test]
     fn a_page_goes_round_once() {
@@ -427,8 +428,8 @@ mod tests {
 
     #[test]
     fn a_visit_passes_over_the_pages_of_the_other_queue() {
-        let small = Visit { queue: Some(FrequencyClass::Small), weight: 1 };
-        let main = Visit { queue: Some(FrequencyClass::Main), weight: 1 };
+        let small = Visit { queue: Some(FifoQueue::Small), weight: 1 };
+        let main = Visit { queue: Some(FifoQueue::Main), weight: 1 };
         let (new, proven) = (loaded(0), loaded(1));
         assert!(!new.begin_evict(main) && !proven.begin_evict(small));
         assert!(!proven.begin_evict(main), "it survives one visit of those that are for it");
@@ -447,10 +448,10 @@ mod tests {
     #[test]
     fn what_is_cold_survives_no_visit() {
         let word = loaded(3);
-        word.forget_use();
+        word.drop_visits_left();
         assert!(word.begin_evict(Visit::ORDINARY));
         // A page on its way out belongs to another thread.
-        word.forget_use();
+        word.drop_visits_left();
         assert_eq!(word.load().state(), State::Evicting);
     }
 }

@@ -1,4 +1,4 @@
-//! What a check knows of its segment so far.
+//! The knowledge of a check about its segment so far.
 
 use std::collections::BTreeSet;
 

@@ -38,7 +38,7 @@ impl Shared {
                     self.workers.wake(free < self.memory.watermarks().low / 2);
                 }
             }
-            None => return self.take_pages_hard(core, pages),
+            None => return self.evict_and_take(core, pages),
         }
         // Few pages are left: every thread writes a little, so that none stops for long.
         if self.memory.budget.pooled() < self.memory.watermarks().help {
@@ -49,7 +49,7 @@ impl Shared {
 
     /// Takes this many pages for a fault, and evicts if it must. False if a few rounds did not bring enough, since
     /// other threads were faster.
-    pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
+    pub(super) fn try_take_pages(&self, core: usize, pages: u32) -> bool {
         for _ in 0..ROUNDS_MAX {
             let event = self.memory.freed_event();
             if self.memory.budget.take(core, pages).is_some() {
@@ -70,7 +70,7 @@ impl Shared {
     }
 
     #[cold]
-    fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
+    fn evict_and_take(&self, core: usize, pages: u32) -> Result<(), &'static str> {
         let mut fruitless = FruitlessRounds::new();
         loop {
             self.workers.wake(true);

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use vmio_core::page::snapshot::State;
 use vmio_core::page::span::SpanGuard;
 use vmio_core::page::unit::Unit;
-use vmio_core::page::visit::{FrequencyClass, Visit};
+use vmio_core::page::visit::{FifoQueue, Visit};
 use vmio_core::page::{SPAN_PAGES, span_of};
 
 use crate::cache::huge_frame::{HugeFrame, is_full};
@@ -44,7 +44,7 @@ pub(crate) struct Evictor {
     unmap: UnmapList,
     /// Visited spans, each with whether a new page may have stayed active.
     held: Vec<(SpanRef, bool)>,
-    /// Spans that were taken from the eviction queue.
+    /// Spans that were taken from the inactive queue.
     dropping: Vec<SpanRef>,
     empty: EmptySpans,
     stored: StoredPages,
@@ -153,7 +153,7 @@ impl Evictor {
         pass.freed as usize + self.victims.len() >= source.allowed
     }
 
-    /// Finds victims. In spans whose frames can be deactivated, these are pages in the eviction queue, which this function
+    /// Finds victims. In spans whose frames can be deactivated, these are pages in the inactive queue, which this function
     /// keeps filled from the policy's order. In other spans, they are the first pages in the policy's order.
     fn gather(
         &mut self,
@@ -204,7 +204,7 @@ impl Evictor {
                     self.put_spans_back(source);
                 }
                 Some(span)
-                    if visit.queue == Some(FrequencyClass::Small)
+                    if visit.queue == Some(FifoQueue::Small)
                         && !span.get().has_new_pages()
                         && span.get().resident() > 0 =>
                 {
@@ -233,7 +233,7 @@ impl Evictor {
             return self.empty.push(span, Held::ByUs);
         }
         // The mark stays if the visit does not ask new pages, or if another thread syncs or pins the span right now.
-        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(FrequencyClass::Main);
+        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(FifoQueue::Main);
         let locked = span.get().try_lock();
         let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
         self.held.push((span, had_new));
@@ -244,7 +244,7 @@ impl Evictor {
         if goal != Goal::Clean
             && let Some(frames) = region.deactivatable()
         {
-            // All pages together share a shootdown. They can survive while they wait in the eviction queue.
+            // All pages together share a shootdown. They can survive while they wait in the inactive queue.
             let visit = if source.order.policy.deactivates_by_page() { visit } else { Visit::LAST };
             let inactive = region.deactivate(frames, pages, visit, &mut self.stored, &locked);
             shared.telemetry.count(core, Counter::ShootdownsEvict, inactive.shootdowns);
@@ -375,10 +375,10 @@ impl Evictor {
         shared.release_evicted(freed);
     }
 
-    /// Adds the dirty pages of a span from the eviction queue to the batch. Returns how many pages of the span are inactive.
+    /// Adds the dirty pages of a span from the inactive queue to the batch. Returns how many pages of the span are inactive.
     fn prepare_drop(&mut self, span: SpanRef) -> usize {
         self.dropping.push(span);
-        // SAFETY: the span comes from the eviction queue, and the eviction gate is held: its region stays until that is
+        // SAFETY: the span comes from the inactive queue, and the eviction gate is held: its region stays until that is
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
         // If another thread holds the span's lock, the clean pages will do.
@@ -401,7 +401,7 @@ impl Evictor {
     ) -> u32 {
         let mut dropped = 0;
         for span in self.dropping.drain(..) {
-            // SAFETY: the span came from the eviction queue, and the eviction gate is held since: its region stays until that
+            // SAFETY: the span came from the inactive queue, and the eviction gate is held since: its region stays until that
             // is released.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.table.pages_of_span(number);

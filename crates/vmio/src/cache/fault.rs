@@ -84,7 +84,7 @@ impl Region {
                     if let Ok(before) = self.begin_load(page) {
                         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
                         if page >= self.table.pages() {
-                            self.forget_load(page);
+                            self.fail_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
                         let is_charged = inside.as_mut().map(InSpan::take_page).is_some();

@@ -55,7 +55,7 @@ impl Region {
             HugePages::Always => self.request_read_ahead(number, Sequence::LONGEST),
             HugePages::OfSequences => {
                 let scan = self.table.span(number).sequence();
-                if scan.has_passed(SPAN_PAGES as u64) {
+                if scan.ends_at(SPAN_PAGES as u64) {
                     self.request_read_ahead(number, scan);
                 }
             }

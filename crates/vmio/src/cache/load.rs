@@ -10,7 +10,7 @@ use std::time::Instant;
 use vmio_core::page::reuse::Reuse;
 use vmio_core::page::sequence::Sequence;
 use vmio_core::page::snapshot::{Snapshot, State};
-use vmio_core::page::visit::FrequencyClass;
+use vmio_core::page::visit::FifoQueue;
 use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
@@ -105,7 +105,7 @@ impl Region {
         let spare =
             self.take_for_unit(core, page, if fresh { 0 } else { self.table.unit.pages() as u32 - 1 }, is_charged);
         let spare = spare.map_err(|why| {
-            self.forget_load(page);
+            self.fail_load(page);
             FaultError::Exhausted(why)
         })?;
         if let Some(started) = timed {
@@ -151,7 +151,7 @@ impl Region {
         // The page itself is counted already.
         self.make_room(core, charge - 1 + neighbours);
         // Not for ever: a waiting thread is counted in its span, and keeps the span's tables from being given back.
-        let all = neighbours > 0 && self.shared.take_some(core, charge + neighbours);
+        let all = neighbours > 0 && self.shared.try_take_pages(core, charge + neighbours);
         if !all {
             self.shared.take_pages(core, charge)?;
         }
@@ -238,7 +238,7 @@ impl Region {
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         let wanted = !self.is_fresh(page, before) && page < self.table.pages();
         if !wanted {
-            self.forget_load(page);
+            self.fail_load(page);
         }
         wanted
     }
@@ -253,7 +253,7 @@ impl Region {
         if taken {
             self.charge(page, charge)
         } else {
-            self.forget_load(page)
+            self.fail_load(page)
         }
         taken
     }
@@ -285,7 +285,7 @@ impl Region {
                     loaded.poisoned = true;
                 }
                 _ => {
-                    self.give_up(run.pages);
+                    self.fail_charged_loads(run.pages);
                     return Err(FaultError::Unreadable(failure));
                 }
             }
@@ -307,8 +307,8 @@ impl Region {
 
     /// Gives up all pages of a run but these, which include the missed one.
     fn keep_only(&self, run: &mut Run, kept: Range<u64>) {
-        self.give_up(run.pages.start..kept.start);
-        self.give_up(kept.end..run.pages.end);
+        self.fail_charged_loads(run.pages.start..kept.start);
+        self.fail_charged_loads(kept.end..run.pages.end);
         run.unit_start = run.unit_start.max(kept.start);
         run.unit_end = run.unit_end.min(kept.end);
         run.ahead = run.ahead.min(kept.end);
@@ -362,7 +362,7 @@ impl Region {
     }
 
     /// Makes wanted pages visible that are Loading and have been read. On an error, some of them have been given up.
-    pub(super) fn install_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
+    pub(super) fn install_claimed(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
         let installed = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
         installed.map_err(|refused| FaultError::Refused(refused.code))
@@ -370,7 +370,7 @@ impl Region {
 
     /// Settles a Loading page that was read ahead. `arrived` is the number of bytes, or an error number below zero. False if the
     /// page was not read whole or does not verify; the page is Loading as before.
-    pub(super) fn show_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
+    pub(super) fn install_read_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
         // Bytes that others may have appended to the file are no part of the mapping.
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
         let Ok(bytes) = u64::try_from(arrived) else { return false };
@@ -432,7 +432,7 @@ impl Region {
             }
         }
         drop(permit);
-        self.give_up(end..pages.end);
+        self.fail_charged_loads(end..pages.end);
         installed.map_err(|error| Refused { from: end, code: error.source.raw_os_error().unwrap_or(libc::EFAULT) })
     }
 
@@ -501,7 +501,7 @@ impl Region {
             reuse => order.policy.frequency_by_advice(reuse),
         };
         self.table.word(page).finish_load(Loaded { frequency, ..loaded });
-        if order.note_class(core, frequency, 1) == FrequencyClass::Small {
+        if order.count_page(core, frequency, 1) == FifoQueue::Small {
             self.table.span(span).set_has_new_pages();
         }
     }
@@ -519,7 +519,7 @@ impl Region {
     }
 
     /// Makes a Loading page absent again that did not come in.
-    pub(crate) fn forget_load(&self, page: u64) {
+    pub(crate) fn fail_load(&self, page: u64) {
         self.table.word(page).fail_load();
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
@@ -527,10 +527,10 @@ impl Region {
         self.remove_resident(span_of(page), 1);
     }
 
-    /// Like [`Self::forget_load`], for pages that have their budget, which goes back.
-    pub(super) fn give_up(&self, pages: Range<u64>) {
+    /// Like [`Self::fail_load`], for pages that have their budget, which goes back.
+    pub(super) fn fail_charged_loads(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
-        pages.for_each(|page| self.forget_load(page));
+        pages.for_each(|page| self.fail_load(page));
         self.shared.memory.release(count as u32);
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     fn pages_and_merge_buffers_are_within_the_capacity() {
         for (workers, capacity) in [(4, 80 * MIB), (16, 512 * MIB), (200, 512 * MIB)] {
             let cache = Cache::builder().workers(workers).capacity(capacity).build().unwrap();
-            let FaultBackend::Workers(core) = cache.backend() else {
+            let FaultBackend::Cached(core) = cache.backend() else {
                 return test_depth::skipped("only the managed engine is available, which has no workers");
             };
             let buffers = core.shared.write_back.merge_buffers.addresses().len() as u64;

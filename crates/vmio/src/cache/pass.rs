@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use vmio_core::page::visit::{FrequencyClass, Visit};
+use vmio_core::page::visit::{FifoQueue, Visit};
 
 /// The number of victims that a pass aims at: FastMap's batch (§3.3).
 pub(crate) const PASS_PAGES: usize = 512;
@@ -61,7 +61,7 @@ impl Goal {
     }
 
     /// The visit that a span gets with this goal.
-    pub(super) fn visit(self, queue: Option<FrequencyClass>) -> Visit {
+    pub(super) fn visit(self, queue: Option<FifoQueue>) -> Visit {
         match self {
             Goal::Evict { weight } => Visit { queue, weight },
             _ if self.is_hard() => Visit::LAST,

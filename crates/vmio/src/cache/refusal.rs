@@ -89,7 +89,7 @@ impl Region {
                 State::Absent => {
                     if self.begin_load(page).is_ok() {
                         change();
-                        self.forget_load(page);
+                        self.fail_load(page);
                         return true;
                     }
                 }

@@ -111,7 +111,8 @@ impl Region {
             drop(gate);
             let _ = shared.eviction.spare_evictors.push(evictor);
         }
-        let loaded = self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.take_some(core, pages));
+        let loaded =
+            self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.try_take_pages(core, pages));
         shared.put_frame_back(frame);
         loaded
     }
@@ -215,7 +216,7 @@ impl Region {
             match self.table.word(page).load().state() {
                 State::Evicting if are_gone => self.finish_evict(page, self.shared.eviction_time()),
                 State::Evicting => self.table.word(page).fail_evict(State::Clean),
-                State::Loading => self.forget_load(page),
+                State::Loading => self.fail_load(page),
                 _ => {}
             }
         }

@@ -37,7 +37,7 @@ impl Region {
     #[inline(never)]
     pub(super) fn begin_strided(&self, core: usize, page: u64) -> Option<StridedRead<'_>> {
         let is_single = self.table.unit.pages() == 1 && !self.views.shares_addresses;
-        if !is_single || self.backing.direct_reads().is_none() || self.table.sequence_at(page).has_followed() {
+        if !is_single || self.backing.direct_reads().is_none() || self.table.sequence_at(page).is_row() {
             return None;
         }
         let knows_thread = self.shared.paging.engine.handles_faults_in_their_threads();
@@ -66,7 +66,7 @@ impl Region {
                 // SAFETY: the part is for this page alone; the buffer and the file stay until `end_strided` has waited.
                 let added = unsafe { read.ring.read(u64::from(steps), file, bytes, ahead * PAGE_BYTES as u64) };
                 if !added {
-                    self.give_up(ahead..ahead + 1);
+                    self.fail_charged_loads(ahead..ahead + 1);
                     break;
                 }
                 read.claimed |= 1 << steps;
@@ -87,7 +87,7 @@ impl Region {
         let is_whole = ring.wait(|token, arrived| {
             let steps = token as u32;
             let data = &mut buffer.bytes()[place_in_buffer(steps)];
-            if self.show_ahead(core, page(steps), data, arrived) {
+            if self.install_read_ahead(core, page(steps), data, arrived) {
                 failed &= !(1 << steps);
             }
         });
@@ -98,7 +98,7 @@ impl Region {
             std::mem::forget(ring);
         }
         (1..WINDOW_PAGES_MAX as u32).filter(|steps| failed & 1 << steps != 0).for_each(|steps| {
-            self.give_up(page(steps)..page(steps) + 1);
+            self.fail_charged_loads(page(steps)..page(steps) + 1);
         });
         self.shared.telemetry.count(core, Counter::ReadAheadPages, u64::from((claimed & !failed).count_ones()));
     }

@@ -123,7 +123,7 @@ impl Region {
         for number in spans {
             let mut pages = number * SPAN_PAGES as u64..(number + 1) * SPAN_PAGES as u64;
             if pages.any(|page| !self.table.word(page).load().is_untouched()) {
-                self.table.span(number).forget_touched();
+                self.table.span(number).forget_which_were_touched();
             }
         }
         let (address, len) = self.table.words_of(first..first + BLOCK_PAGES);
@@ -152,7 +152,7 @@ impl Region {
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             let span = self.table.span(number);
             // A span that was never queued has no owner yet.
-            if span.is_touched() && span.is_charged() && span.resident() == 0 {
+            if span.was_queued() && span.is_charged() && span.resident() == 0 {
                 empty.push(SpanRef::new(span), Held::ByOthers);
                 if empty.len() == STEP_SPANS {
                     empty.give_back(&self.shared);
@@ -197,7 +197,8 @@ enum Block {
 
 impl EmptySpan {
     fn is_neighbour(&self, other: &Self) -> bool {
-        let ((region, number), (other, neighbour)) = (self.span.get().owner(), other.span.get().owner());
+        let ((region, number), (other, neighbour)) =
+            (self.span.get().region_and_number(), other.span.get().region_and_number());
         region == other && number / BLOCK_SPANS == neighbour / BLOCK_SPANS
     }
 

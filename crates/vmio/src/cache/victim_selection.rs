@@ -24,13 +24,13 @@ impl Evictor {
         frame: &mut Option<&mut HugeFrame>,
     ) -> Pass {
         let commons_pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
-        let commons = Source::commons(shared, commons_pages);
+        let unbounded = Source::unbounded(shared, commons_pages);
         if tenants.is_empty() {
-            return self.pass_from(shared, &commons, wanted, goal, frame);
+            return self.pass_from(shared, &unbounded, wanted, goal, frame);
         }
         let mut pass = Pass::default();
         let achieved = |pass: Pass| if goal == Goal::Clean { pass.written } else { pass.freed } as usize;
-        let first = shared.select_owner(tenants);
+        let first = shared.select_mapping(tenants);
         for number in (first..=tenants.len()).chain(0..first) {
             if achieved(pass) > wanted / 2 || is_full(frame) {
                 break;
@@ -38,7 +38,7 @@ impl Evictor {
             let left = wanted - achieved(pass);
             pass += match tenants.get(number) {
                 Some(tenant) => self.pass_of_tenant(shared, (tenant, false), left, goal, frame),
-                None => self.pass_from(shared, &commons, left, goal, frame),
+                None => self.pass_from(shared, &unbounded, left, goal, frame),
             };
         }
         if goal == Goal::EvictBelowFloors && pass.freed == 0 {
@@ -85,8 +85,8 @@ impl Shared {
     /// Selects the mapping that gives pages up next: among mappings whose next span has the highest priority, each as
     /// often as it has pages to give. Returns the number of a tenant; the number behind the last one means all other
     /// mappings.
-    fn select_owner(&self, tenants: &[Arc<Tenant>]) -> usize {
-        let commons = tenants.len();
+    fn select_mapping(&self, tenants: &[Arc<Tenant>]) -> usize {
+        let unbounded = tenants.len();
         let candidate = |number: usize| match tenants.get(number) {
             Some(tenant) => {
                 let spare = tenant.spare_pages();
@@ -94,18 +94,18 @@ impl Shared {
             }
             None => (self.eviction.order.policy.top(), u64::from(self.commons_pages(tenants).max(1))),
         };
-        let top = (0..=commons).filter_map(|number| candidate(number).0).max();
+        let top = (0..=unbounded).filter_map(|number| candidate(number).0).max();
         let weight = |number: usize| Some(candidate(number)).filter(|(of, _)| *of == top).map_or(0, |(_, pages)| pages);
-        let total: u64 = (0..=commons).map(weight).sum();
+        let total: u64 = (0..=unbounded).map(weight).sum();
         let selection = self.eviction.next_selection().wrapping_mul(SELECTION_STEP) & u64::from(u32::MAX);
         let mut at = ((u128::from(selection) * u128::from(total)) >> 32) as u64;
-        for number in 0..commons {
+        for number in 0..unbounded {
             let pages = weight(number);
             if at < pages {
                 return number;
             }
             at -= pages;
         }
-        commons
+        unbounded
     }
 }

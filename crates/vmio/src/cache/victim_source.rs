@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vmio_core::page::visit::FrequencyClass;
+use vmio_core::page::visit::FifoQueue;
 
 use crate::cache::shared::Shared;
 use crate::cache::tenant::Tenant;
@@ -12,7 +12,7 @@ use crate::policy::EvictionOrder;
 pub(super) struct Source<'a> {
     pub(super) order: &'a EvictionOrder,
     /// Which of its queues gives pages up, if it has two.
-    pub(super) queue: Option<FrequencyClass>,
+    pub(super) queue: Option<FifoQueue>,
     /// The number of inactive pages above which they are dropped.
     pub(super) inactive_pages_max: u32,
     /// The number of pages that may go.
@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// The mappings without floor and ceiling, which hold this many pages.
-    pub(super) fn commons(shared: &'a Shared, pages: u32) -> Self {
+    pub(super) fn unbounded(shared: &'a Shared, pages: u32) -> Self {
         Self::of(shared, &shared.eviction.order, pages, usize::MAX, 0)
     }
 
@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
     fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
         let pages = pages.min(shared.memory.capacity_pages());
         let inactive_pages_max = pages / order.policy.inactive_share();
-        Source { order, queue: order.victim_class(pages), inactive_pages_max, allowed, hand }
+        Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
     }
 
     /// The pages of a span, in the order in which the evictor asks them to go.

@@ -55,7 +55,7 @@ impl Select {
     }
 
     /// Whether to write pages pinned for writing, too.
-    fn is_sync(self) -> bool {
+    fn includes_pinned(self) -> bool {
         matches!(self, Select::All | Select::Epoch(_) | Select::Frozen(_))
     }
 
@@ -165,7 +165,8 @@ impl WriteBatch {
 
     /// Adds the selected dirty pages among some pages of a span, as far as the batch has room and the mapping reaches: from now
     /// on each is Clean with its write in flight. For a sync, also adds copies of pages pinned for writing, which stay dirty.
-    /// The caller holds the span's lock. Returns the number of added pages; an error leaves the pages as they were.
+    /// The caller holds the span's lock. Returns the number of added pages. After an error the
+    /// caller writes the batch all the same: over frames whose stores do not trap, it may hold pages in flight.
     pub(crate) fn collect(
         &mut self,
         region: &Region,
@@ -399,7 +400,7 @@ fn begin_write(region: &Region, page: u64, select: Select, destination: Destinat
         };
         let seen = match begun {
             Ok(_) => return Some(false),
-            Err(_) if !select.is_sync() => return None,
+            Err(_) if !select.includes_pinned() => return None,
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {
@@ -426,7 +427,7 @@ fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: b
                 }
                 return Some(false);
             }
-            Err(_) if !select.is_sync() => return None,
+            Err(_) if !select.includes_pinned() => return None,
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {

@@ -70,7 +70,7 @@ impl CachedFile {
             Advice::Reuse(reuse) => self.set_reuse(&range, reuse),
             Advice::WillNeed => self.read_what_fits(whole)?,
             Advice::Cold => {
-                self.region().table.occupied(whole).for_each(|page| self.region().table.word(page).forget_use())
+                self.region().table.occupied(whole).for_each(|page| self.region().table.word(page).drop_visits_left())
             }
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
@@ -160,7 +160,7 @@ impl CachedFile {
         }
         for number in Self::touched_spans(range) {
             let span = region.table.span(number);
-            if !all || span.has_priority() || span.is_touched() {
+            if !all || span.has_priority() || span.was_queued() {
                 region.set_span_priority(number, priority);
             }
         }
@@ -301,7 +301,7 @@ impl CachedFile {
         }
         for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
             // An untouched span of a huge mapping costs no memory.
-            if whole_mapping && !region.table.span(number).is_touched() {
+            if whole_mapping && !region.table.span(number).was_queued() {
                 continue;
             }
             let of_span = region.table.pages_of_span(number);
@@ -312,7 +312,7 @@ impl CachedFile {
             if all {
                 region.table.span(number).set_all_fresh();
             } else {
-                region.table.span(number).set_marks();
+                region.table.span(number).note_fresh_marks();
             }
             for page in part {
                 // In a span that is fresh as a whole, an untouched page needs no mark of its own.
@@ -332,12 +332,12 @@ impl CachedFile {
         }
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             let span = region.table.span(number);
-            if !(region.table.untouched_is_fresh(number) || span.has_marks() || span.is_touched()) {
+            if !(region.table.untouched_is_fresh(number) || span.has_fresh_marks() || span.was_queued()) {
                 continue;
             }
             let of_span = region.table.pages_of_span(number);
             region.add_resident(number);
-            span.forget_touched();
+            span.forget_which_were_touched();
             for page in of_span.start.max(pages.start)..of_span.end.min(pages.end) {
                 region.table.word(page).forget_fresh();
             }

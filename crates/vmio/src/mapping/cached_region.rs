@@ -123,7 +123,7 @@ impl OpenRegion for CachedRegion {
         {
             // Nobody evicts meanwhile. Afterwards no evictor finds a span of this region.
             let mut tenants = region.shared.eviction.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
+            let ours = |span: &Span| std::ptr::eq(span.region_and_number().0, std::ptr::from_ref(region).cast());
             region.order().forget(&ours);
             tenants.retain(|tenant| region.tenant.as_ref().is_none_or(|ours| !Arc::ptr_eq(ours, tenant)));
             region.shared.reads.streams.forget(region);

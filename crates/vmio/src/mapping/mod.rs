@@ -102,9 +102,9 @@ impl Mapping {
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
         let handle = match cache.backend() {
-            FaultBackend::Workers(core) => Handle::Cached(CachedFile::open(core, backing, options)?),
-            FaultBackend::Reclaimer(core) => Handle::Managed(ManagedFile::open(core, backing, options)?),
-            FaultBackend::Module(core) => Handle::Kernel(KernelFile::open(core, backing, options)?),
+            FaultBackend::Cached(core) => Handle::Cached(CachedFile::open(core, backing, options)?),
+            FaultBackend::Managed(core) => Handle::Managed(ManagedFile::open(core, backing, options)?),
+            FaultBackend::Kernel(core) => Handle::Kernel(KernelFile::open(core, backing, options)?),
         };
         Ok(Mapping { handle })
     }
@@ -129,7 +129,7 @@ impl Mapping {
         options: MappingOptions,
         addresses: Range<usize>,
     ) -> Result<Mapping> {
-        let FaultBackend::Reclaimer(core) = cache.backend() else {
+        let FaultBackend::Managed(core) = cache.backend() else {
             let expected = "Managed: with the others a child has none of its parent's mappings";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", cache.engine()), expected });
         };

@@ -174,8 +174,8 @@ fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     Ok(())
 }
 
-/// The flusher skips pages pinned for writing when it protects a span. The mark is set under the span's lock, so that no such pin
-/// appears after the flusher has looked. The pages become writable after that.
+/// The thread that writes back skips pages pinned for writing when it protects a span. The mark is set under the span's lock, so that no such pin
+/// appears after the thread that writes back has looked. The pages become writable after that.
 fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
     let first = pinned.end;
     while pinned.end < end {

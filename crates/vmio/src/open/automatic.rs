@@ -53,9 +53,9 @@ impl FollowerParts {
         let mut resting_until = None;
         let follower = Follower::start(move || follow(&mut governor, &mut observer, &followed, &mut resting_until))?;
         let _ = match cache.backend() {
-            FaultBackend::Workers(core) => core.follower.set(follower),
-            FaultBackend::Reclaimer(core) => core.follower.set(follower),
-            FaultBackend::Module(core) => core.follower.set(follower),
+            FaultBackend::Cached(core) => core.follower.set(follower),
+            FaultBackend::Managed(core) => core.follower.set(follower),
+            FaultBackend::Kernel(core) => core.follower.set(follower),
         };
         Ok(())
     }
@@ -71,17 +71,17 @@ enum Followed {
 impl Followed {
     fn of(cache: &Cache) -> Self {
         match cache.backend() {
-            FaultBackend::Workers(core) => Followed::Workers(Arc::downgrade(core)),
-            FaultBackend::Reclaimer(core) => Followed::Reclaimer(Arc::downgrade(core)),
-            FaultBackend::Module(core) => Followed::Module(Arc::downgrade(core)),
+            FaultBackend::Cached(core) => Followed::Workers(Arc::downgrade(core)),
+            FaultBackend::Managed(core) => Followed::Reclaimer(Arc::downgrade(core)),
+            FaultBackend::Kernel(core) => Followed::Module(Arc::downgrade(core)),
         }
     }
 
     fn cache(&self) -> Option<Cache> {
         let backend = match self {
-            Followed::Workers(core) => FaultBackend::Workers(core.upgrade()?),
-            Followed::Reclaimer(core) => FaultBackend::Reclaimer(core.upgrade()?),
-            Followed::Module(core) => FaultBackend::Module(core.upgrade()?),
+            Followed::Workers(core) => FaultBackend::Cached(core.upgrade()?),
+            Followed::Reclaimer(core) => FaultBackend::Managed(core.upgrade()?),
+            Followed::Module(core) => FaultBackend::Kernel(core.upgrade()?),
         };
         Some(Cache { backend })
     }
@@ -97,11 +97,11 @@ fn follow(
     let Some(cache) = followed.cache() else { return ControlFlow::Break(()) };
     let stats = cache.stats();
     let held_pages = match cache.backend() {
-        FaultBackend::Workers(_) => stats.resident_pages + stats.table_pages,
+        FaultBackend::Cached(_) => stats.resident_pages + stats.table_pages,
         // The kernel counts its page cache as available.
-        FaultBackend::Reclaimer(_) => 0,
+        FaultBackend::Managed(_) => 0,
         // The module has reserved all of it, used or not.
-        FaultBackend::Module(_) => stats.capacity_pages,
+        FaultBackend::Kernel(_) => stats.capacity_pages,
     };
     let overhead = cache.overhead();
     let present = overhead.capacity_bytes(stats.capacity_pages as u32);

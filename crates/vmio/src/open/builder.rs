@@ -348,7 +348,7 @@ impl CacheBuilder {
         }
         if self.engine == Engine::Kernel {
             let core = KernelCore::start(generation, capacity_pages)?;
-            return Ok(Cache { backend: FaultBackend::Module(Arc::new(core)) });
+            return Ok(Cache { backend: FaultBackend::Kernel(Arc::new(core)) });
         }
         let calls = FaultCalls { resolve: handle_fault, while_absent };
         let (engine, userfaultfd) = match self.engine.start(calls, readers, self.kernel_features) {
@@ -385,7 +385,7 @@ impl CacheBuilder {
         };
         let shared = Shared::new(settings).map_err(Error::system("reserving memory for the cache"))?;
         let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
-        Ok(Cache { backend: FaultBackend::Workers(Arc::new(core)) })
+        Ok(Cache { backend: FaultBackend::Cached(Arc::new(core)) })
     }
 
     fn build_managed(&self, limits: Limits) -> Result<Cache> {
@@ -394,7 +394,7 @@ impl CacheBuilder {
             return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", why });
         }
         let core = ManagedCore::start(limits).map_err(Error::system("starting the reclaimer of the cache"))?;
-        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
+        Ok(Cache { backend: FaultBackend::Managed(Arc::new(core)) })
     }
 
     fn decide_on_locking(&self) -> Result<bool> {

@@ -44,11 +44,11 @@ pub struct Cache {
 #[derive(Clone)]
 pub(crate) enum FaultBackend {
     /// Workers that evict the pages of vmio's own faults.
-    Workers(Arc<CacheCore>),
+    Cached(Arc<CacheCore>),
     /// A background reclaimer that watches the pages of the kernel's faults.
-    Reclaimer(Arc<ManagedCore>),
+    Managed(Arc<ManagedCore>),
     /// The kernel module, which owns the memory.
-    Module(Arc<KernelCore>),
+    Kernel(Arc<KernelCore>),
 }
 
 impl Cache {
@@ -64,9 +64,9 @@ impl Cache {
     /// The process that built it.
     pub(crate) fn generation(&self) -> Generation {
         match &self.backend {
-            FaultBackend::Workers(core) => core.shared.generation,
-            FaultBackend::Reclaimer(core) => core.reclaimer.generation(),
-            FaultBackend::Module(core) => core.module.generation(),
+            FaultBackend::Cached(core) => core.shared.generation,
+            FaultBackend::Managed(core) => core.reclaimer.generation(),
+            FaultBackend::Kernel(core) => core.module.generation(),
         }
     }
 
@@ -91,25 +91,25 @@ impl Cache {
     ///
     /// [`Error::BadOption`] with another engine than [`Engine::Managed`]; [`Error::System`] if its thread cannot be started.
     pub fn in_child(&self) -> Result<Cache> {
-        let FaultBackend::Reclaimer(parent) = &self.backend else {
+        let FaultBackend::Managed(parent) = &self.backend else {
             let expected = "Managed: with the others a child has none of its parent's pages";
             return Err(Error::BadOption { option: "engine", value: format!("{:?}", self.engine()), expected });
         };
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
         let core = ManagedCore::start_in_child(parent, generation);
         let core = core.map_err(Error::system("starting the reclaimer of the cache"))?;
-        Ok(Cache { backend: FaultBackend::Reclaimer(Arc::new(core)) })
+        Ok(Cache { backend: FaultBackend::Managed(Arc::new(core)) })
     }
 
     /// Returns the engine of the cache. For [`Engine::Auto`] that is the engine chosen on this machine.
     pub fn engine(&self) -> Engine {
         match &self.backend {
-            FaultBackend::Workers(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
+            FaultBackend::Cached(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
                 Engine::ReaderThread
             }
-            FaultBackend::Workers(_) => Engine::Sigbus,
-            FaultBackend::Reclaimer(_) => Engine::Managed,
-            FaultBackend::Module(_) => Engine::Kernel,
+            FaultBackend::Cached(_) => Engine::Sigbus,
+            FaultBackend::Managed(_) => Engine::Managed,
+            FaultBackend::Kernel(_) => Engine::Kernel,
         }
     }
 
@@ -120,9 +120,9 @@ impl Cache {
     /// ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.backend {
-            FaultBackend::Module(core) => vec![core.module.descriptor()],
-            FaultBackend::Reclaimer(core) => core.reclaimer.descriptors().into(),
-            FaultBackend::Workers(core) => {
+            FaultBackend::Kernel(core) => vec![core.module.descriptor()],
+            FaultBackend::Managed(core) => core.reclaimer.descriptors().into(),
+            FaultBackend::Cached(core) => {
                 let shared = &core.shared;
                 shared.paging.frames.descriptors().into_iter().chain(shared.paging.unmapper.descriptor()).collect()
             }
@@ -132,9 +132,9 @@ impl Cache {
     /// Returns the capacity for pages, in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         let pages = match &self.backend {
-            FaultBackend::Workers(core) => core.shared.memory.capacity_pages(),
-            FaultBackend::Reclaimer(core) => core.reclaimer.capacity_pages(),
-            FaultBackend::Module(core) => core.module.capacity_pages(),
+            FaultBackend::Cached(core) => core.shared.memory.capacity_pages(),
+            FaultBackend::Managed(core) => core.reclaimer.capacity_pages(),
+            FaultBackend::Kernel(core) => core.module.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
     }
@@ -142,25 +142,25 @@ impl Cache {
     /// The memory that the cache takes beside its pages.
     fn overhead(&self) -> Overhead {
         match &self.backend {
-            FaultBackend::Workers(core) => core.shared.memory.overhead,
-            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => Overhead::LEAST,
+            FaultBackend::Cached(core) => core.shared.memory.overhead,
+            FaultBackend::Managed(_) | FaultBackend::Kernel(_) => Overhead::LEAST,
         }
     }
 
     /// The smallest capacity that leaves enough beside the floors of the mappings.
     fn least_capacity_pages(&self) -> u64 {
         match &self.backend {
-            FaultBackend::Workers(core) => core.shared.eviction.least_capacity_pages(),
-            FaultBackend::Reclaimer(_) | FaultBackend::Module(_) => PAGES_MIN,
+            FaultBackend::Cached(core) => core.shared.eviction.least_capacity_pages(),
+            FaultBackend::Managed(_) | FaultBackend::Kernel(_) => PAGES_MIN,
         }
     }
 
     /// Returns the cache's contents and work so far in numbers; zeros in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
         match &self.backend {
-            FaultBackend::Workers(core) => core.stats(),
-            FaultBackend::Reclaimer(core) => core.reclaimer.stats(),
-            FaultBackend::Module(core) => core.module.stats(),
+            FaultBackend::Cached(core) => core.stats(),
+            FaultBackend::Managed(core) => core.reclaimer.stats(),
+            FaultBackend::Kernel(core) => core.module.stats(),
         }
     }
 }

@@ -45,9 +45,9 @@ impl Cache {
             return Err(Error::Forked);
         }
         let resized = match &self.backend {
-            FaultBackend::Workers(core) => core.shared.resize(pages, on_unreachable)?,
-            FaultBackend::Reclaimer(core) => core.reclaimer.resize(pages)?,
-            FaultBackend::Module(core) => core.module.resize(pages)?,
+            FaultBackend::Cached(core) => core.shared.resize(pages, on_unreachable)?,
+            FaultBackend::Managed(core) => core.reclaimer.resize(pages)?,
+            FaultBackend::Kernel(core) => core.module.resize(pages)?,
         };
         resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
     }

@@ -52,7 +52,7 @@ impl InactiveSpans {
 
     /// Adds a span with inactive pages, unless it is queued already.
     pub(crate) fn push(&self, span: SpanRef) {
-        if span.get().claim_waiting() {
+        if span.get().claim_inactive_queued() {
             self.lock().push(span);
         }
     }
@@ -60,7 +60,7 @@ impl InactiveSpans {
     /// Takes the span that came in first.
     pub(crate) fn pop(&self) -> Option<SpanRef> {
         let span = self.lock().pop()?;
-        span.get().clear_waiting();
+        span.get().clear_inactive_queued();
         Some(span)
     }
 
@@ -70,7 +70,7 @@ impl InactiveSpans {
         let mut kept = Spans::default();
         while let Some(span) = spans.pop() {
             if of(span.get()) {
-                span.get().clear_waiting();
+                span.get().clear_inactive_queued();
             } else {
                 kept.push(span);
             }
@@ -98,13 +98,13 @@ mod tests {
         let queue = InactiveSpans::default();
         let spans: Vec<Span> = (0..6).map(|_| Span::default()).collect();
         for (number, span) in spans.iter().enumerate() {
-            let _ = span.set_owner(ptr::null(), number as u64, 100);
+            let _ = span.set_region(ptr::null(), number as u64, 100);
             queue.push(SpanRef::new(span));
             queue.push(SpanRef::new(span));
         }
-        let number = |span: SpanRef| span.get().owner().1;
+        let number = |span: SpanRef| span.get().region_and_number().1;
         assert_eq!(queue.pop().map(number), Some(0));
-        queue.forget(&|span| span.owner().1 % 2 == 1);
+        queue.forget(&|span| span.region_and_number().1 % 2 == 1);
         queue.push(SpanRef::new(&spans[0]));
         queue.push(SpanRef::new(&spans[5]));
         let left: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(number).collect();

@@ -28,9 +28,9 @@ const S3_SMALL_SHARE: u32 = 20;
 /// One page in this many is inactive with `EvictionPolicy::S3Fifo`: nearly all inactive pages are of the small queue.
 const S3_INACTIVE_SHARE: u32 = 32;
 /// A page that comes back no later than this is not new; in eighths of a turnover.
-const S3_GHOSTS: u8 = 6;
+const S3_GHOST_AGE_MAX: u8 = 6;
 /// Each such return adds this to the frequency.
-const S3_RETURN: u8 = 2;
+const S3_FREQUENCY_A_RETURN: u8 = 2;
 /// The highest frequency with S3-FIFO: a page survives 31 visits.
 const S3_FREQUENCY_MAX: u8 = 5;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
@@ -135,7 +135,7 @@ impl PriorityFifo {
     }
 
     fn shard(&self, span: SpanRef) -> &Shard {
-        let (region, number) = span.get().owner();
+        let (region, number) = span.get().region_and_number();
         let hash = (number as usize).wrapping_add(region as usize >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15_usize);
         &self.shards[(hash >> 32) & (self.shards.len() - 1)]
     }
@@ -224,8 +224,8 @@ impl Policy for PriorityFifo {
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
         match (self.policy, evicted_ago) {
             (EvictionPolicy::Fifo, _) => 0,
-            (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, Some(0..=S3_GHOSTS)) => {
-                (before + S3_RETURN).min(S3_FREQUENCY_MAX)
+            (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, Some(0..=S3_GHOST_AGE_MAX)) => {
+                (before + S3_FREQUENCY_A_RETURN).min(S3_FREQUENCY_MAX)
             }
             (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, _) => 0,
             (EvictionPolicy::KeepRefaulted, Some(0..=SOON)) => (before + 1).min(FREQUENCY_MAX),
@@ -268,13 +268,13 @@ mod tests {
     fn spans(count: u64) -> Vec<Span> {
         let spans: Vec<Span> = (0..count).map(|_| Span::default()).collect();
         for (number, span) in spans.iter().enumerate() {
-            let _ = span.set_owner(ptr::null(), number as u64, 100);
+            let _ = span.set_region(ptr::null(), number as u64, 100);
         }
         spans
     }
 
     fn drain(policy: &PriorityFifo) -> Vec<u64> {
-        std::iter::from_fn(|| policy.next(0)).map(|span| span.get().owner().1).collect()
+        std::iter::from_fn(|| policy.next(0)).map(|span| span.get().region_and_number().1).collect()
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         for span in &spans {
             policy.admit(SpanRef::new(span));
         }
-        policy.forget(&|span| span.owner().1 % 2 == 0);
+        policy.forget(&|span| span.region_and_number().1 % 2 == 0);
         let mut left = drain(&policy);
         left.sort_unstable();
         assert_eq!(left, [1, 3, 5, 7, 9]);

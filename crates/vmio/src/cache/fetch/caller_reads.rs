@@ -103,7 +103,7 @@ impl CallerReads {
         if begun.is_ok() {
             return None;
         }
-        region.give_up(page..page + 1);
+        region.fail_charged_loads(page..page + 1);
         drop(signals);
         let request = slot.take_request(&mut LocalQueue::default());
         slot.release();
@@ -145,7 +145,7 @@ impl Reads {
         let page = request.only_page();
         if let (Some(page), Some(region)) = (page, request.region()) {
             if result == -libc::EAGAIN {
-                region.give_up(page..page + 1);
+                region.fail_charged_loads(page..page + 1);
                 slot.release();
                 return door.submit(request);
             }
@@ -210,7 +210,7 @@ mod tests {
         assert!(begins(0..1, Urgency::Guessed).is_none());
         region.begin_load(3).unwrap();
         assert!(begins(3..4, Urgency::Wanted).is_none(), "it is in the hands of another");
-        region.forget_load(3);
+        region.fail_load(3);
         for slot in &reads.reads.slots {
             slot.is_taken.store(true, Ordering::SeqCst);
         }

@@ -70,16 +70,16 @@ impl Region {
         let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
         // The mapping may have been shortened meanwhile; the thread that shortens it looks at the word after.
         if page >= self.table.pages() {
-            self.forget_load(page);
+            self.fail_load(page);
             return Claimed::Failed(FaultError::BeyondEnd);
         }
         let is_fresh = self.is_fresh(page, before);
         if is_fresh && !first {
-            self.forget_load(page);
+            self.fail_load(page);
             return Claimed::Busy;
         }
         if !self.take_budget(core, page, urgency) {
-            self.forget_load(page);
+            self.fail_load(page);
             return Claimed::Short;
         }
         if is_fresh { self.fill_fresh(core, page) } else { Claimed::Absent(1) }
@@ -164,7 +164,7 @@ impl Region {
             }
             if next < at {
                 let run = first + next as u64;
-                let installed = self.install_wanted(cpu::current(), run, &data[next * PAGE_BYTES..at * PAGE_BYTES]);
+                let installed = self.install_claimed(cpu::current(), run, &data[next * PAGE_BYTES..at * PAGE_BYTES]);
                 failed = failed.or(installed.err().map(|error| (run, error)));
             }
             if let Err(failure) = verified {
@@ -179,7 +179,7 @@ impl Region {
     /// Gives up a claimed page that could not be brought in.
     fn refuse(&self, page: u64, failure: ReadFailure) -> (u64, FaultError) {
         self.note_read_failure(page, failure);
-        self.give_up(page..page + 1);
+        self.fail_charged_loads(page..page + 1);
         (page, FaultError::Unreadable(failure))
     }
 }

@@ -226,7 +226,7 @@ impl Region {
     /// # Safety
     /// A region that still exists must have queued the span. (The eviction gate, held for reading, keeps the region.)
     pub(crate) unsafe fn of_span<'a>(span: SpanRef) -> (&'a Region, u64) {
-        let (region, number) = span.get().owner();
+        let (region, number) = span.get().region_and_number();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
         (unsafe { &*region.cast::<Region>() }, number)
     }
@@ -343,7 +343,7 @@ impl Region {
         if before.is_inactive() {
             order.inactive_spans.add_pages(-1);
         }
-        order.note_class(cpu::current(), before.frequency(), -1);
+        order.count_page(cpu::current(), before.frequency(), -1);
         word.finish_evict(time);
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);

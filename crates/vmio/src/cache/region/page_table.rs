@@ -175,7 +175,7 @@ impl PageTable {
     /// Whether pages of a span that were never touched hold garbage on the device.
     pub(crate) fn untouched_is_fresh(&self, span: u64) -> bool {
         let span = self.span(span);
-        (self.all_fresh.load(Ordering::SeqCst) || span.all_fresh()) && !span.has_forgotten()
+        (self.all_fresh.load(Ordering::SeqCst) || span.all_fresh()) && !span.has_forgotten_touched()
     }
 
     // ---- misses in a row
@@ -184,7 +184,7 @@ impl PageTable {
     pub(crate) fn sequence_at(&self, page: u64) -> Sequence {
         let (span, place) = (span_of(page), page % SPAN_PAGES as u64);
         let within = self.span(span).sequence().missed_at(place);
-        if within.has_followed() {
+        if within.is_row() {
             return within;
         }
         match (place, span) {
@@ -220,20 +220,18 @@ impl PageTable {
     /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
     pub(crate) fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
         let mut gaps = PageSet::default();
-        pages
-            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
-            .for_each(|page| gaps.insert(page));
+        pages.filter(|page| !ours.contains(*page) && self.word(*page).claim_gap()).for_each(|page| gaps.insert(page));
         gaps
     }
 
     /// Lets claimed gaps go. Call it before the last page of ours goes: a span without pages may lose its words.
     pub(crate) fn release_gaps(&self, gaps: &PageSet, pages: Range<u64>) {
-        pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_absent());
+        pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_gap());
     }
 
     /// Makes the pages of a range ours if all of them are absent.
     pub(crate) fn claim_gap(&self, gap: Range<u64>) -> bool {
-        let claimed = gap.clone().take_while(|page| self.word(*page).claim_absent()).count() as u64;
+        let claimed = gap.clone().take_while(|page| self.word(*page).claim_gap()).count() as u64;
         let whole = claimed == gap.end - gap.start;
         if !whole {
             self.release_gap(gap.start..gap.start + claimed);
@@ -243,6 +241,6 @@ impl PageTable {
 
     /// Lets a range go that [`Self::claim_gap`] has claimed.
     pub(crate) fn release_gap(&self, gap: Range<u64>) {
-        gap.for_each(|page| self.word(page).release_absent());
+        gap.for_each(|page| self.word(page).release_gap());
     }
 }
