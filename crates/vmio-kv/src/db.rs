@@ -1,11 +1,13 @@
 //! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
 mod collector;
+mod compaction_queue;
 mod compactor;
 mod creation;
 mod ends;
 mod growth;
 mod keyspace_handle;
+mod keyspace_snapshot;
 mod large_values;
 mod lengths;
 mod memory_balance;
@@ -14,12 +16,15 @@ mod open_handles;
 mod open_keyspace;
 mod open_segment;
 mod opened;
+mod operation;
 mod reading;
+mod records_apart;
 mod recovered_records;
 mod recovery;
 mod removal;
 mod reorganization;
 mod scan;
+mod scanned_records;
 mod segment_handle;
 mod segments;
 mod snapshot;
@@ -35,22 +40,25 @@ use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::opened::Opened;
 use crate::device::{Device, TakeoverBacking};
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
-use crate::options::{Durability, Options};
+use crate::options::Options;
 use crate::volume::Volume;
 use crate::write_batch::{WriteBatch, Writes};
 pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+pub use keyspace_snapshot::KeyspaceSnapshot;
 pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
 pub(crate) use lengths::{check_key, check_value_length};
 pub(crate) use open_handle::OpenHandle;
 pub(crate) use open_handles::{HandleKind, OpenHandles};
 pub(crate) use open_keyspace::OpenKeyspace;
 pub(crate) use open_segment::OpenSegment;
+pub(crate) use operation::Operation;
 pub use recovery::Recovery;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
-pub use snapshot::{KeyspaceSnapshot, Snapshot};
+pub use snapshot::Snapshot;
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
 
@@ -205,7 +213,7 @@ impl Db {
 
     /// All segments in the order of their numbers. Every store has the first one, number 0.
     pub fn segments(&self) -> Result<Vec<SegmentHandle>> {
-        Ok(self.opened()?.segments.handles())
+        Ok(SegmentHandle::of_all(&self.opened()?.segments))
     }
 
     /// The segment of a number.
@@ -216,7 +224,7 @@ impl Db {
     pub fn segment(&self, number: u32) -> Result<SegmentHandle> {
         let segments = &self.opened()?.segments;
         let no_segment = || Error::NoSegment { volume: segments.store().device.name().to_owned(), number };
-        segments.handles().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
+        SegmentHandle::of_all(segments).into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
     }
 
     /// The names of all keyspaces.

@@ -28,6 +28,7 @@ mod batching_lock;
 mod check;
 mod db;
 mod device;
+mod durability;
 mod error;
 mod extents;
 mod format;
@@ -45,9 +46,10 @@ pub use db::{
     DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Scan,
     SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
 };
+pub use durability::Durability;
 pub use error::{Damage, Error, FullPlace, Result};
 pub use key_range::KeyRange;
-pub use options::{Durability, Options};
+pub use options::Options;
 pub use vmio::Engine;
 pub use write_batch::WriteBatch;
 

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::db::{HandleKind, KeyspaceHandle, OpenHandle, OpenKeyspace, OpenSegment, check_key, check_value_length};
+use crate::db::{
+    HandleKind, KeyspaceHandle, OpenHandle, OpenKeyspace, OpenSegment, Operation, check_key, check_value_length,
+};
 use crate::error::{Error, Result};
-use crate::extents::Stored;
 use crate::format::record::RecordKind;
-use crate::keyspace::Keyspace;
-use crate::log::Append;
 
 /// Writes that are applied atomically: after a crash all of them are there, or none.
 ///
@@ -43,27 +42,6 @@ pub struct WriteBatch {
 pub(crate) struct Writes {
     pub(crate) home: Arc<OpenSegment>,
     pub(crate) operations: Vec<Operation>,
-}
-
-pub(crate) struct Operation {
-    pub(crate) keyspace: Arc<Keyspace>,
-    kind: RecordKind,
-    key: Box<[u8]>,
-    value: Box<[u8]>,
-}
-
-impl Operation {
-    pub(crate) fn append(&self) -> Append<'_> {
-        Append { kind: self.kind, keyspace: self.keyspace.number, key: &self.key, value: &self.value }
-    }
-
-    /// The record to append. A large value is `stored` in extents by then.
-    pub(crate) fn append_as<'bytes>(&'bytes self, stored: Option<&'bytes Stored>) -> Append<'bytes> {
-        match stored {
-            Some(stored) => Append { kind: RecordKind::Extents, value: stored.record_value(), ..self.append() },
-            None => self.append(),
-        }
-    }
 }
 
 impl WriteBatch {

@@ -2,12 +2,13 @@
 
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
-use crate::check::segment::State;
+use crate::check::state::State;
 use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::block::{Block, Kind, Sealed};
-use crate::format::branch::{Branch, Child};
+use crate::format::branch::Branch;
 use crate::format::catalogue::{KeyspaceEntry, Root};
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::Leaf;
 use crate::format::pivot::{PIECE_BYTES, Piece, Pivot};

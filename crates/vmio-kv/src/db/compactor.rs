@@ -1,14 +1,13 @@
 //! The threads that flush and compact, and the commits of their results.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use vmio::SignalsBlocked;
 
 use crate::db::collector::CollectorThread;
+use crate::db::compaction_queue::Work;
 use crate::db::open_segment::OpenSegment;
-use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::catalogue::{KeyspaceEntry, LEVELS};
@@ -16,99 +15,6 @@ use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::keyspace::{Compacted, Compaction, Keyspace};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
-
-/// The most batches of scanned records that wait for their rewrite side by side, for each idle thread.
-const APART_MAX: usize = 4;
-
-/// The keyspaces that have something to flush or compact, and other work for idle threads.
-#[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    keyspaces: VecDeque<Arc<Keyspace>>,
-    apart: VecDeque<RecordsApart>,
-    /// Threads that wait for work.
-    idle: usize,
-    /// The memtables may have reached their budget.
-    relieve: bool,
-    stopping: bool,
-}
-
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a keyspace, unless it is queued already.
-    pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
-        let mut waiting = self.waiting();
-        if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
-            waiting.keyspaces.push_back(Arc::clone(keyspace));
-            self.changed.notify_one();
-            drop(waiting);
-            self.forget_apart();
-        }
-    }
-
-    /// Queues a flush of the largest memtables, if all of them together take too much.
-    pub(super) fn relieve(&self) {
-        let mut waiting = self.waiting();
-        if !std::mem::replace(&mut waiting.relieve, true) {
-            self.changed.notify_one();
-        }
-    }
-
-    /// Queues records to be written side by side, if a thread is idle: queued records hold memory.
-    pub(super) fn reorganize(&self, apart: RecordsApart) {
-        let mut waiting = self.waiting();
-        if !waiting.stopping && waiting.apart.len() < APART_MAX * waiting.idle {
-            waiting.apart.push_back(apart);
-            self.changed.notify_one();
-        }
-    }
-
-    /// Forgets all queued records, which stay where they are. This frees the memory and the space that they hold.
-    pub(super) fn forget_apart(&self) {
-        let apart = std::mem::take(&mut self.waiting().apart);
-        drop(apart);
-    }
-
-    /// Whether the store is being closed.
-    pub(super) fn is_stopping(&self) -> bool {
-        self.waiting().stopping
-    }
-
-    fn take(&self) -> Option<Work> {
-        let mut waiting = self.waiting();
-        loop {
-            if waiting.stopping {
-                return None;
-            }
-            if let Some(keyspace) = waiting.keyspaces.pop_front() {
-                return Some(Work::Compact(keyspace));
-            }
-            if std::mem::take(&mut waiting.relieve) {
-                return Some(Work::Relieve);
-            }
-            if let Some(apart) = waiting.apart.pop_front() {
-                return Some(Work::Reorganize(apart));
-            }
-            waiting.idle += 1;
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-            waiting.idle -= 1;
-        }
-    }
-}
-
-enum Work {
-    Compact(Arc<Keyspace>),
-    Relieve,
-    Reorganize(RecordsApart),
-}
 
 /// The compaction threads, and the collector's, which may wait for a compaction.
 pub(super) struct Compactor {
@@ -141,9 +47,7 @@ impl Compactor {
 impl Drop for Compactor {
     fn drop(&mut self) {
         let store = self.segments.store();
-        store.compactions.waiting().stopping = true;
-        store.compactions.forget_apart();
-        store.compactions.changed.notify_all();
+        store.compactions.stop();
         // Handles may outlive the store: no flush would make space for their writes.
         store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use crate::db::keyspace_snapshot::{KeyspaceSnapshot, Shown};
 use crate::db::lengths::{check_key, check_value_length};
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
 use crate::db::scan::Scan;
-use crate::db::snapshot::KeyspaceSnapshot;
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
+use crate::keyspace::View;
 use crate::log::LOG_VALUE_BYTES_MAX;
-use crate::options::Durability;
 
 /// The name of the keyspace that every store has.
 pub const DEFAULT_KEYSPACE: &str = "default";
@@ -134,7 +135,8 @@ impl KeyspaceHandle {
 
     /// A view of the keyspace at this moment. It does not show later writes. The view of a dropped keyspace is empty.
     pub fn snapshot(&self) -> KeyspaceSnapshot {
-        KeyspaceSnapshot::of(self)
+        let shown = |open: &OpenKeyspace| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) };
+        KeyspaceSnapshot::new(&self.name, self.open_handle(HandleKind::Snapshot, shown))
     }
 
     /// A key's value.

@@ -5,14 +5,15 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::keyspace_snapshot::KeyspaceSnapshot;
 use crate::db::lengths::{check_key, check_value_length};
 use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::open_segment::OpenSegment;
 use crate::db::reading::Reading;
-use crate::db::snapshot::KeyspaceSnapshot;
 use crate::db::value_reader::Source;
 use crate::db::value_reader::ValueReader;
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
@@ -21,7 +22,6 @@ use crate::format::record::RecordKind;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Keyspace, Version};
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
-use crate::options::Durability;
 use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::db::lengths::check_key;
 use crate::db::open_segment::OpenSegment;
 use crate::db::reading::Reading;
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::keyspace::memtable::{NEWEST, space_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
 use crate::log::Append;
-use crate::options::Durability;
 use crate::volume::space_reservation::SpacePriority;
 
 /// A keyspace and its segment.

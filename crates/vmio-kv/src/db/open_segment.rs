@@ -1,10 +1,12 @@
 //! A segment of an open store: its log, and the work on its keyspaces.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::db::collector::Collector;
-use crate::db::reorganization::Reorganized;
+use crate::db::operation::Operation;
 use crate::db::store::Store;
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};
@@ -14,11 +16,9 @@ use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
-use crate::options::Durability;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::space_reservation::SpacePriority;
-use crate::write_batch::Operation;
 
 /// A segment of a store, with the state that it does not share with other segments.
 pub(crate) struct OpenSegment {
@@ -28,7 +28,8 @@ pub(crate) struct OpenSegment {
     /// Held while a compaction is committed and published: one at a time.
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
-    pub(super) reorganized: Reorganized,
+    /// Bytes of the records that were moved for scans since the store was opened.
+    pub(super) reorganized_bytes: AtomicU64,
     /// Dropped keyspaces that may still be read.
     pub(super) dropped: Mutex<Vec<Weak<Keyspace>>>,
 }

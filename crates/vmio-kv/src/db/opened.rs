@@ -71,7 +71,8 @@ impl Opened {
         };
         let segment = self.segments.create()?;
         threads.writers.push(segment.start_writer()?);
-        Ok(self.segments.add(segment))
+        self.segments.add(Arc::clone(&segment));
+        Ok(SegmentHandle::new(&self.segments, segment))
     }
 
     /// Makes all writes durable and ends the threads, unless the store was closed before.

@@ -1,14 +1,13 @@
 //! Opening a store: first the committed state, then the records of the log that came after.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
 use crate::db::open_segment::OpenSegment;
 use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
-use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::store::Store;
 use crate::error::{Damage, Result};
@@ -153,7 +152,7 @@ impl OpenSegment {
             log,
             committing: Mutex::default(),
             collector: Collector::default(),
-            reorganized: Reorganized::default(),
+            reorganized_bytes: AtomicU64::new(0),
             dropped: Mutex::default(),
         };
         store.add_segment();

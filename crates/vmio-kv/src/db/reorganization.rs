@@ -8,91 +8,24 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::open_segment::OpenSegment;
+use crate::db::records_apart::{ReadRecord, RecordsApart};
+use crate::db::scanned_records::BLOCKS_MIN;
 use crate::error::{Error, Result};
-use crate::format::geometry::BLOCK_BYTES;
-use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::pointer::Pointer;
 use crate::format::record::RecordKind;
 use crate::keyspace::memtable::space_for;
-use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
+use crate::keyspace::{Keyspace, Version, View};
 use crate::log::Append;
 use crate::tree::Direction;
 use crate::volume::space_reservation::SpacePriority;
 
-/// A move of fewer records, or records of fewer blocks, is not worth a write.
-const BLOCKS_MIN: usize = 8;
-/// Records lie apart if this many times as many blocks were read for them as they fill.
-const APART: u64 = 2;
 /// The most records of one rewrite, and their most bytes.
 const RECORDS_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 10;
-/// A record is moved when this many scans have read it: about as many later scans have to save a read before the move has paid.
-const SCANS: u32 = 8;
-/// One record in this many is remembered.
-const SAMPLED: u64 = 16;
-/// How many records are remembered: 256 KiB of memory.
-const SAMPLES: usize = 1 << 16;
-/// The low bits of a sample count how often its record was read; the others identify the record.
-const COUNT_BITS: u32 = 4;
-
-/// Samples of the records that scans have read past the cache of late. A record that scans read once is not worth a write.
-pub(crate) struct ScannedRecords(Box<[AtomicU32]>);
-
-impl ScannedRecords {
-    pub(super) fn new() -> Self {
-        ScannedRecords((0..SAMPLES).map(|_| AtomicU32::new(0)).collect())
-    }
-
-    /// Whether records lie apart, if a scan has read `blocks_read` blocks for them, and whether scans have read them often before. If they
-    /// cannot be moved now, the answer is true again only after as many scans.
-    pub(super) fn are_apart_again(&self, records: impl Iterator<Item = Pointer> + Clone, blocks_read: usize) -> bool {
-        let bytes: u64 = records.clone().map(|record| u64::from(record.record_bytes())).sum();
-        if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {
-            return false;
-        }
-        // Each record is counted, not only those up to the first that was read often.
-        records.filter(|record| self.mark(record.offset())).count() > 0
-    }
-
-    /// Counts a read of a record that is sampled. Returns whether it has been read often.
-    fn mark(&self, offset: u64) -> bool {
-        let hash = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if hash >> 32 & (SAMPLED - 1) != 0 {
-            return false;
-        }
-        let (slot, name) = (&self.0[(hash >> 48) as usize % SAMPLES], hash as u32 >> COUNT_BITS);
-        let before = slot.load(Ordering::Relaxed);
-        let count = if before >> COUNT_BITS == name { before & ((1 << COUNT_BITS) - 1) } else { 0 };
-        // Threads that meet here may lose a count.
-        slot.store((name << COUNT_BITS) | ((count + 1) % (SCANS + 1)), Ordering::Relaxed);
-        count == SCANS
-    }
-}
-
-/// Records moved since the store was opened.
-#[derive(Default)]
-pub(crate) struct Reorganized {
-    pub(crate) bytes: AtomicU64,
-}
-
-/// Neighbouring records that lie apart, as a scan has read them.
-pub(crate) struct RecordsApart {
-    pub(super) keyspace: Arc<Keyspace>,
-    /// Protects the records' space from reuse.
-    view: Arc<View>,
-    /// Where the scan was before the first record, and its direction.
-    from: Bound<Vec<u8>>,
-    direction: Direction,
-    records: BTreeMap<u64, ReadRecord>,
-}
-
-struct ReadRecord {
-    key: Vec<u8>,
-    value: Vec<u8>,
-}
 
 /// Gathers the records of a scan that are to be moved. The drop queues them.
 pub(super) struct Gathering {
@@ -126,29 +59,6 @@ impl Drop for Gathering {
             let apart = RecordsApart { keyspace, view, from, direction: *direction, records };
             self.home.store.compactions.reorganize(apart);
         }
-    }
-}
-
-impl RecordsApart {
-    /// The records that are still the newest of their keys in a view, in the order of their keys.
-    fn newest(mut self, now: &Arc<View>) -> Result<Vec<ReadRecord>> {
-        let from = self.from.as_ref().map(Vec::as_slice);
-        let mut cursor = KeyspaceCursor::seek(&self.keyspace, now, from, self.direction)?;
-        let mut records = Vec::with_capacity(self.records.len());
-        // Other keys may have come between them, or deletions.
-        for _ in 0..2 * self.records.len() {
-            if self.records.is_empty() {
-                break;
-            }
-            let Some(known) = cursor.next_or_deleted()? else { break };
-            if known.pointer.kind() == PointerKind::Value {
-                records.extend(self.records.remove(&known.pointer.offset()));
-            }
-        }
-        if self.direction == Direction::Down {
-            records.reverse();
-        }
-        Ok(records)
     }
 }
 
@@ -194,7 +104,7 @@ impl OpenSegment {
                 at => at?,
             };
             is_full = turn.put(key, at.sequence, at.pointer);
-            self.reorganized.bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
+            self.reorganized_bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
         }
         drop(turn);
         self.compact_if_due(keyspace, is_full);
@@ -288,26 +198,5 @@ mod tests {
             db.flush().unwrap();
             assert_eq!(values(&db), expected);
         }
-    }
-
-    #[test]
-    fn only_records_that_lie_apart_and_are_read_often_are_worth_a_move() {
-        let scanned = ScannedRecords::new();
-        let records =
-            |step: u64| (0..64).map(move |place| Pointer::new(PointerKind::Value, (2 << 20) + place * step, 128));
-        // They fill two blocks.
-        let often =
-            |step: u64, blocks: usize| (0..20).filter(|_| scanned.are_apart_again(records(step), blocks)).count();
-        assert_eq!(often(128, 4), 0);
-        // Too few blocks are not worth it, though half of them would do.
-        assert_eq!(often(4096, BLOCKS_MIN - 1), 0);
-        // The ninth and the eighteenth time.
-        assert_eq!(often(4096, 64), 20 / (SCANS as usize + 1));
-        assert!(
-            !scanned.are_apart_again(
-                (0..64).map(|place| Pointer::new(PointerKind::Value, (9 << 20) + place * 4096, 128)),
-                64
-            )
-        );
     }
 }

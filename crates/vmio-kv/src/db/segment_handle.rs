@@ -38,6 +38,10 @@ impl SegmentHandle {
         SegmentHandle { number, handle }
     }
 
+    pub(super) fn of_all(segments: &Arc<Segments>) -> Vec<Self> {
+        segments.all().into_iter().map(|segment| SegmentHandle::new(segments, segment)).collect()
+    }
+
     /// The segment's number, which never changes. The first one has 0.
     pub fn number(&self) -> u32 {
         self.number

@@ -6,7 +6,6 @@ use crate::db::keyspace_handle::KeyspaceHandle;
 use crate::db::open_handles::HandleKind;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::open_segment::OpenSegment;
-use crate::db::segment_handle::SegmentHandle;
 use crate::db::stats::Stats;
 use crate::db::store::Store;
 use crate::error::{Error, Result};
@@ -47,10 +46,6 @@ impl Segments {
 
     fn handle(&self, keyspace: &Arc<Keyspace>) -> Result<KeyspaceHandle> {
         KeyspaceHandle::new(self.store.open_handle(HandleKind::Keyspace, || self.open_keyspace(keyspace)))
-    }
-
-    pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {
-        self.all().into_iter().map(|segment| SegmentHandle::new(self, segment)).collect()
     }
 
     pub(super) fn keyspace(&self, name: &str) -> Result<Option<KeyspaceHandle>> {
@@ -102,9 +97,8 @@ impl Segments {
         Ok(Arc::new(segment))
     }
 
-    pub(super) fn add(self: &Arc<Self>, segment: Arc<OpenSegment>) -> SegmentHandle {
-        self.all.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&segment));
-        SegmentHandle::new(self, segment)
+    pub(super) fn add(&self, segment: Arc<OpenSegment>) {
+        self.all.write().unwrap_or_else(PoisonError::into_inner).push(segment);
     }
 
     /// Makes durable all writes that have returned. If one segment fails, the others become durable all the same.

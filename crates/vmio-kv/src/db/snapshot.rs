@@ -5,16 +5,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
+use crate::db::keyspace_snapshot::{KeyspaceSnapshot, Shown};
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::HandleKind;
-use crate::db::open_keyspace::OpenKeyspace;
-use crate::db::reading::Reading;
-use crate::db::scan::Progress;
-use crate::db::scan::Scan;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::key_range::KeyRange;
-use crate::keyspace::{Keyspace, Version, View};
+use crate::keyspace::{Keyspace, View};
 
 /// A view of all keyspaces of a store at one moment. It does not show later writes, and shows each batch whole or not at all.
 ///
@@ -85,10 +81,8 @@ impl Keyspaces {
         let views = View::begin_all(keyspaces.iter().map(|keyspace| &***keyspace));
         let of_keyspace = |(keyspace, view): (&Arc<Keyspace>, View)| {
             let shown = || Shown { open: segments.open_keyspace(keyspace), view: Arc::new(view) };
-            let snapshot = KeyspaceSnapshot {
-                name: keyspace.name.as_str().into(),
-                handle: segments.store().open_handle(HandleKind::Snapshot, shown),
-            };
+            let handle = segments.store().open_handle(HandleKind::Snapshot, shown);
+            let snapshot = KeyspaceSnapshot::new(&keyspace.name, handle);
             (keyspace.name.clone(), snapshot)
         };
         let by_name = keyspaces.into_iter().zip(views).map(of_keyspace).collect();
@@ -105,89 +99,9 @@ impl Deref for Snapshot {
     }
 }
 
-/// A view of a keyspace at one moment; see [`Snapshot`] and [`KeyspaceHandle::snapshot`].
-#[derive(Clone)]
-pub struct KeyspaceSnapshot {
-    name: Arc<str>,
-    handle: OpenHandle<Shown>,
-}
-
-/// A keyspace and the moment that is shown.
-#[derive(Clone)]
-struct Shown {
-    open: OpenKeyspace,
-    view: Arc<View>,
-}
-
-impl KeyspaceSnapshot {
-    pub(super) fn of(keyspace: &KeyspaceHandle) -> Self {
-        let handle = keyspace.open_handle(HandleKind::Snapshot, |open| Shown {
-            open: open.clone(),
-            view: Arc::new(View::begin(&open.keyspace)),
-        });
-        KeyspaceSnapshot { name: keyspace.name().into(), handle }
-    }
-
-    /// The keyspace's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The reads of the moment, and its version.
-    pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
-        let Shown { open, view } = self.handle.get()?;
-        Ok((Reading { keyspace: &open.keyspace, version: &view.version, before: view.before }, &view.version))
-    }
-
-    /// Makes another handle of the same store.
-    pub(super) fn open_handle<U>(&self, kind: HandleKind, value: U) -> OpenHandle<U> {
-        self.handle.map(kind, |_| value)
-    }
-
-    /// The value that a key had.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.reading()?.0.get(key)
-    }
-
-    /// Calls `look` with the value that a key had; see [`KeyspaceHandle::get_ref`].
-    pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
-        self.reading()?.0.get_ref(key, look)
-    }
-
-    /// The values that several keys had; see [`KeyspaceHandle::multi_get`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.reading()?.0.multi_get(keys)
-    }
-
-    /// Whether a key had a value.
-    pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.reading()?.0.contains(key)
-    }
-
-    /// Iterates over the keys and values of a range in order.
-    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
-        Scan::new(
-            self.handle.map(HandleKind::Scan, |Shown { open, view }| {
-                Progress::new(open.clone(), Arc::clone(view), range.into())
-            }),
-        )
-    }
-
-    /// Iterates over the keys and values whose keys begin with a prefix.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
-        self.scan(KeyRange::prefix(prefix))
-    }
-}
-
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "snapshot of the store")?;
         self.handle.get().map_or(Ok(()), |keyspaces| write!(out, " in {}", keyspaces.volume))
-    }
-}
-
-impl std::fmt::Debug for KeyspaceSnapshot {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "snapshot of keyspace {:?}", self.name)
     }
 }

@@ -125,7 +125,7 @@ impl OpenSegment {
             extents_bytes,
             collected_chunks: self.collector.chunks.load(Ordering::Relaxed),
             moved_bytes: self.collector.moved_bytes.load(Ordering::Relaxed),
-            reorganized_bytes: self.reorganized.bytes.load(Ordering::Relaxed),
+            reorganized_bytes: self.reorganized_bytes.load(Ordering::Relaxed),
             recovery_log_bytes: self.recovery_log_bytes(),
             level_entries: versions
                 .iter()

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::db::collector::Wake;
-use crate::db::compactor::Queue;
+use crate::db::compaction_queue::CompactionQueue;
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::{HandleKind, OpenHandles};
-use crate::db::reorganization::ScannedRecords;
+use crate::db::scanned_records::ScannedRecords;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
@@ -35,7 +35,7 @@ pub(crate) struct Store {
     pub(super) segments: AtomicU64,
     pub(super) memtable_budget: Arc<MemtableBudget>,
     pub(super) options: Options,
-    pub(super) compactions: Queue,
+    pub(super) compactions: CompactionQueue,
     pub(super) collector: Wake,
     pub(super) scanned: ScannedRecords,
     pub(super) merge_threads: MergeThreads,
@@ -69,7 +69,7 @@ impl Store {
                 options.memtable_budget_bytes(),
                 options.memory_step_bytes(),
             )),
-            compactions: Queue::default(),
+            compactions: CompactionQueue::default(),
             collector: Wake::default(),
             scanned: ScannedRecords::new(),
             merge_threads: MergeThreads::new(options.merge_threads()),

@@ -7,13 +7,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pivot::{FRONT_BYTES, OwnedPivot, Pivot, Rest, SHORT_BYTES_MAX};
 use crate::format::record::KEY_BYTES_MAX;
 
 /// Stands for the length of a pivot that does not fit into the node.
 const LONG: u16 = u16::MAX;
-const BLOCK_NUMBER_BITS: u32 = 40;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -39,38 +39,6 @@ const LONG_BYTES: usize = size_of::<LongRow>() + FRONT_BYTES;
 const _: () = assert!(size_of::<ChildRow>() == 12 && size_of::<LongRow>() == 16);
 const _: () = assert!(SHORT_BYTES_MAX == (BLOCK_BYTES - HEADER_BYTES) / 4 - size_of::<ChildRow>());
 const _: () = assert!((BLOCK_BYTES - HEADER_BYTES) / (size_of::<ChildRow>() + LONG_BYTES) == 31);
-
-/// A child's place, and the last 24 bits of its epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Child(u64);
-
-impl Child {
-    pub(crate) fn new(offset: u64, epoch: u64) -> Self {
-        Child((offset / BLOCK_BYTES as u64) | (epoch << BLOCK_NUMBER_BITS))
-    }
-
-    pub(crate) fn from_bits(bits: u64) -> Self {
-        Child(bits)
-    }
-
-    pub(crate) fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn offset(self) -> u64 {
-        (self.0 & ((1 << BLOCK_NUMBER_BITS) - 1)) * BLOCK_BYTES as u64
-    }
-
-    /// The stored bits of the child's epoch.
-    pub(crate) fn epoch_bits(self) -> u64 {
-        self.0 >> BLOCK_NUMBER_BITS
-    }
-
-    /// Whether a node of that epoch is the intended one: a lost write leaves an older node.
-    pub(crate) fn is_of(self, epoch: u64) -> bool {
-        self.0 >> BLOCK_NUMBER_BITS == epoch & ((1 << (64 - BLOCK_NUMBER_BITS)) - 1)
-    }
-}
 
 /// An inner node that was read.
 #[derive(Clone, Copy)]
@@ -104,7 +72,7 @@ impl<'block> Branch<'block> {
     }
 
     pub(crate) fn child(&self, index: usize) -> Child {
-        Child(self.children[index].child.get())
+        Child::from_bits(self.children[index].child.get())
     }
 
     /// The pivot of a child: no key of the child is less, and all keys of earlier children are. The first child's pivot is empty.
@@ -224,8 +192,11 @@ impl BranchBuilder {
                 (place, length) = (end + size_of::<LongRow>(), LONG);
             }
             block.0[place..place + pivot.front.len()].copy_from_slice(&pivot.front);
-            let row =
-                ChildRow { child: U64::new(child.0), pivot_at: U16::new(end as u16), pivot_bytes: U16::new(length) };
+            let row = ChildRow {
+                child: U64::new(child.to_bits()),
+                pivot_at: U16::new(end as u16),
+                pivot_bytes: U16::new(length),
+            };
             let at = HEADER_BYTES + index * size_of::<ChildRow>();
             block.0[at..at + size_of::<ChildRow>()].copy_from_slice(row.as_bytes());
         }

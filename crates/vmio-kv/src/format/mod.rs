@@ -4,6 +4,7 @@ pub(crate) mod bitmap;
 pub(crate) mod block;
 pub(crate) mod branch;
 pub(crate) mod catalogue;
+pub(crate) mod child;
 pub(crate) mod chunk;
 pub(crate) mod extents;
 pub(crate) mod free_log;

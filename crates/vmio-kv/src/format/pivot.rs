@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::branch::Child;
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 
 /// The longest pivot that its node holds as a whole, in bytes: a node has four children at least.

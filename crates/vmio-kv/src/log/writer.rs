@@ -7,13 +7,13 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 use vmio::SignalsBlocked;
 
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::format::block::Block;
 use crate::format::chunk::CHUNK_BYTES;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::log::tail_chunk::ChunkMemory;
 use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
-use crate::options::Durability;
 
 /// How long the writer waits if nothing is due.
 const LONG: Duration = Duration::from_secs(3600);

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::ops::{Bound, Deref, Range};
 
 use crate::error::Result;
-use crate::format::branch::{Branch, Child};
+use crate::format::branch::Branch;
 use crate::format::catalogue::Root;
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, Leaf};
 use crate::log::Log;

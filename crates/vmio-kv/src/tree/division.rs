@@ -1,7 +1,8 @@
 //! Division of a tree for a merge, at the pivots of its upper inner nodes, into parts that several threads can merge.
 
 use crate::error::Result;
-use crate::format::branch::{Branch, Child};
+use crate::format::branch::Branch;
+use crate::format::child::Child;
 use crate::format::pivot::{OwnedPivot, Rest};
 use crate::tree::Tree;
 

@@ -3,7 +3,8 @@
 use crate::device::leaf_filters::LeafFilter;
 use crate::error::Result;
 use crate::format::block::Kind;
-use crate::format::branch::{Branch, Child};
+use crate::format::branch::Branch;
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::key_hash;
 use crate::format::pointer::Pointer;

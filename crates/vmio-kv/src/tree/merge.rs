@@ -7,8 +7,8 @@
 use std::cmp::Ordering;
 
 use crate::error::Result;
-use crate::format::branch::Child;
 use crate::format::catalogue::Root;
+use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, LeafBuilder, common_prefix};
 use crate::format::pivot::{OwnedPivot, Rest};

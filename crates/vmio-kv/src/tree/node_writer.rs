@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::format::block::Block;
-use crate::format::branch::Child;
+use crate::format::child::Child;
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::geometry::BLOCK_BYTES;

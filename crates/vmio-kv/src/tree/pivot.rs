@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 
 use crate::error::Result;
 use crate::format::block::Kind;
-use crate::format::branch::{Branch, Child};
+use crate::format::branch::Branch;
+use crate::format::child::Child;
 use crate::format::pivot::{FRONT_BYTES, OwnedPivot, PIECE_BYTES, Piece, Pivot, Rest, SHORT_BYTES_MAX};
 use crate::tree::Tree;
 use crate::tree::node_writer::{NodeWriter, Which};

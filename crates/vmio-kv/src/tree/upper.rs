@@ -120,8 +120,8 @@ mod tests {
     use vmio::backing::MemoryBacking;
 
     use super::*;
-    use crate::format::branch::Child;
     use crate::format::catalogue::Root;
+    use crate::format::child::Child;
     use crate::format::geometry::BLOCK_BYTES;
     use crate::tree::Tree;
     use crate::tree::division::children;

@@ -4,8 +4,9 @@ use vmio_core::page::snapshot::Snapshot;
 use vmio_core::page::span::Span;
 use vmio_core::page::visit::FifoQueue;
 
+use crate::policy::priority_fifo::PriorityFifo;
 use crate::policy::spread_count::SpreadCount;
-use crate::policy::{EvictionPolicy, InactiveSpans, Policy, PriorityFifo};
+use crate::policy::{EvictionPolicy, InactiveSpans, Policy};
 
 /// Fewer pages than this do not make a small queue: twice what is read ahead at a time.
 const SMALL_QUEUE_MIN: u32 = 64;

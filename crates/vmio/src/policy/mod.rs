@@ -4,13 +4,12 @@ mod eviction_order;
 mod inactive_spans;
 mod priority_fifo;
 mod span_list;
+mod span_ref;
 mod spread_count;
-
-use std::ptr::NonNull;
 
 pub(crate) use eviction_order::EvictionOrder;
 pub(crate) use inactive_spans::InactiveSpans;
-use priority_fifo::PriorityFifo;
+pub(crate) use span_ref::SpanRef;
 
 use vmio_core::page::reuse::Reuse;
 use vmio_core::page::span::Span;
@@ -38,37 +37,6 @@ pub enum EvictionPolicy {
     /// visits of the evictor they survive. A scan passes through the small queue alone. Over frames that can be
     /// deactivated it misses less than `Auto`, at more TLB shootdowns: for slow devices.
     S3Fifo,
-}
-
-/// A span that has resident pages. The cache keeps the region of every queued span alive, so it can be dereferenced.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SpanRef(NonNull<Span>);
-
-// SAFETY: a Span is shared between threads through atomics only.
-unsafe impl Send for SpanRef {}
-// SAFETY: a Span is shared between threads through atomics only.
-unsafe impl Sync for SpanRef {}
-
-impl SpanRef {
-    /// A reference that the policy may hold until the span is forgotten or found empty.
-    pub(crate) fn new(span: &Span) -> Self {
-        SpanRef(NonNull::from(span))
-    }
-
-    fn from_raw(span: *mut Span) -> Option<Self> {
-        NonNull::new(span).map(SpanRef)
-    }
-
-    fn as_raw(self) -> *mut Span {
-        self.0.as_ptr()
-    }
-
-    /// The span.
-    pub(crate) fn get(&self) -> &Span {
-        // SAFETY: a region takes its spans out of the policy (Policy::forget) and waits for the evictors that hold one
-        // before it unmaps them.
-        unsafe { self.0.as_ref() }
-    }
 }
 
 /// Orders spans for eviction. The evictor chooses pages within the span, and skips those that are pinned, in flight,

@@ -1,15 +1,17 @@
 //! Garbage collection of the log: it appends the live records of the chunks with the most garbage again, and frees the chunks.
 //!
 //! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the
-//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `effort.rs`.
+//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `garbage_search.rs`.
 
+mod collecting;
 mod garbage_search;
 mod moves;
 mod pace;
 mod thread;
+mod wake;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::db::open_segment::OpenSegment;
 use crate::error::{Error, Result};
@@ -21,9 +23,11 @@ use crate::volume::epoch::RetiredBlocks;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
 use crate::volume::space_reservation::SpacePriority;
+pub(super) use collecting::{Collecting, Collector};
 use garbage_search::Effort;
-pub(super) use pace::{Bound, Pace};
-pub(super) use thread::{CollectorThread, Wake};
+pub(super) use pace::Bound;
+pub(super) use thread::CollectorThread;
+pub(super) use wake::Wake;
 
 /// When space is short, chunks with at least this much garbage are collected.
 const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
@@ -34,28 +38,6 @@ const CHUNKS_A_COMMIT: usize = 8;
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
 /// The same while there are no writes.
 const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;
-
-/// A segment's collection of garbage.
-#[derive(Default)]
-pub(crate) struct Collector {
-    /// Locked by the thread that collects.
-    state: Mutex<Collecting>,
-    pub(super) pace: Pace,
-    /// The last look found nothing to gain.
-    is_in_vain: AtomicBool,
-    /// Since the store was opened: chunks freed, and bytes of records moved for that.
-    pub(super) chunks: AtomicU64,
-    pub(super) moved_bytes: AtomicU64,
-}
-
-/// The state of the collecting thread.
-#[derive(Default)]
-pub(super) struct Collecting {
-    /// Chunks without a live record, and when the last record left them.
-    emptied: Vec<(u64, Moment)>,
-    /// Where the log ended, and how many units were free, when a collection found nothing to gain.
-    was_in_vain: Option<(u64, u64)>,
-}
 
 /// How little garbage is little enough.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use vmio::SignalsBlocked;
 
 use super::garbage_search::Effort;
+use super::wake::Woken;
 use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
 use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
@@ -26,54 +26,6 @@ const BOUND_BYTES: u64 = 32 << 20;
 const CHUNKS_A_ROUND: usize = 16;
 /// Where the volume cannot grow, writers are slowed below this number of free chunks, or fewer in a short volume.
 const FREE_CHUNKS_MAX: u64 = 16;
-
-/// Wakes the collector thread.
-#[derive(Default)]
-pub(crate) struct Wake {
-    state: Mutex<WakeState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct WakeState {
-    is_due: bool,
-    is_stopping: bool,
-}
-
-/// Why the thread woke up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
-    Due,
-    Idle,
-    Stop,
-}
-
-impl Wake {
-    /// Wakes the thread.
-    pub(crate) fn wake(&self) {
-        let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.is_due, true) {
-            self.changed.notify_one();
-        }
-    }
-
-    fn stop(&self) {
-        self.state.lock().is_stopping = true;
-        self.changed.notify_one();
-    }
-
-    fn wait(&self, most: Duration) -> Woken {
-        let mut state = self.state.lock();
-        if !state.is_due && !state.is_stopping {
-            self.changed.wait_for(&mut state, most);
-        }
-        match (state.is_stopping, std::mem::take(&mut state.is_due)) {
-            (true, _) => Woken::Stop,
-            (false, true) => Woken::Due,
-            (false, false) => Woken::Idle,
-        }
-    }
-}
 
 /// The collector thread; it stops when this is dropped.
 pub(crate) struct CollectorThread {
