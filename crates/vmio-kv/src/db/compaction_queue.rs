@@ -101,7 +101,7 @@ impl CompactionQueue {
     }
 }
 
-/// What a thread is to do.
+/// The next work of a thread.
 pub(super) enum Work {
     Compact(Arc<Keyspace>),
     Relieve,
