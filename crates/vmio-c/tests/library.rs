@@ -1,10 +1,8 @@
 //! What the installed library shows to the linker and the loader.
 
-mod support;
-
 use std::process::Command;
 
-use support::{Installed, TestResult, example, succeeded};
+use crate::support::{Installed, TestResult, example, succeeded};
 
 /// The symbols that an object defines for others.
 fn symbols(nm: &mut Command) -> Result<Vec<String>, Box<dyn std::error::Error>> {

@@ -1,14 +1,12 @@
 //! What people get wrong at first: the command changes nothing, fails, and says what to do.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 fn kv(command: &str, store: &Path) -> Command {
     let mut run = vmio();

@@ -1,12 +1,10 @@
 //! The probes that docs/design/probes.md promises are in the binary, as tracers look for them.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
 
-use common::TestResult;
+use crate::common::TestResult;
 use object::{File, Object, ObjectSection};
 
 const NOP: u8 = 0x90;

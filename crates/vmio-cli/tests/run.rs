@@ -1,15 +1,13 @@
 //! `vmio run`: programs as they are do the same with it as without.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use common::programs::{compiled, has, leave_out, mapped, plain, report, text};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::programs::{compiled, has, leave_out, mapped, plain, report, text};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 /// The engine that keeps pages of its own: that of VMIO_TEST_ENGINE, `kernel` where the suite runs in a guest that has the module.
 fn engine() -> String {

@@ -2,16 +2,14 @@
 //!
 //! A plain run is no oracle: how much room there is depends on when the file system allocates.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::path::Path;
 
-use common::disk::{Disk, FileSystem};
-use common::modes::{served, under};
-use common::programs::{has, leave_out, plain};
-use common::{TestResult, succeeded};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::modes::{served, under};
+use crate::common::programs::{has, leave_out, plain};
+use crate::common::{TestResult, succeeded};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 /// What the program may fill.

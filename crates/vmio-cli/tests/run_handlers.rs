@@ -1,12 +1,10 @@
 //! `vmio run` of programs with handlers of signals: which are called, with what blocked, what they may do, and how they leave calls.
 
-mod common;
-
 use std::fs;
 
-use common::TestResult;
-use common::modes::{same_as_plain, same_output, under};
-use common::programs::{compiled, mapped, plain, text};
+use crate::common::TestResult;
+use crate::common::modes::{same_as_plain, same_output, under};
+use crate::common::programs::{compiled, mapped, plain, text};
 
 const WAYS: [&str; 13] = [
     "sigaction",

@@ -1,5 +1,4 @@
 //! What `make install` installs, and C programs that are built against it.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::error::Error;
 use std::ffi::OsStr;

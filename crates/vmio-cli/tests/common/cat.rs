@@ -1,7 +1,5 @@
 //! A process to look at: a `vmio cat`, which stands still whenever nobody reads what it writes.
 
-#![allow(dead_code, reason = "not every test file needs all of it")]
-
 use std::error::Error;
 use std::fs;
 use std::io::{Read, copy, sink};
