@@ -28,7 +28,7 @@ install: ## build and install the command and the C library (PREFIX=/usr/local, 
 	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' PARTS='$(PARTS)' BUILT='$(BUILT)' scripts/install
 
 header: ## write crates/vmio-c/include/vmio.h anew from the Rust code
-	@VMIO_WRITE_HEADER=1 cargo test -q -p vmio-c --test header
+	@VMIO_WRITE_HEADER=1 cargo test -q -p vmio-c --test integration header::
 
 bench: ## measure all that two cores can beside the peers; rewrites docs/benchmarks/README.md (needs root; BENCH="hit kv")
 	@scripts/bench $(BENCH)

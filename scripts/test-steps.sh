@@ -97,7 +97,7 @@ step_variants() {
         filter="package(vmio) & kind(test)"
         tests=$(variant_tests "$variant")
         for name in $tests; do [ -f "crates/vmio/tests/$name.rs" ] || die "no test file of vmio is called $name"; done
-        if [ -n "$tests" ]; then filter+=" & binary(/^(${tests// /|})\$/)"; fi
+        if [ -n "$tests" ]; then filter+=" & test(/^(${tests// /|})::/)"; fi
         printf -- '--- %s\n' "$variant"
         # shellcheck disable=SC2086,SC2163 # a variant may set several variables, by name
         (export $variant && nextest -E "$filter") || broken+=("$variant")

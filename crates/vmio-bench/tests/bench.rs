@@ -1,10 +1,8 @@
 //! `vmio-bench` on tiny files: every engine and store verifies what it reads, and each side has its figures.
 
-mod common;
-
 use std::fs;
 
-use common::{TestResult, bench, beside, leave_out, refused, succeeded, text, vmio_bench};
+use crate::common::{TestResult, bench, beside, leave_out, refused, succeeded, text, vmio_bench};
 use vmio::probe::{KernelFeature, probe};
 
 #[test]

@@ -1,14 +1,12 @@
 //! `vmio-bench kv` on small stores, as a user runs it: every phase and scenario verifies what it reads, and the JSON says all.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{TestResult, refused, succeeded, vmio_bench};
+use crate::common::{TestResult, refused, succeeded, vmio_bench};
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 

@@ -1,12 +1,10 @@
 //! `vmio-bench render`: pages say what figures that are kept hold.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{TestResult, refused, succeeded, vmio_bench};
+use crate::common::{TestResult, refused, succeeded, vmio_bench};
 use serde_json::Value;
 
 fn benchmarks() -> PathBuf {

@@ -1,11 +1,9 @@
 //! `vmio-bench posix` and `programs`: programs plain and under `vmio run --mode`, by the `vmio` beside.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::{TestResult, beside, leave_out, succeeded, vmio_bench};
+use crate::common::{TestResult, beside, leave_out, succeeded, vmio_bench};
 
 /// Whether a program is there.
 fn is_installed(program: &str) -> bool {

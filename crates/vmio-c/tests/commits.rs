@@ -1,7 +1,5 @@
 //! A program in C that commits, killed at any time.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use support::{Installed, TestResult, installed, succeeded, test_source};
+use crate::support::{Installed, TestResult, installed, succeeded, test_source};
 
 /// The program's message where atomic mappings are not available.
 const UNSUPPORTED: i32 = 77;

@@ -1,10 +1,8 @@
 //! The installed library, as the linker and the loader see it.
 
-mod support;
-
 use std::process::Command;
 
-use support::{Installed, TestResult, example, succeeded};
+use crate::support::{Installed, TestResult, example, succeeded};
 
 /// The symbols that an object defines for others.
 fn symbols(nm: &mut Command) -> Result<Vec<String>, Box<dyn std::error::Error>> {

@@ -1,12 +1,10 @@
 //! Programs in C and C++, built against what `make install` installs, with each compiler that is there.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Installed, TestResult, example, installed, succeeded, test_source, write_text};
+use crate::support::{Installed, TestResult, example, installed, succeeded, test_source, write_text};
 
 const C: &[&str] = &["-std=c11"];
 const COMPILERS: &[&str] = &["gcc", "clang"];

@@ -1,11 +1,9 @@
 //! `vmio bench map` on tiny files: every engine verifies its reads, and the JSON has every key.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
 const KEYS: [&str; 16] = [

@@ -1,13 +1,11 @@
 //! `vmio bench kv` and `vmio kv bench` on small stores: every phase verifies its reads. `vmio-bench kv` measures with the same code, and
 //! its tests check more.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use object::{Object, ObjectSymbol};
 use serde_json::Value;
 

@@ -1,11 +1,9 @@
 //! `vmio completions`: scripts that the shells accept, and that have every command.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::{TestResult, refused, subcommands, succeeded, vmio};
+use crate::common::{TestResult, refused, subcommands, succeeded, vmio};
 
 /// The words that bash would offer for the last of `words`.
 fn offered_by_bash(script: &str, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {

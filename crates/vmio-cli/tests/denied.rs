@@ -1,14 +1,12 @@
 //! The command where userfaultfd is denied, as in most containers.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::process::{Command, Output};
 use std::thread;
 
-use common::{TestResult, patterned, vmio};
+use crate::common::{TestResult, patterned, vmio};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Runs a command whose calls of userfaultfd and process_madvise fail with EPERM.

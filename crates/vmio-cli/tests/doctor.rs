@@ -1,8 +1,6 @@
 //! `vmio doctor`: explains every feature of the kernel that vmio can do without, whether it is there or not.
 
-mod common;
-
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
 const FEATURES: [(&str, &str); 7] = [

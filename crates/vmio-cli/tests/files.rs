@@ -1,10 +1,8 @@
 //! `vmio cat`, `cp` and `sum` on files of odd lengths, compared with the standard library.
 
-mod common;
-
 use std::fs;
 
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 const LENGTHS: [usize; 7] = [0, 1, 4095, 4096, 4097, (1 << 20) + 3, (5 << 20) + 511];
 

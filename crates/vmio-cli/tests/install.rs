@@ -1,11 +1,9 @@
 //! `make install`: the command with everything that belongs to it.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{TestResult, succeeded};
+use crate::common::{TestResult, succeeded};
 
 #[test]
 fn the_command_is_installed_with_its_pages_and_completions() -> TestResult {

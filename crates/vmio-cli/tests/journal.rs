@@ -1,12 +1,10 @@
 //! `vmio journal` on journals after a crash, sound and damaged.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 use vmio::backing::{Access, Backing, FileBacking};
 use vmio::journal::{Journal, JournalOptions};

@@ -1,12 +1,10 @@
 //! `vmio kv` from the user's side: making, filling and reading stores.
 
-mod common;
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
 fn kv(command: &str, store: &Path) -> Command {

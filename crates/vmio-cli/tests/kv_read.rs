@@ -1,15 +1,13 @@
 //! `vmio kv get`, `scan` and `stat` change nothing: they run at the same time, and where nothing can be written.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{File, read};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 fn kv(command: &str, store: &Path) -> Command {

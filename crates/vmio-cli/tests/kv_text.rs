@@ -1,14 +1,12 @@
 //! Keys and values of any bytes, in the input and output of `vmio kv`.
 
-mod common;
-
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

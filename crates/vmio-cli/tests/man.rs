@@ -1,13 +1,11 @@
 //! `vmio man`: a page for each command, which formatters understand.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{TestResult, refused, subcommands, succeeded, vmio};
+use crate::common::{TestResult, refused, subcommands, succeeded, vmio};
 
 /// Formats the page as text, by the first formatter that is installed.
 fn rendered(page: &Path) -> Result<Option<String>, Box<dyn Error>> {

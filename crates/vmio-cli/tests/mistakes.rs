@@ -1,14 +1,12 @@
 //! Mistakes of beginners: the command changes nothing, fails, and names the remedy.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 fn kv(command: &str, store: &Path) -> Command {
     let mut run = vmio();

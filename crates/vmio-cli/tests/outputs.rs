@@ -1,12 +1,10 @@
 //! The files that commands write: they never replace inputs, they appear only when complete, and an output that takes nothing is an error.
 
-mod common;
-
 use std::fs::{self, OpenOptions, read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 fn kv(command: &str, store: &Path) -> Command {
     let mut run = vmio();

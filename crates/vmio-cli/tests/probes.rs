@@ -1,12 +1,10 @@
 //! The binary has the probes of docs/design/probes.md, in the form for tracers.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
 
-use common::TestResult;
+use crate::common::TestResult;
 use object::{File, Object, ObjectSection};
 
 const NOP: u8 = 0x90;

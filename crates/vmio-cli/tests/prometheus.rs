@@ -1,15 +1,13 @@
 //! `vmio stat --prometheus`, parsed as strictly as Prometheus's text format is specified.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use common::cat::Cat;
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::cat::Cat;
+use crate::common::{TestResult, refused, succeeded, vmio};
 
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -1,7 +1,5 @@
 //! `vmio record` and `vmio report`: the page, parsed as XML, beside the work of the command.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::Path;
@@ -9,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, thread};
 
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 use roxmltree::{Document, Node, ParsingOptions};
 use vmio::backing::NullBacking;
 use vmio::{Cache, Engine, Mapping, MappingOptions};
@@ -108,7 +106,7 @@ fn recorded_misses(publishes: &str) -> Result<String, Box<dyn Error>> {
     let page = dir.path().join("run.html");
     let mut command = vmio();
     command.args(["record", "--interval", "3600", "--out"]).arg(&page).arg("--").arg(env::current_exe()?);
-    succeeded(command.args(["--exact", "recorded_program"]).env(PUBLISHES, publishes))?;
+    succeeded(command.args(["--exact", "record::recorded_program"]).env(PUBLISHES, publishes))?;
     Ok(fs::read_to_string(page)?)
 }
 
@@ -163,7 +161,7 @@ fn what_was_saved_is_drawn_later() -> TestResult {
     let dir = tempfile::tempdir()?;
     let path = |name: &str| dir.path().join(name);
     let mut command = record(&path("now.html"));
-    command.arg(env::current_exe()?).args(["--exact", "recorded_program"]).env(PUBLISHES, "yes");
+    command.arg(env::current_exe()?).args(["--exact", "record::recorded_program"]).env(PUBLISHES, "yes");
     // Before the command, among the options.
     let mut command_and_save = vmio();
     command_and_save

@@ -1,12 +1,10 @@
 //! `vmio recover` on logs of dead processes.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use operation_log::{FOLDER_NAME, FileIdentity, Log, LogOptions};
 use serde_json::Value;
 

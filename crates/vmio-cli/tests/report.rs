@@ -1,13 +1,11 @@
 //! `vmio bench map --report`: a page and a drawing with the same results as `--json`.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
 

@@ -1,15 +1,13 @@
 //! `vmio run`: unmodified programs do the same with vmio as without.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use common::programs::{compiled, has, leave_out, mapped, plain, report, text};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::programs::{compiled, has, leave_out, mapped, plain, report, text};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 /// The engine with pages of its own to test: that of VMIO_TEST_ENGINE, which is `kernel` in a guest with the module.
 fn engine() -> String {

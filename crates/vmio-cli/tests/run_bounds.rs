@@ -1,14 +1,12 @@
 //! `--cache` bounds the memory for mapped files, by the memory cgroup's count, whatever a program's accesses are.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::programs::{compiled, text};
-use common::{TestResult, patterned, vmio};
+use crate::common::programs::{compiled, text};
+use crate::common::{TestResult, patterned, vmio};
 
 const MIB: u64 = 1 << 20;
 const CACHE: u64 = 64;

@@ -1,7 +1,5 @@
 //! `vmio run --mode` under unmodified databases and copiers: Redis, RocksDB and rsync, in each mode.
 
-mod common;
-
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::modes::{same_as_plain, served, under};
-use common::programs::{has, leave_out, plain, text};
-use common::{TestResult, succeeded, vmio};
+use crate::common::modes::{same_as_plain, served, under};
+use crate::common::programs::{has, leave_out, plain, text};
+use crate::common::{TestResult, succeeded, vmio};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 

@@ -1,14 +1,12 @@
 //! `vmio run` of programs that duplicate, replace and close descriptors of files whose reads and writes take no system calls. They do the
 //! same as in a plain run, even if the call fails, or if it comes from a child with its parent's memory.
 
-mod common;
-
 use std::error::Error;
 use std::process::Output;
 
-use common::TestResult;
-use common::modes::{same_as_plain, served};
-use common::programs::{compiled, text};
+use crate::common::TestResult;
+use crate::common::modes::{same_as_plain, served};
+use crate::common::programs::{compiled, text};
 
 const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
 

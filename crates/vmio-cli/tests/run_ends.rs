@@ -1,15 +1,13 @@
 //! `vmio run` of programs that end, or go on, in other ways than by the end of `main`.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::TestResult;
-use common::modes::{same_as_plain, same_output, under};
-use common::programs::{compiled, mapped, plain, text};
+use crate::common::TestResult;
+use crate::common::modes::{same_as_plain, same_output, under};
+use crate::common::programs::{compiled, mapped, plain, text};
 
 const MODES: [&str; 4] = ["posix", "posix --cache 8M", "strict", "strict --cache 8M"];
 

@@ -2,16 +2,14 @@
 //!
 //! A plain run is no oracle: the free space depends on when the file system allocates.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::path::Path;
 
-use common::disk::{Disk, FileSystem};
-use common::modes::{served, under};
-use common::programs::{has, leave_out, plain};
-use common::{TestResult, succeeded};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::modes::{served, under};
+use crate::common::programs::{has, leave_out, plain};
+use crate::common::{TestResult, succeeded};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 /// The bytes that the program may fill.

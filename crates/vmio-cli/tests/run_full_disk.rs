@@ -1,7 +1,5 @@
 //! `vmio run` of programs that store to a mapping while their disk is full, or load from one that another process has made shorter.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -9,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::programs::{compiled, text};
-use common::{TestResult, refused, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::programs::{compiled, text};
+use crate::common::{TestResult, refused, vmio};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};

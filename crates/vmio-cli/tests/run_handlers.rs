@@ -1,12 +1,10 @@
 //! `vmio run` of programs with signal handlers: which run, with which mask, which calls they may make, and how they may leave calls.
 
-mod common;
-
 use std::fs;
 
-use common::TestResult;
-use common::modes::{same_as_plain, same_output, under};
-use common::programs::{compiled, mapped, plain, text};
+use crate::common::TestResult;
+use crate::common::modes::{same_as_plain, same_output, under};
+use crate::common::programs::{compiled, mapped, plain, text};
 
 const WAYS: [&str; 13] = [
     "sigaction",

@@ -1,16 +1,14 @@
 //! `vmio run --heap`: programs whose heap is larger than the cache do the same as without vmio.
 
-mod common;
-
 use std::env;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::disk::{Disk, FileSystem};
-use common::programs::{compiled, has, leave_out, plain, text};
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::programs::{compiled, has, leave_out, plain, text};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use graph_search::{Graph, RmatShape, Search};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::process::Signal;
@@ -79,7 +77,7 @@ fn a_python_dictionary_of_more_than_the_cache() -> TestResult {
 fn searches_of_a_graph_of_twice_the_cache() -> TestResult {
     let folder = tempfile::tempdir()?;
     let itself = env::current_exe()?;
-    let program = [text(&itself), "--exact", "program_that_searches", "--nocapture"];
+    let program = [text(&itself), "--exact", "run_heap::program_that_searches", "--nocapture"];
     let found = |mut command: Command| -> Result<Vec<String>, Box<dyn std::error::Error>> {
         let printed = succeeded(command.env(SEARCHES, "yes"))?;
         Ok(printed.lines().filter(|line| line.starts_with("from ")).map(str::to_owned).collect())

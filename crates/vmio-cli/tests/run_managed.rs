@@ -1,14 +1,12 @@
 //! `vmio run --engine managed`: files that several processes store to, for users without any right.
 
-mod common;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, mapped, report, text};
-use common::{TestResult, patterned, succeeded};
+use crate::common::programs::{as_nobody, compiled, for_everybody, has, leave_out, mapped, report, text};
+use crate::common::{TestResult, patterned, succeeded};
 
 fn under(folder: &Path, program: &[&str]) -> Command {
     let mut command = mapped("managed", folder, program);

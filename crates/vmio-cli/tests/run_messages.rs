@@ -1,14 +1,12 @@
 //! The messages of `vmio run` go to the standard error output that the program began with, and to no other file that has its number later.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::programs::{compiled, plain, text};
-use common::{TestResult, succeeded, vmio};
+use crate::common::programs::{compiled, plain, text};
+use crate::common::{TestResult, succeeded, vmio};
 
 const HOWS: [&str; 4] = ["--cache 8M --engine managed", "--cache 8M", "--mode posix", "--mode strict --cache 8M"];
 

@@ -1,15 +1,13 @@
 //! `vmio run --mode`: unmodified programs do the same with vmio as without, with fewer system calls.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::modes::{self, SQL, TOOLS, random_runs, served, served_by_all};
-use common::programs::{compiled, has, leave_out, text};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::modes::{self, SQL, TOOLS, random_runs, served, served_by_all};
+use crate::common::programs::{compiled, has, leave_out, text};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 fn under(folder: &Path, program: &[&str]) -> Command {
     modes::under("posix", folder, program)

@@ -1,14 +1,12 @@
 //! `vmio run --mode` with `--cache`: the files are in frames of the process's own, and no other process sees old bytes.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
-use common::programs::{compiled, has, leave_out, text};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
+use crate::common::programs::{compiled, has, leave_out, text};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 /// So little memory that pages of the files are evicted.
 const MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];

@@ -1,13 +1,11 @@
 //! `vmio run --mode` with `--cache`: files that become longer while they are in frames of the process's own.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::modes::{served, under};
-use common::programs::{has, leave_out, text};
-use common::{TestResult, patterned, succeeded, vmio};
+use crate::common::modes::{served, under};
+use crate::common::programs::{has, leave_out, text};
+use crate::common::{TestResult, patterned, succeeded, vmio};
 
 const MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 

@@ -1,18 +1,16 @@
 //! `vmio run --mode` with `--cache` where something is missing: a device that takes the bytes, memory or descriptors for the cache, a file
 //! system that can read past the page cache.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::modes::{served, under};
-use common::programs::{has, leave_out, plain, text};
-use common::{TestResult, patterned, succeeded};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::modes::{served, under};
+use crate::common::programs::{has, leave_out, plain, text};
+use crate::common::{TestResult, patterned, succeeded};
 
 const MODE: &str = "posix --cache 8M";
 

@@ -1,17 +1,15 @@
 //! `vmio run --mode`: calls that the kernel or the C library does by itself find and leave the files as without vmio.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::disk::{Disk, FileSystem};
-use common::modes::{same_as_plain, under};
-use common::programs::{compiled, has, leave_out, text};
-use common::{TestResult, patterned, succeeded};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::modes::{same_as_plain, under};
+use crate::common::programs::{compiled, has, leave_out, text};
+use crate::common::{TestResult, patterned, succeeded};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];

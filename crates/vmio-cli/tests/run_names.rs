@@ -1,15 +1,13 @@
 //! `vmio run --mode`: calls about names, attributes and descriptors return the same as without vmio, in each mode.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::modes::{by, prints_as_plain, random_runs, same_output, served, served_by_all, under};
-use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, source, text};
-use common::{TestResult, succeeded};
+use crate::common::modes::{by, prints_as_plain, random_runs, same_output, served, served_by_all, under};
+use crate::common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, source, text};
+use crate::common::{TestResult, succeeded};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];

@@ -1,7 +1,5 @@
 //! `vmio run --mode` under an unmodified PostgreSQL: many processes that share files, one of the hardest users of a file system.
 
-mod common;
-
 use std::error::Error;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::programs::{as_nobody, for_everybody, leave_out, text};
-use common::{TestResult, succeeded};
+use crate::common::programs::{as_nobody, for_everybody, leave_out, text};
+use crate::common::{TestResult, succeeded};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A database in a folder, with its socket.

@@ -1,11 +1,9 @@
 //! `vmio run` of programs that close, replace and open files without the C library's names: by its `syscall`, as libuv does, or by
 //! instructions of their own. The files must have all of vmio's bytes, and no call may get its answer from another file.
 
-mod common;
-
-use common::TestResult;
-use common::modes::same_as_plain;
-use common::programs::{compiled, text};
+use crate::common::TestResult;
+use crate::common::modes::same_as_plain;
+use crate::common::programs::{compiled, text};
 
 const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
 

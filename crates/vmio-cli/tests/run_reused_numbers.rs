@@ -1,11 +1,9 @@
 //! `vmio run` of programs whose forked children use the numbers of their parents' descriptors for other files: vmio leaves these alone.
 
-mod common;
-
-use common::TestResult;
-use common::modes;
-use common::modes::same_output;
-use common::programs::{compiled, mapped, plain, text};
+use crate::common::TestResult;
+use crate::common::modes;
+use crate::common::modes::same_output;
+use crate::common::programs::{compiled, mapped, plain, text};
 
 #[test]
 fn what_has_the_number_of_a_mapped_file_in_a_child_is_not_that_file() -> TestResult {

@@ -1,19 +1,17 @@
 //! `vmio run --mode strict`: each write is durable and atomic when it returns, whichever process dies meanwhile.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::disk::{Disk, FileSystem};
-use common::interruption::interrupted;
-use common::modes::by;
-use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
-use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::interruption::interrupted;
+use crate::common::modes::by;
+use crate::common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
+use crate::common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 const BLOCK: usize = 300_000;
 const BLOCKS: usize = 4;

@@ -1,16 +1,14 @@
 //! `vmio run --mode strict`: a process's appends to a file that it alone has open are durable and whole when the calls return.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::disk::{Disk, FileSystem};
-use common::interruption::interrupted;
-use common::modes::under;
-use common::programs::{has, leave_out, plain, text};
-use common::{TestResult, succeeded, vmio};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::interruption::interrupted;
+use crate::common::modes::under;
+use crate::common::programs::{has, leave_out, plain, text};
+use crate::common::{TestResult, succeeded, vmio};
 
 const RECORD: usize = 40_000;
 

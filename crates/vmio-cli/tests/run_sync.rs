@@ -1,17 +1,15 @@
 //! `vmio run --mode sync`, and the same promise in strict mode: the changes of a call are durable when it returns.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use common::disk::{Disk, FileSystem};
-use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
-use common::programs::{compiled, has, leave_out, plain, text};
-use common::{TestResult, succeeded};
+use crate::common::disk::{Disk, FileSystem};
+use crate::common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
+use crate::common::programs::{compiled, has, leave_out, plain, text};
+use crate::common::{TestResult, succeeded};
 
 /// Changes that programs make to files, one step after another. No step flushes anything.
 const STEPS: &[&str] = &[
@@ -69,7 +67,7 @@ fn survives_the_power(mode: &str, kind: FileSystem) -> TestResult {
         run(Some(mode), &folder, steps, || disk.cut_power())?;
         disk.start_again()?;
         if mode == "strict" {
-            succeeded(common::vmio().arg("recover").arg(&folder))?;
+            succeeded(crate::common::vmio().arg("recover").arg(&folder))?;
         }
         assert_eq!(state_of(&folder)?, state_of(&expected)?, "after {:?}", STEPS[steps - 1]);
     }

@@ -1,15 +1,13 @@
 //! `vmio run` of programs that start others which run without vmio: static programs, and Go programs.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::programs::{as_nobody, compiled, for_everybody, leave_out, text};
-use common::{TestResult, succeeded, vmio};
+use crate::common::programs::{as_nobody, compiled, for_everybody, leave_out, text};
+use crate::common::{TestResult, succeeded, vmio};
 use rustix::fs::{XattrFlags, setxattr};
 
 const CALLS: [&str; 14] = [

@@ -1,14 +1,12 @@
 //! `vmio stat` on a running `vmio cat`, which stands still whenever nobody reads its output.
 
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::cat::{Cat, FILE_BYTES};
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::cat::{Cat, FILE_BYTES};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
 /// The only cache in the object of a sample.

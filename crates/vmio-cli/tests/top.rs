@@ -1,15 +1,13 @@
 //! `vmio top`: one frame as text, and the dashboard on a terminal.
 
-mod common;
-
 use std::error::Error;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
-use common::cat::Cat;
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::cat::Cat;
+use crate::common::{TestResult, refused, succeeded, vmio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, kill_process};

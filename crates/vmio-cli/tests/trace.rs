@@ -1,7 +1,5 @@
 //! `vmio trace` of a program that publishes its misses, and of one that does not.
 
-mod common;
-
 use std::error::Error;
 use std::io::{Read, stdin};
 use std::path::Path;
@@ -9,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use common::{TestResult, refused, succeeded, vmio};
+use crate::common::{TestResult, refused, succeeded, vmio};
 use rustix::process::{Pid, Signal, kill_process};
 use vmio::backing::NullBacking;
 use vmio::{Access, Cache, Engine, FrameHint, Mapping, MappingOptions, Unit};
@@ -58,7 +56,7 @@ fn trace(publishes: &str, out: &Path) -> Result<Child, Box<dyn Error>> {
     let mut command = vmio();
     command.env(PUBLISHES, publishes).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.args(["trace", "--out"]).arg(out).arg("--").arg(env::current_exe()?);
-    Ok(command.args(["--exact", "traced_program"]).spawn()?)
+    Ok(command.args(["--exact", "trace::traced_program"]).spawn()?)
 }
 
 /// Waits until the trace ends with a line.

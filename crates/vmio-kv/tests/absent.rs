@@ -1,5 +1,4 @@
 //! Look-ups of absent keys, with and without filters of leaves.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

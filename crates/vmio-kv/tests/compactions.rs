@@ -1,14 +1,10 @@
 //! Several keyspaces and levels are compacted at the same time, each by several threads, while readers and collections run.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Random, assert_sound};
+use crate::support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, KeyspaceHandle, Options};
 

@@ -4,14 +4,10 @@
 //!
 //! Each seed is a history; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 
-use support::simulated_disk::SimulatedDisk;
-use support::{Random, assert_sound};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;

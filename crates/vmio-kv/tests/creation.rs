@@ -1,17 +1,13 @@
 //! A store is created as a whole or not at all. Whatever a crash leaves of it, the next process opens it or creates it. If several
 //! processes create it at the same time, one of them succeeds.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::assert_sound;
-use support::simulated_disk::SimulatedDisk;
+use crate::support::assert_sound;
+use crate::support::simulated_disk::SimulatedDisk;
 use vmio_kv::{Db, Error, Options};
 
 const VOLUME_BYTES: u64 = 32 << 20;

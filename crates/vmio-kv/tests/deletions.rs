@@ -1,16 +1,12 @@
 //! Many deletions: scans past them, from both ends and from the middle, compared with a map, and while writers run.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Random, assert_sound};
 use proptest::prelude::*;
-use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, KeyspaceSnapshot, Options, WriteBatch};
 

@@ -1,7 +1,5 @@
 //! Each write keeps its promise of durability, whatever the store's default is, through power cuts that leave only flushed bytes.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,4 @@
 //! The first and the last key of a keyspace.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

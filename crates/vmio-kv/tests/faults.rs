@@ -1,16 +1,12 @@
 //! Each single read, write and flush of a store's life fails in turn, once or from then on. No answer is wrong, each error says what
 //! failed, and on a healthy device all acknowledged writes are there.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::{Access, Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 

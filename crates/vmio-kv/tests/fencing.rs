@@ -1,17 +1,13 @@
 //! A store is taken over from an owner that is still active. The owner's acknowledged writes stay, its late writes hit nothing, and it
 //! acknowledges nothing more.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use support::gate::{Gate, Gated};
-use support::simulated_disk::SimulatedDisk;
-use support::{Random, assert_sound};
+use crate::support::gate::{Gate, Gated};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;

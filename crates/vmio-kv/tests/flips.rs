@@ -5,17 +5,13 @@
 //! A run flips one byte in every 8,209 of the blocks, and more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all,
 //! `VMIO_TEST_FLIPS=10` every tenth.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::{Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 

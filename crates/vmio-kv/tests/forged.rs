@@ -1,7 +1,5 @@
 //! Forged blocks: valid checksums over impossible contents. They are damage, and cause no panic.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 
 use vmio::backing::{Backing, MemoryBacking};

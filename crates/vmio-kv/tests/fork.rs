@@ -1,15 +1,12 @@
 //! A forked child has no access to its parent's store: every call is refused, every drop does nothing, and the child waits for none of the
 //! locks that threads of the parent held at the fork.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use support::child::{Ended, fork, isolated};
+use crate::support::child::{Ended, fork, isolated};
 use vmio_kv::{
     Db, Durability, Error, Keys, KeyspaceHandle, KeyspaceSnapshot, Options, Readers, Scan, SegmentHandle, Snapshot,
     ValueReader, WriteBatch, check,
@@ -236,7 +233,7 @@ fn is_sound(path: &Path) {
 
 #[test]
 fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
-    isolated("every_call_of_a_child_is_refused_and_every_drop_is_quiet", || {
+    isolated("fork::every_call_of_a_child_is_refused_and_every_drop_is_quiet", || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let db = Db::create(&path, options()).unwrap();
@@ -315,7 +312,7 @@ impl Read for ForkingSource<'_> {
 /// A child that is forked during a call gets an error from that call, and has written nothing.
 #[test]
 fn a_child_forked_during_a_call_is_refused() {
-    isolated("a_child_forked_during_a_call_is_refused", || {
+    isolated("fork::a_child_forked_during_a_call_is_refused", || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let db = Db::create(&path, options()).unwrap();

@@ -1,9 +1,5 @@
 //! A full store is opened, deleted from, closed and killed again and again, and loses nothing: openings take space as well.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +98,7 @@ fn openings_of_a_full_store(ends_by_a_kill: bool) {
         assert_eq!(db.get(&key(number)).unwrap().is_some(), !deleted.contains(&number), "key {number}");
     }
     db.close().unwrap();
-    support::assert_sound(disk, &options(), "after all openings");
+    crate::support::assert_sound(disk, &options(), "after all openings");
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! The file system of a store's file is full, though its volume is not. Puts are refused; deletions and collections go on in reserved
 //! space; once there is space again, puts go on.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -14,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::{Access, Backing, FileBacking, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, FullPlace, Options};
 

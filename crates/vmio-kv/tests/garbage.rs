@@ -1,17 +1,13 @@
 //! Garbage collection of the log: space comes back, and nothing is lost or reappears, while others read and write.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use support::child::isolated;
-use support::simulated_disk::SimulatedDisk;
+use crate::support::child::isolated;
+use crate::support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
@@ -411,7 +407,7 @@ fn batches_during_collections_have_the_last_word() {
 #[test]
 fn a_close_that_stops_a_collection_logs_no_error() {
     const KEYS: u64 = 4000;
-    isolated("a_close_that_stops_a_collection_logs_no_error", || {
+    isolated("garbage::a_close_that_stops_a_collection_logs_no_error", || {
         let told = tempfile::NamedTempFile::new().unwrap();
         let writer = Mutex::new(told.reopen().unwrap());
         tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).with_writer(writer).init();

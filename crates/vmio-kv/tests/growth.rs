@@ -1,13 +1,9 @@
 //! A volume grows while it is in use, by itself or on request, and a crash during growth loses nothing.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::simulated_disk::SimulatedDisk;
-use support::{Random, assert_sound};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Error, Options};
 

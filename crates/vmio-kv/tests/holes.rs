@@ -1,14 +1,10 @@
 //! Space that becomes free in a volume is given back to the file system, and nothing else is.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Options};
 

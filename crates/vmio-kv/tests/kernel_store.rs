@@ -1,6 +1,5 @@
 //! A store on the kernel module's engine, if the module is loaded: `cargo xtask vm-tests --kernel 6.12 --module` loads it in a guest, and
 //! runs this there.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

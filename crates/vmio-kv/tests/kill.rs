@@ -6,10 +6,6 @@
 //! A file that outlives the process holds the expected state: for each thread the operations begun, the operations returned, and the
 //! operations known to be durable. The operations follow from a seed. `VMIO_TEST_LIVES=1000` runs long.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs::File;
@@ -20,13 +16,13 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::child::{command, is_child};
-use support::failing_file::{FailingFile, OneIn};
-use support::{Random, assert_sound};
+use crate::support::child::{command, is_child};
+use crate::support::failing_file::{FailingFile, OneIn};
+use crate::support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
-const NAME: &str = "acknowledged_writes_survive_kills";
+const NAME: &str = "kill::acknowledged_writes_survive_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;

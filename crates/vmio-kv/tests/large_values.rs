@@ -1,13 +1,9 @@
 //! Values over 1 MiB: they are read back, as a whole and in part. Their space comes back too, but not before their last reader has ended.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use support::{Random, assert_sound};
+use crate::support::{Random, assert_sound};
 use vmio::backing::{Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, Options, VALUE_LENGTH_MAX, ValueReader, WriteBatch};
 

@@ -1,15 +1,11 @@
 //! Keys of up to 64 KiB, including keys that differ only at their ends: the pivots between their leaves are longer than a node.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use support::{Random, assert_sound};
+use crate::support::{Random, assert_sound};
 use vmio::backing::{Access, Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Error, KEY_BYTES_MAX, Options, WriteBatch};
 

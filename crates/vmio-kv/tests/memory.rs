@@ -1,7 +1,5 @@
 //! A store's memory stays within `memory_bytes`, whatever is written, opened and checked.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::process::Command;
 
@@ -115,16 +113,16 @@ fn an_opening_keeps_the_newest_record_of_each_key() {
         assert!(db.stats().unwrap().recovery_log_bytes > 2 * MEMORY);
         db.close().unwrap();
     }
-    within_memory("an_opening_keeps_the_newest_record_of_each_key", "opening", &file, |file| {
+    within_memory("memory::an_opening_keeps_the_newest_record_of_each_key", "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
         assert!(db.recovery().records >= 1_500_000);
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_the_newest_record_of_each_key", "for reading", &file, |file| {
+    within_memory("memory::an_opening_keeps_the_newest_record_of_each_key", "for reading", &file, |file| {
         let db = Db::open(file, options.clone().read_only(true)).unwrap();
         assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
     });
-    within_memory("an_opening_keeps_the_newest_record_of_each_key", "check", &file, |file| {
+    within_memory("memory::an_opening_keeps_the_newest_record_of_each_key", "check", &file, |file| {
         let report = check(file, &options, |_| {}).unwrap();
         assert!(report.is_clean() && report.records > 1_500_000);
     });
@@ -133,7 +131,7 @@ fn an_opening_keeps_the_newest_record_of_each_key() {
 #[test]
 fn an_opening_with_less_memory_flushes_as_it_reads() {
     let (_folder, file) = file();
-    let (test, options) = ("an_opening_with_less_memory_flushes_as_it_reads", options().volume_bytes(1 << 30));
+    let (test, options) = ("memory::an_opening_with_less_memory_flushes_as_it_reads", options().volume_bytes(1 << 30));
     const KEYS: u64 = 600_000;
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone().memory_bytes(16 * MEMORY)).unwrap();
@@ -165,7 +163,7 @@ fn an_opening_with_less_memory_flushes_as_it_reads() {
 fn the_length_of_a_volume_costs_no_memory() {
     let (_folder, file) = file();
     let options = options().volume_bytes(2 << 40);
-    let test = "the_length_of_a_volume_costs_no_memory";
+    let test = "memory::the_length_of_a_volume_costs_no_memory";
     within_memory(test, "creating", &file, |file| {
         let db = Db::create(file, options.clone()).unwrap();
         (0..20_000).for_each(|number| db.put(&key(number, 20), &[1; 100]).unwrap());

@@ -1,16 +1,12 @@
 //! A store and maps, one for each of two keyspaces: after any steps both hold the same, also after closing, and after losing what was not
 //! durable. The second keyspace is in the first one's segment, or has its own.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::support::assert_sound;
 use proptest::prelude::*;
-use support::assert_sound;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, KeyspaceSnapshot, Options, Snapshot, WriteBatch};
 

@@ -1,5 +1,4 @@
 //! Handles that keep a store open: clones, and handles of a store that was closed.
-#![allow(clippy::unwrap_used)]
 
 use std::io::Read;
 

@@ -1,15 +1,11 @@
 //! A store that is opened read-only shows what any opening shows, and nothing is written to its volume.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-use support::Random;
-use support::simulated_disk::SimulatedDisk;
+use crate::support::Random;
+use crate::support::simulated_disk::SimulatedDisk;
 use vmio::backing::{Access, Backing};
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 

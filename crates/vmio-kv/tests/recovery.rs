@@ -1,13 +1,9 @@
 //! The log that recovery reads after a crash is bounded, however slowly the memtables fill.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::assert_sound;
-use support::simulated_disk::SimulatedDisk;
+use crate::support::assert_sound;
+use crate::support::simulated_disk::SimulatedDisk;
 use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;

@@ -1,12 +1,9 @@
 //! Keyspaces that are cleared, and keyspaces that are dropped.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 

@@ -1,16 +1,12 @@
 //! Records that are scanned again and again are moved together in the log, and nothing else changes.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::Random;
-use support::simulated_disk::SimulatedDisk;
+use crate::support::Random;
+use crate::support::simulated_disk::SimulatedDisk;
 use vmio::backing::{Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Options};
 
@@ -98,7 +94,7 @@ fn repeated_scans_touch_fewer_pages() {
     assert!(snapshot.scan(..).rev().map(Result::unwrap).eq((0..KEYS).rev().map(expected)));
     drop(snapshot);
     db.close().unwrap();
-    support::assert_sound(Arc::clone(&backing), &options(), "after the scans");
+    crate::support::assert_sound(Arc::clone(&backing), &options(), "after the scans");
     let db = Db::open_on(backing, options()).unwrap();
     assert!(db.scan(..).map(Result::unwrap).eq((0..KEYS).map(expected)));
 }
@@ -157,7 +153,7 @@ fn a_move_does_not_overwrite_later_writes() {
     db.collect_garbage().unwrap();
     check(&db);
     db.close().unwrap();
-    support::assert_sound(Arc::clone(&backing), &options(), "after the writes");
+    crate::support::assert_sound(Arc::clone(&backing), &options(), "after the writes");
     check(&Db::open_on(backing, options()).unwrap());
 }
 
@@ -205,7 +201,7 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
         moved += db.stats().unwrap().reorganized_bytes;
         drop(db);
         let disk = disk.after_power_cut();
-        support::assert_sound(disk.open(0), &options(), &format!("seed {seed}"));
+        crate::support::assert_sound(disk.open(0), &options(), &format!("seed {seed}"));
         let db = Db::open_on(disk.open(0), options()).unwrap();
         for number in 0..KEYS {
             let found = round(number, &db.get(&key(number)).unwrap().unwrap());

@@ -1,14 +1,10 @@
 //! Several segments in one volume: each with its own log and space, with one set of names, one cache and one point in time.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use support::gate::{Gate, Gated};
-use support::simulated_disk::SimulatedDisk;
-use support::{Random, assert_sound};
+use crate::support::gate::{Gate, Gated};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, SegmentHandle, WriteBatch};
 
 const MIB: u64 = 1 << 20;

@@ -1,7 +1,5 @@
 //! Records far smaller than a block, scanned in the order of their keys, which is not the order of their places.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

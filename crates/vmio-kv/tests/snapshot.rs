@@ -1,12 +1,8 @@
 //! Points in time while writers and compactions run.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::Random;
+use crate::support::Random;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, WriteBatch};
 

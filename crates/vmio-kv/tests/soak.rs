@@ -6,10 +6,6 @@
 //! Operations follow from their number. Each is a batch that includes the number: so after a kill the test knows how far the store came,
 //! and what the store has to hold. `VMIO_TEST_SECONDS=3600` runs for an hour; `make soak` does.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::child::{command, is_child};
-use support::memory_group::MemoryGroup;
-use support::{Random, assert_sound};
+use crate::support::child::{command, is_child};
+use crate::support::memory_group::MemoryGroup;
+use crate::support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, KeyspaceHandle, Options, Snapshot, WriteBatch};
 
-const NAME: &str = "the_store_keeps_its_promises_however_long_it_lives";
+const NAME: &str = "soak::the_store_keeps_its_promises_however_long_it_lives";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 64 * MIB;

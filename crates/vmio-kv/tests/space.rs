@@ -1,15 +1,11 @@
 //! The length of the log: however keys are overwritten, the log is within its limit at any instant, and so is the log that recovery reads.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::assert_sound;
+use crate::support::assert_sound;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options};
 

@@ -1,19 +1,15 @@
 //! A store as a whole: deep trees, units that change their purpose, many openings, several writers.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::support::child::{install_handler, isolated};
+use crate::support::denial::deny;
+use crate::support::simulated_disk::SimulatedDisk;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use support::child::{install_handler, isolated};
-use support::denial::deny;
-use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
@@ -328,7 +324,7 @@ fn a_failed_creation_leaves_no_file() {
         assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
     }
     // Where no file may be so long.
-    let outcome = isolated("a_failed_creation_leaves_no_file", || {
+    let outcome = isolated("store::a_failed_creation_leaves_no_file", || {
         let most = Some(1 << 20);
         setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
         install_handler(libc::SIGXFSZ, libc::SIG_IGN, 0);

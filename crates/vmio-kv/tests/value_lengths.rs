@@ -1,7 +1,5 @@
 //! Values of any length take about as much of the volume as they have.
 
-#![allow(clippy::unwrap_used)]
-
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options};
 

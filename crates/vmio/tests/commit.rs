@@ -1,7 +1,4 @@
 //! Atomic mappings: nothing reaches the file but by a commit, and a commit is a point in time.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,8 +13,8 @@ use vmio::backing::{Access, FileBacking};
 use vmio::journal::{Inspection, Journal, JournalOptions, RecordKind};
 use vmio::{Advice, Cache, Error, FrameHint, Mapping, MappingOptions, UnsupportedBy};
 
-use support::child::{command, is_child};
-use support::{PAGE, Random, at, check_empty, is_managed, load, minimal_cache, store, tiny_cache, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::{PAGE, Random, at, check_empty, is_managed, load, minimal_cache, store, tiny_cache, watchdog};
 
 const HEADERS: u64 = 128 << 10;
 const DIR: &str = "VMIO_TEST_DIR";
@@ -63,7 +60,7 @@ fn of_pages_that_change_a_little_the_changes_are_committed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let journal = journal(dir.path(), 8000);
-    let cache = support::roomy_cache();
+    let cache = crate::support::roomy_cache();
     let map = open(&cache, &journal, &path, 4000);
     let pages = || (0..200).map(|number| number * 17);
     let word = |page, round| (page + 1) * round;
@@ -295,7 +292,7 @@ fn a_full_journal_fails_the_commit_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let journal = journal(dir.path(), 400);
-    let map = open(&support::roomy_cache(), &journal, &path, 2000);
+    let map = open(&crate::support::roomy_cache(), &journal, &path, 2000);
     (0..10).for_each(|page| store(&map, at(page), 1));
     map.commit().unwrap();
     (0..1000).for_each(|page| store_much(&map, page, page + 2));
@@ -306,7 +303,7 @@ fn a_full_journal_fails_the_commit_and_loses_nothing() {
     }
     (0..1000).for_each(|page| store(&map, at(page) + 8, 3));
     drop(map);
-    let map = open(&support::roomy_cache(), &journal, &path, 2000);
+    let map = open(&crate::support::roomy_cache(), &journal, &path, 2000);
     (0..1000).for_each(|page| assert_eq!([load(&map, at(page)), load(&map, at(page) + 8)], [u64::from(page < 10), 0]));
     // What fits is committed as if nothing had happened.
     (0..100).for_each(|page| store(&map, at(page), page + 4));
@@ -316,7 +313,7 @@ fn a_full_journal_fails_the_commit_and_loses_nothing() {
     (0..100).for_each(|page| assert_eq!(&bytes[at(page) as usize..][..8], &(page + 4).to_le_bytes()));
 }
 
-const KILLED: &str = "a_killed_process_leaves_a_point_in_time";
+const KILLED: &str = "commit::a_killed_process_leaves_a_point_in_time";
 const PAIRS: u64 = 3;
 /// Of a cache of 640.
 const PAGES: u64 = 900;

@@ -1,15 +1,12 @@
 //! Atomic mappings on a simulated disk whose power fails anywhere: the files are found as the last acknowledged commit left
 //! them, or one whose acknowledgement was under way. (Which pages a cache evicts when is not the seed's to say: a seed that
 //! fails need not fail again.)
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use vmio::journal::{Inspection, Journal, JournalOptions, RecordKind};
 use vmio::{Advice, Mapping, MappingOptions};
 
-use support::simulated_disk::SimulatedDisk;
-use support::{PAGE, Random, at, is_managed, roomy_cache, store, watchdog};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{PAGE, Random, at, is_managed, roomy_cache, store, watchdog};
 
 const PAGES: u64 = 30;
 /// It goes round a few times.

@@ -1,8 +1,5 @@
 //! What a sync has acknowledged survives the sudden death of the process: a child that stores and syncs is killed at a
 //! random moment, and the file holds, page by page, at least the version that was acknowledged last.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,10 +9,10 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Mapping, MappingOptions};
 
-use support::child::{command, is_child};
-use support::{PAGE, Random, at, load, read, store, tiny_cache, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::{PAGE, Random, at, load, read, store, tiny_cache, watchdog};
 
-const NAME: &str = "acknowledged_versions_survive_a_kill";
+const NAME: &str = "crash::acknowledged_versions_survive_a_kill";
 const FILE: &str = "VMIO_TEST_FILE";
 const FIRST_VERSION: &str = "VMIO_TEST_VERSION";
 /// More than the cache of 640 pages.

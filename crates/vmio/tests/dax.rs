@@ -1,7 +1,4 @@
 //! Files on persistent memory, in the folder that VMIO_TEST_DAX names (tests/vm has one): with a cache, and mapped directly.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmio::backing::{Backing, DaxBacking, FileBacking};
 use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions, OnReadError};
 
-use support::exercise::{exercise, random_bytes};
-use support::{PAGE, at, builder, engine, read, tiny_cache};
+use crate::support::exercise::{exercise, random_bytes};
+use crate::support::{PAGE, at, builder, engine, read, tiny_cache};
 
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -167,7 +164,7 @@ fn a_flush_that_fails_with_a_change_of_length_fails_every_later_sync() {
         store_to_pages(&map, 1);
         let resized = std::thread::scope(|scope| {
             let resizing = scope.spawn(|| {
-                support::denial::deny(&[libc::SYS_fsync]);
+                crate::support::denial::deny(&[libc::SYS_fsync]);
                 map.set_len(PAGE)
             });
             resizing.join().unwrap()
@@ -215,7 +212,7 @@ fn huge_pages_are_kept() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn lines_are_written_back_once_and_waited_for_together() {
-    use support::single_step::{Flushes, flushes_of};
+    use crate::support::single_step::{Flushes, flushes_of};
     in_folder(|folder| {
         const BYTES: u64 = 1 << 20;
         const LINE: u64 = 64;

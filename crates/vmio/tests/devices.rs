@@ -1,7 +1,4 @@
 //! Block devices of unusual geometry and file systems without direct I/O.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +6,8 @@ use std::process::Command;
 use vmio::backing::{Backing, FileBacking};
 use vmio::{Access, Mapping, MappingOptions};
 
-use support::exercise::{exercise, random_bytes};
-use support::{PAGE, at, is_root, read, tiny_cache};
+use crate::support::exercise::{exercise, random_bytes};
+use crate::support::{PAGE, at, is_root, read, tiny_cache};
 
 /// A loop device over a file; detached when dropped.
 struct LoopDevice(PathBuf);

@@ -1,7 +1,4 @@
 //! Mappings whose scans come in by huge pages, and everything else by small ones.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +9,9 @@ use vmio::{
     Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions, OnReadError, PageVerifier, Stats,
 };
 
-use support::child::isolated;
-use support::device::{Device, READ_EIO};
-use support::{PAGE, Random, SPAN, at, check_budget, check_empty, load, read, store, watchdog};
+use crate::support::child::isolated;
+use crate::support::device::{Device, READ_EIO};
+use crate::support::{PAGE, Random, SPAN, at, check_budget, check_empty, load, read, store, watchdog};
 
 fn options() -> MappingOptions {
     MappingOptions::new().access(Access::ReadOnly).frames(FrameHint::Dynamic)
@@ -22,7 +19,7 @@ fn options() -> MappingOptions {
 
 /// Huge pages come with the SIGBUS engine only.
 fn cache_of(spans: u64) -> Cache {
-    support::cache_of(spans * SPAN).engine(Engine::Sigbus).build().unwrap()
+    crate::support::cache_of(spans * SPAN).engine(Engine::Sigbus).build().unwrap()
 }
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
@@ -277,10 +274,10 @@ fn a_cache_that_has_shrunk_scans_by_small_pages() {
     let cache = cache_of(64);
     let device = numbered(32 * SPAN);
     let map = open(&cache, &device);
-    cache.resize(support::capacity_of(7 * SPAN)).unwrap();
+    cache.resize(crate::support::capacity_of(7 * SPAN)).unwrap();
     check(&map, 0..32 * SPAN);
     assert_eq!(cache.stats().moved_spans, 0);
-    cache.resize(support::capacity_of(64 * SPAN)).unwrap();
+    cache.resize(crate::support::capacity_of(64 * SPAN)).unwrap();
     check(&map, 0..32 * SPAN);
     assert!(cache.stats().moved_spans > 0, "{:?}", cache.stats());
 }
@@ -299,7 +296,7 @@ fn a_mapping_that_can_be_stored_to_has_small_pages() {
 
 #[test]
 fn a_store_to_a_read_only_mapping_is_a_signal() {
-    isolated("a_store_to_a_read_only_mapping_is_a_signal", || {
+    isolated("dynamic::a_store_to_a_read_only_mapping_is_a_signal", || {
         let cache = cache_of(64);
         let device = numbered(16 * SPAN);
         let map = open(&cache, &device);

@@ -1,8 +1,5 @@
 //! The end of a file: its last page is written at its exact length, a change of length is exact, and a file that
 //! somebody else has truncated is never lengthened again.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +8,8 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, Unit};
 
-use support::device::Device;
-use support::{PAGE, at, engine, is_managed, load, read, roomy_cache, store, store_bytes, tiny_cache, watchdog};
+use crate::support::device::Device;
+use crate::support::{PAGE, at, engine, is_managed, load, read, roomy_cache, store, store_bytes, tiny_cache, watchdog};
 
 fn open(cache: &Cache, path: &Path) -> Mapping {
     let backing = FileBacking::open(path, Access::ReadWrite).unwrap();
@@ -92,7 +89,7 @@ fn shrinking_drops_what_is_cut_off_for_good() {
         map.set_len(new.next_multiple_of(PAGE)).unwrap();
     }
     map.close().unwrap();
-    support::check_empty(&cache);
+    crate::support::check_empty(&cache);
 }
 
 #[test]
@@ -179,7 +176,7 @@ fn a_file_truncated_by_others_gives_errors_and_is_never_lengthened() {
     (0..9).step_by(2).for_each(|page| assert_eq!(bytes[at(page) as usize], 5, "page {page}"));
     assert!(map.close().is_err());
     assert_eq!(len(file.path()), 9 * PAGE + 10);
-    support::check_empty(&cache);
+    crate::support::check_empty(&cache);
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! Pages brought in by a call in place of a trap: which ones, with how few reads, and what is an error.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use vmio::backing::FileBacking;
 use vmio::{Advice, Error, Mapping, MappingOptions, OnReadError};
 
-use support::device::{Device, READ_EIO};
-use support::{PAGE, SPAN, at, check_budget, check_empty, is_managed, load, minimal_cache, roomy_cache, store};
+use crate::support::device::{Device, READ_EIO};
+use crate::support::{PAGE, SPAN, at, check_budget, check_empty, is_managed, load, minimal_cache, roomy_cache, store};
 
 fn numbered(pages: u64) -> std::sync::Arc<Device> {
     let device = Device::of_pages(pages);

@@ -1,8 +1,5 @@
 //! No error is lost and no byte is wrong, whatever the device does: unreadable pages, failed and slow writes, a device
 //! without space, failed flushes.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,9 +10,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
 
-use support::denial::{PROTECTING, deny_ioctls};
-use support::device::{Device, READ_EIO, READ_SHORT, READS, WRITE_EIO, WRITE_ENOSPC, WRITES};
-use support::{PAGE, SPAN, at, check_empty, load, read, roomy_cache, store, tiny_cache, watchdog};
+use crate::support::denial::{PROTECTING, deny_ioctls};
+use crate::support::device::{Device, READ_EIO, READ_SHORT, READS, WRITE_EIO, WRITE_ENOSPC, WRITES};
+use crate::support::{PAGE, SPAN, at, check_empty, load, read, roomy_cache, store, tiny_cache, watchdog};
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
     Mapping::open(cache, device.backing(), MappingOptions::new()).unwrap()
@@ -200,7 +197,7 @@ fn no_sync_succeeds_while_a_page_cannot_be_written() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = support::Random(1);
+            let mut random = crate::support::Random(1);
             while !done.load(Ordering::Relaxed) {
                 store(&churn, at(random.below(2048)), 1);
             }

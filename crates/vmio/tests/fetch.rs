@@ -1,8 +1,6 @@
 //! Asynchronous misses: what was fetched is there, under any executor; nothing is lost or left behind when futures are
 //! dropped, reads fail, the cache is tiny, or the mapping closes.
-#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
-
-mod support;
+#![allow(clippy::single_range_in_vec_init)]
 
 use std::future::Future;
 use std::io;
@@ -18,8 +16,8 @@ use vmio::backing::{Backing, FileBacking, Identity};
 use vmio::probe::{KernelFeature, Probe, probe};
 use vmio::{Access, Advice, Cache, Error, Fetch, Mapping, MappingOptions};
 
-use support::device::{Device, READ_EIO, READ_SHORT, WRITE_EIO};
-use support::{
+use crate::support::device::{Device, READ_EIO, READ_SHORT, WRITE_EIO};
+use crate::support::{
     PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, has_io_uring, is_managed, load, map_file,
     minimal_cache, numbered_file, roomy_cache, store, tiny_cache, watchdog,
 };
@@ -522,7 +520,7 @@ fn what_was_on_its_way_in_when_it_was_given_up_is_read_again() {
 
 /// A device that says to be a file which cannot be read: what io_uring tries there fails.
 struct Unreadable {
-    device: support::device::DeviceBacking,
+    device: crate::support::device::DeviceBacking,
     file: std::fs::File,
 }
 

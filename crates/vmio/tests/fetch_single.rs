@@ -1,14 +1,12 @@
 //! Fetches of single pages, whose reads begin in the thread that asks for them where nothing has to be waited for: what has to
 //! be comes all the same.
-#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
-
-mod support;
+#![allow(clippy::single_range_in_vec_init)]
 
 use futures::executor::block_on;
 use futures::future::try_join_all;
 use vmio::{Advice, Fetch, Mapping};
 
-use support::{
+use crate::support::{
     Random, SPAN, at, cache_of, check_empty, is_managed, load, map_file, numbered_file, roomy_cache, watchdog,
 };
 
@@ -25,7 +23,7 @@ fn where_linux_aio_is_denied_the_ring_reads_single_pages_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = numbered_file(folder.path(), 100);
     let denied = std::thread::spawn(move || {
-        support::denial::deny(&[libc::SYS_io_setup]);
+        crate::support::denial::deny(&[libc::SYS_io_setup]);
         let cache = roomy_cache();
         let map = map_file(&cache, &path);
         block_on(try_join_all((0..100).map(|page| fetch_page(&map, page)))).unwrap();

@@ -1,8 +1,5 @@
 //! Files and their mappings: one region per file and process, thousands of mappings,
 //! sparse giants, read-only mappings, locked memory.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 use std::thread;
@@ -10,9 +7,9 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, UnsupportedBy};
 
-use support::child::{install_handler, isolated};
-use support::denial::limit_locked_memory;
-use support::{
+use crate::support::child::{install_handler, isolated};
+use crate::support::denial::limit_locked_memory;
+use crate::support::{
     PAGE, at, cache_of, check_empty, is_managed, is_root, load, locked_kib, read, roomy_cache, store, tiny_cache,
     watchdog,
 };
@@ -109,7 +106,7 @@ fn threads_open_and_close_the_same_file_at_once() {
 
 #[test]
 fn a_thousand_files_share_one_cache() {
-    isolated("a_thousand_files_share_one_cache", || {
+    isolated("files::a_thousand_files_share_one_cache", || {
         const FILES: u64 = 1000;
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: reads and writes a limit of ours.
@@ -159,7 +156,7 @@ fn resident_kib() -> u64 {
 
 #[test]
 fn a_sparse_giant_costs_nothing_until_it_is_touched() {
-    isolated("a_sparse_giant_costs_nothing_until_it_is_touched", || {
+    isolated("files::a_sparse_giant_costs_nothing_until_it_is_touched", || {
         const TIB: u64 = 1 << 40;
         let file = tempfile::NamedTempFile::new().unwrap();
         // As far as the file system goes, up to 8 TiB.
@@ -192,7 +189,7 @@ fn a_sparse_giant_costs_nothing_until_it_is_touched() {
 #[test]
 fn giving_up_a_sparse_giant_costs_what_is_resident() {
     let _watchdog = watchdog("giving_up_a_sparse_giant_costs_what_is_resident");
-    isolated("giving_up_a_sparse_giant_costs_what_is_resident", || {
+    isolated("files::giving_up_a_sparse_giant_costs_what_is_resident", || {
         const LEN: u64 = 1 << 40;
         let file = tempfile::NamedTempFile::new().unwrap();
         if file.as_file().set_len(LEN).is_err() {
@@ -254,7 +251,7 @@ fn a_read_only_mapping_can_be_read_and_nothing_else() {
 
 #[test]
 fn a_store_to_a_file_mapped_read_only_is_a_segmentation_fault() {
-    isolated("a_store_to_a_file_mapped_read_only_is_a_segmentation_fault", || {
+    isolated("files::a_store_to_a_file_mapped_read_only_is_a_segmentation_fault", || {
         install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
         let file = file_of(4);
         let map = open(&roomy_cache(), file.path(), Access::ReadOnly).unwrap();
@@ -310,7 +307,7 @@ fn an_empty_file_is_an_empty_mapping() {
 /// A cache locks all of a range, whatever of it is resident: no limit is high enough, and it says so before anything fails.
 #[test]
 fn a_cache_is_locked_only_by_who_may_lock_without_limit() {
-    isolated("a_cache_is_locked_only_by_who_may_lock_without_limit", || {
+    isolated("files::a_cache_is_locked_only_by_who_may_lock_without_limit", || {
         limit_locked_memory(64 << 20);
         match cache_of(300).lock_memory(LockMemory::Require).build() {
             Err(Error::BadOption { option: "lock_memory", .. }) => {}
@@ -338,7 +335,7 @@ fn a_locked_cache_evicts_like_any_other() {
     if !is_root("locking memory") || is_managed("a cache locked in memory") {
         return;
     }
-    isolated("a_locked_cache_evicts_like_any_other", || {
+    isolated("files::a_locked_cache_evicts_like_any_other", || {
         let cache = cache_of(300).lock_memory(LockMemory::Require).build().unwrap();
         let file = file_of(1000);
         let map = open(&cache, file.path(), Access::ReadWrite).unwrap();

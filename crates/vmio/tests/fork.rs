@@ -1,8 +1,6 @@
 //! A forked child cannot touch its parent's mappings: its calls fail, its loads and stores are a segmentation fault,
 //! its drops neither sync nor unmap anything; and it may build a cache of its own.
-#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
-
-mod support;
+#![allow(clippy::single_range_in_vec_init)]
 
 use std::io::Read;
 use std::path::Path;
@@ -14,8 +12,8 @@ use vmio::backing::{Backing, FileBacking, FileUser};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
-use support::child::{Ended, fork, install_handler, isolated};
-use support::{PAGE, at, is_managed, load, read, roomy_cache, store};
+use crate::support::child::{Ended, fork, install_handler, isolated};
+use crate::support::{PAGE, at, is_managed, load, read, roomy_cache, store};
 
 const PAGES: u64 = 64;
 
@@ -47,7 +45,7 @@ fn is_forked<T>(result: vmio::Result<T>) {
 
 #[test]
 fn every_call_of_a_child_is_refused() {
-    isolated("every_call_of_a_child_is_refused", || {
+    isolated("fork::every_call_of_a_child_is_refused", || {
         let (cache, map, file) = parent();
         // With threads that fetch, and something on its way, or there already.
         block_on(map.fetch([at(40)..at(50), at(51)..at(52)])).unwrap();
@@ -86,7 +84,7 @@ fn every_call_of_a_child_is_refused() {
 
 #[test]
 fn a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros() {
-    isolated("a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros", || {
+    isolated("fork::a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros", || {
         let (_cache, map, _file) = parent();
         install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
         let resident = fork(|| load(&map, at(1)) as i32);
@@ -106,7 +104,7 @@ fn a_child_that_drops_its_handles_does_not_sync() {
     if is_managed("that a file does not change before a sync") {
         return;
     }
-    isolated("a_child_that_drops_its_handles_does_not_sync", || {
+    isolated("fork::a_child_that_drops_its_handles_does_not_sync", || {
         let (cache, map, file) = parent();
         let pin = map.pin(at(3)..at(5), Access::ReadWrite).unwrap();
         let handles = (cache, map, pin);
@@ -133,7 +131,7 @@ fn a_child_that_drops_its_handles_does_not_sync() {
 
 #[test]
 fn the_parent_misses_stores_and_syncs_while_children_come_and_go() {
-    isolated("the_parent_misses_stores_and_syncs_while_children_come_and_go", || {
+    isolated("fork::the_parent_misses_stores_and_syncs_while_children_come_and_go", || {
         let (_cache, map, file) = parent();
         for round in 1..=20 {
             let ended = fork(|| i32::from(map.sync().is_ok()));
@@ -150,7 +148,7 @@ fn the_parent_misses_stores_and_syncs_while_children_come_and_go() {
 
 #[test]
 fn a_child_builds_a_cache_of_its_own() {
-    isolated("a_child_builds_a_cache_of_its_own", || {
+    isolated("fork::a_child_builds_a_cache_of_its_own", || {
         let (_cache, map, file) = parent();
         let own = tempfile::NamedTempFile::new().unwrap();
         let ended = fork(|| {
@@ -190,7 +188,7 @@ fn waiting_child() -> (libc::pid_t, std::io::PipeWriter) {
 /// file locked once the parent has closed its mapping.
 #[test]
 fn a_closed_file_can_be_opened_again_while_a_child_lives() {
-    isolated("a_closed_file_can_be_opened_again_while_a_child_lives", || {
+    isolated("fork::a_closed_file_can_be_opened_again_while_a_child_lives", || {
         let (cache, map, file) = parent();
         let (child, told) = waiting_child();
         map.close().unwrap();
@@ -209,7 +207,7 @@ fn a_child_that_drops_its_handles_leaves_the_file_locked() {
     if is_managed("a file of one process alone") {
         return;
     }
-    isolated("a_child_that_drops_its_handles_leaves_the_file_locked", || {
+    isolated("fork::a_child_that_drops_its_handles_leaves_the_file_locked", || {
         let (cache, map, file) = parent();
         let handles = (cache, map);
         let ended = fork(|| {
@@ -231,7 +229,7 @@ fn a_child_that_drops_its_handles_leaves_the_file_locked() {
 /// The parent's range is not part of the child, so the kernel may give its addresses to the child's own mapping.
 #[test]
 fn a_child_that_drops_inherited_handles_keeps_its_own_mappings() {
-    isolated("a_child_that_drops_inherited_handles_keeps_its_own_mappings", || {
+    isolated("fork::a_child_that_drops_inherited_handles_keeps_its_own_mappings", || {
         let (cache, map, _file) = parent();
         let own = tempfile::NamedTempFile::new().unwrap();
         let ended = fork(|| {
@@ -257,7 +255,7 @@ fn a_child_that_drops_inherited_handles_keeps_its_own_mappings() {
 /// The open file is the parent's, too, and the lock with it: a child would get in beside its parent, and let others in.
 #[test]
 fn a_child_has_no_part_in_the_locks_of_its_parents_backings() {
-    isolated("a_child_has_no_part_in_the_locks_of_its_parents_backings", || {
+    isolated("fork::a_child_has_no_part_in_the_locks_of_its_parents_backings", || {
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), PAGE).unwrap();
         backing.lock(FileUser::CachedWriter).unwrap();
@@ -278,7 +276,7 @@ fn a_child_has_no_part_in_the_locks_of_its_parents_backings() {
 /// What is open has been inherited, and keeps a lock that was given up by nothing but closing.
 #[test]
 fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
-    isolated("what_could_not_be_opened_is_unlocked_though_a_child_has_it_open", || {
+    isolated("fork::what_could_not_be_opened_is_unlocked_though_a_child_has_it_open", || {
         let [file, no_journal] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
         no_journal.as_file().set_len(1 << 20).unwrap();
         let open = |path: &Path| FileBacking::open(path, Access::ReadWrite).unwrap();
@@ -303,7 +301,7 @@ fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
 /// What the commit holds then, locks and tickets, are the parent's; the child's thread returns into the middle of it.
 #[test]
 fn a_child_that_is_forked_within_a_commit_has_no_part_in_it() {
-    isolated("a_child_that_is_forked_within_a_commit_has_no_part_in_it", || {
+    isolated("fork::a_child_that_is_forked_within_a_commit_has_no_part_in_it", || {
         let [log, data] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
         let journal = Journal::create_file(log.path(), 1 << 20, JournalOptions::new()).unwrap();
         let file = Arc::new(journal.join(FileBacking::create(data.path(), 4 * PAGE).unwrap()).unwrap());

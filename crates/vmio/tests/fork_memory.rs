@@ -1,8 +1,5 @@
 //! Memory and threads that a forked child does not have: what the child has at the same addresses, and under the same names, is its own,
 //! and neither a call nor a drop of what it has inherited touches it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,8 +10,8 @@ use vmio::backing::{Backing, BatchReader, FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Mapping, MappingOptions, SharedMap};
 
-use support::child::{Ended, fork, isolated};
-use support::{PAGE, roomy_cache};
+use crate::support::child::{Ended, fork, isolated};
+use crate::support::{PAGE, roomy_cache};
 
 /// Memory of the child's own at an address that must be free.
 fn claim(address: usize, bytes: usize) -> *mut u8 {
@@ -42,7 +39,7 @@ fn ring_memory() -> Vec<(usize, usize)> {
 
 #[test]
 fn a_batch_reader_leaves_what_lies_where_its_rings_were() {
-    isolated("a_batch_reader_leaves_what_lies_where_its_rings_were", || {
+    isolated("fork_memory::a_batch_reader_leaves_what_lies_where_its_rings_were", || {
         #[repr(align(4096))]
         #[derive(Clone)]
         struct Page([u8; PAGE as usize]);
@@ -70,7 +67,7 @@ fn a_batch_reader_leaves_what_lies_where_its_rings_were() {
 
 #[test]
 fn safe_copies_do_not_reach_what_lies_where_the_mapping_was() {
-    isolated("safe_copies_do_not_reach_what_lies_where_the_mapping_was", || {
+    isolated("fork_memory::safe_copies_do_not_reach_what_lies_where_the_mapping_was", || {
         let cache = roomy_cache();
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), 1 << 20).unwrap();
@@ -94,7 +91,7 @@ fn safe_copies_do_not_reach_what_lies_where_the_mapping_was() {
 
 #[test]
 fn a_shared_map_does_not_reach_what_lies_where_it_was() {
-    isolated("a_shared_map_does_not_reach_what_lies_where_it_was", || {
+    isolated("fork_memory::a_shared_map_does_not_reach_what_lies_where_it_was", || {
         let file = tempfile::tempfile().unwrap();
         file.set_len(PAGE).unwrap();
         let before: Vec<usize> = mapped_starts();
@@ -128,7 +125,7 @@ fn mapped_starts() -> Vec<usize> {
 /// The child's threads get the stacks, and with them the ids, of threads of its parent's.
 #[test]
 fn a_dropped_journal_leaves_the_childs_threads_alone() {
-    isolated("a_dropped_journal_leaves_the_childs_threads_alone", || {
+    isolated("fork_memory::a_dropped_journal_leaves_the_childs_threads_alone", || {
         let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
         let ended = fork(move || {
             let sleep = || thread::sleep(Duration::from_millis(200));
@@ -145,7 +142,7 @@ fn a_dropped_journal_leaves_the_childs_threads_alone() {
 /// A bus error of the child's where its parent had a mapping, whose handle it has dropped, is a bus error like any other.
 #[test]
 fn a_bus_error_where_a_dropped_mapping_was_is_the_childs_own() {
-    isolated("a_bus_error_where_a_dropped_mapping_was_is_the_childs_own", || {
+    isolated("fork_memory::a_bus_error_where_a_dropped_mapping_was_is_the_childs_own", || {
         let cache = roomy_cache();
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), 1 << 20).unwrap();
@@ -176,7 +173,7 @@ fn a_bus_error_where_a_dropped_mapping_was_is_the_childs_own() {
 /// A record that the child appended to the log would lie where its parent appends next.
 #[test]
 fn a_child_writes_nothing_to_the_log_of_its_parent() {
-    isolated("a_child_writes_nothing_to_the_log_of_its_parent", || {
+    isolated("fork_memory::a_child_writes_nothing_to_the_log_of_its_parent", || {
         let disk = std::sync::Arc::new(MemoryBacking::new(PAGE).unwrap());
         let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
         let file = journal.join(disk).unwrap();
@@ -198,7 +195,7 @@ fn a_child_writes_nothing_to_the_log_of_its_parent() {
 /// The lock of a file is that of its descriptors: a child that lives on must not keep it.
 #[test]
 fn a_child_that_has_dropped_a_mapping_holds_no_descriptor_of_its_file() {
-    isolated("a_child_that_has_dropped_a_mapping_holds_no_descriptor_of_its_file", || {
+    isolated("fork_memory::a_child_that_has_dropped_a_mapping_holds_no_descriptor_of_its_file", || {
         let cache = roomy_cache();
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), 1 << 20).unwrap();

@@ -1,8 +1,5 @@
 //! A file that ends within a page, is stored to behind that end and grows behaves like a vector: what lies behind the end is no part of
 //! it. With commits to a journal, and without.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 
@@ -11,7 +8,7 @@ use vmio::backing::MemoryBacking;
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Advice, Mapping, MappingOptions};
 
-use support::{PAGE, is_managed, load_bytes, minimal_cache, store_bytes};
+use crate::support::{PAGE, is_managed, load_bytes, minimal_cache, store_bytes};
 
 const PAGES_MAX: u64 = 4;
 

@@ -1,14 +1,11 @@
 //! `Advice::Invalidate`: what the device holds counts, whatever was stored or said before.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
 use vmio::{Advice, Mapping, MappingOptions};
 
-use support::device::Device;
-use support::{SPAN, at, load, roomy_cache, store};
+use crate::support::device::Device;
+use crate::support::{SPAN, at, load, roomy_cache, store};
 
 const PAGES: u64 = 4 * SPAN;
 

@@ -1,7 +1,4 @@
 //! The journal over real files and through mappings: who reads what when, several threads, and what goes wrong.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,10 +12,10 @@ use vmio::backing::{Access, Backing, FileBacking};
 use vmio::journal::{Inspection, Journal, JournalOptions, JournaledBacking};
 use vmio::{Error, Mapping, MappingOptions};
 
-use support::child::{command, is_child};
-use support::device::{Device, READ_EIO, WRITE_EIO};
-use support::simulated_disk::SimulatedDisk;
-use support::{PAGE, Random, at, is_managed, load, minimal_cache, store, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::device::{Device, READ_EIO, WRITE_EIO};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{PAGE, Random, at, is_managed, load, minimal_cache, store, watchdog};
 
 const HEADERS: u64 = 128 << 10;
 
@@ -386,7 +383,7 @@ fn threads_spill_read_commit_and_checkpoint_at_once() {
     }
 }
 
-const KILLED: &str = "a_killed_process_leaves_a_commit_of_both_files";
+const KILLED: &str = "journal::a_killed_process_leaves_a_commit_of_both_files";
 const KILL_PAGES: u64 = 60;
 
 /// Every version fills all pages of both files, by spills and by the commit's own pages.

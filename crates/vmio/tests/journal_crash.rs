@@ -2,9 +2,6 @@
 //! acknowledged commit left them, or as one whose acknowledgement was under way.
 //!
 //! Each seed is a life; a failure prints its seed, and `VMIO_TEST_SEEDS=17..18` lives that one alone.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use vmio::backing::Backing;
 use vmio::journal::{Journal, JournalOptions, JournaledBacking, RecoveryReport};
 
-use support::simulated_disk::SimulatedDisk;
-use support::{PAGE, Random, watchdog};
+use crate::support::simulated_disk::SimulatedDisk;
+use crate::support::{PAGE, Random, watchdog};
 
 const JOURNAL: usize = 0;
 const FILES: [usize; 2] = [1, 2];
@@ -378,7 +375,7 @@ fn every_power_cut_leaves_a_commit() {
             }
             Err(panic) => {
                 eprintln!(
-                    "seed {seed} fails: VMIO_TEST_SEEDS={seed}..{} cargo test -p vmio --test journal_crash",
+                    "seed {seed} fails: VMIO_TEST_SEEDS={seed}..{} make test CRATE=vmio TEST=journal_crash",
                     seed + 1
                 );
                 resume_unwind(panic);

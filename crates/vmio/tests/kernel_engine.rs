@@ -1,8 +1,6 @@
 //! The engine of the kernel module, where there is one: what it promises beside what the other suites ask of every engine.
 //! `cargo xtask vm-tests --kernel 6.12 --module` loads it in a guest, and runs these tests there.
-#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
-
-mod support;
+#![allow(clippy::single_range_in_vec_init)]
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,9 +14,9 @@ use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier, UnsupportedBy};
 
-use support::child::{Ended, fork};
-use support::kernel_module::{has_module, on_disk};
-use support::{
+use crate::support::child::{Ended, fork};
+use crate::support::kernel_module::{has_module, on_disk};
+use crate::support::{
     PAGE, Random, at, cache_of, capacity_of, check_budget, check_empty, load, numbered_file, read, store, watchdog,
 };
 
@@ -111,7 +109,9 @@ fn the_budget_is_kept_at_every_instant() {
         let threads: Vec<_> = (0..2)
             .map(|thread| {
                 let (cache, map) = (&cache, &map);
-                scope.spawn(move || support::load_and_store_as(thread, map, PAGES, 6000, || check_budget(cache, &[])))
+                scope.spawn(move || {
+                    crate::support::load_and_store_as(thread, map, PAGES, 6000, || check_budget(cache, &[]))
+                })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -1,7 +1,5 @@
 //! Verifiers and poison on the engine of the kernel module, where there is one: no page is mapped before it was verified.
-#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
-
-mod support;
+#![allow(clippy::single_range_in_vec_init)]
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,9 +11,11 @@ use futures::executor::block_on;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
 
-use support::child::isolated;
-use support::kernel_module::{Block, has_module, on_disk};
-use support::{PAGE, Random, at, cache_of, check_budget, check_empty, load, numbered_file, read, store, watchdog};
+use crate::support::child::isolated;
+use crate::support::kernel_module::{Block, has_module, on_disk};
+use crate::support::{
+    PAGE, Random, at, cache_of, check_budget, check_empty, load, numbered_file, read, store, watchdog,
+};
 
 /// Accepts pages that hold their number, and counts those that it is given.
 #[derive(Clone, Default)]
@@ -215,7 +215,7 @@ fn a_load_of_a_page_that_does_not_verify_is_a_sigbus() {
     if !has_module() {
         return;
     }
-    isolated("a_load_of_a_page_that_does_not_verify_is_a_sigbus", || {
+    isolated("kernel_verify_before_map::a_load_of_a_page_that_does_not_verify_is_a_sigbus", || {
         let folder = tempfile::tempdir().unwrap();
         let path = numbered_file(folder.path(), 8);
         overwrite_on_disk(&path, 5, 99);

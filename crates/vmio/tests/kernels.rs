@@ -1,13 +1,10 @@
 //! What an older kernel lacks is done without: the other path is really taken, and loses nothing.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use vmio::probe::{KernelFeature, probe, probe_without};
 use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, LockMemory, Mapping, MappingOptions, Stats};
 
-use support::device::Device;
-use support::{Random, SPAN, at, cache_of, check_empty, is_root, load, store};
+use crate::support::device::Device;
+use crate::support::{Random, SPAN, at, cache_of, check_empty, is_root, load, store};
 
 /// Four times as many pages as the cache has.
 const SPANS: u64 = 64;

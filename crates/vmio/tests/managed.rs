@@ -1,7 +1,4 @@
 //! The managed engine: the kernel takes the faults, vmio keeps the budget by and by, and processes share files.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -14,9 +11,9 @@ use vmio::{
     Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier, UnsupportedBy,
 };
 
-use support::child::{command, is_child, isolated};
-use support::denial::{deny, limit_locked_memory};
-use support::{
+use crate::support::child::{command, is_child, isolated};
+use crate::support::denial::{deny, limit_locked_memory};
+use crate::support::{
     PAGE, Random, SPAN, at, cache_of, capacity_of, check_empty, is_root, load, locked_kib, read, store, watchdog,
 };
 
@@ -111,7 +108,7 @@ fn files_share_one_budget() {
 #[test]
 fn other_mappings_of_the_process_do_not_count() {
     let _watchdog = watchdog("other_mappings_of_the_process_do_not_count");
-    isolated("other_mappings_of_the_process_do_not_count", || {
+    isolated("managed::other_mappings_of_the_process_do_not_count", || {
         let (own, other) = (file_of(1024), file_of(8 * SPAN));
         let cache = managed(2048);
         let map = open(&cache, own.path(), Access::ReadOnly).unwrap();
@@ -239,7 +236,7 @@ fn what_is_cold_is_inactive_and_counts() {
 /// Pins lock their pages in memory, and a process may lock so much and no more.
 #[test]
 fn pins_beyond_what_may_be_locked_are_refused() {
-    isolated("pins_beyond_what_may_be_locked_are_refused", || {
+    isolated("managed::pins_beyond_what_may_be_locked_are_refused", || {
         limit_locked_memory(64 * PAGE);
         let (file, cache) = (file_of(256), managed(512));
         let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
@@ -335,7 +332,7 @@ fn what_others_have_appended_stays_when_the_file_becomes_longer() {
 /// Two processes store to one file through caches that are both too small for it.
 #[test]
 fn processes_share_a_file() {
-    const NAME: &str = "processes_share_a_file";
+    const NAME: &str = "managed::processes_share_a_file";
     const FILE: &str = "VMIO_TEST_FILE";
     const PAGES: u64 = 2000;
     let _watchdog = watchdog(NAME);
@@ -492,7 +489,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 #[test]
 fn auto_is_managed_where_userfaultfd_is_denied() {
-    const NAME: &str = "auto_is_managed_where_userfaultfd_is_denied";
+    const NAME: &str = "managed::auto_is_managed_where_userfaultfd_is_denied";
     let _watchdog = watchdog(NAME);
     if is_child(NAME) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).init();
@@ -526,7 +523,7 @@ fn auto_is_managed_where_userfaultfd_is_denied() {
 /// What cannot be adopted stays as it was; what is adopted goes with its mapping.
 #[test]
 fn a_child_adopts_what_its_parent_has_mapped() {
-    isolated("a_child_adopts_what_its_parent_has_mapped", || {
+    isolated("managed::a_child_adopts_what_its_parent_has_mapped", || {
         const RESERVED: u64 = 1 << 30;
         let (cache, file) = (managed(512), file_of(SPAN));
         let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();

@@ -1,7 +1,4 @@
 //! What the managed engine has the kernel read at a miss.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 use std::thread;
@@ -10,7 +7,7 @@ use std::time::Duration;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Mapping, MappingOptions};
 
-use support::{PAGE, SPAN, at, cache_of, load, store};
+use crate::support::{PAGE, SPAN, at, cache_of, load, store};
 
 fn open(cache: &Cache, path: &Path, access: Access) -> Mapping {
     Mapping::open(cache, FileBacking::open(path, access).unwrap(), MappingOptions::new()).unwrap()

@@ -1,7 +1,4 @@
 //! Frames whose stores the kernel notes, and the eviction queue of inactive pages.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,9 +8,9 @@ use std::thread;
 
 use vmio::{Access, Advice, Cache, Error, EvictionPolicy, FrameHint, Mapping, MappingOptions, OnReadError};
 
-use support::denial::{PAGEMAP_SCAN, deny_ioctls};
-use support::device::{Device, WRITE_EIO};
-use support::{
+use crate::support::denial::{PAGEMAP_SCAN, deny_ioctls};
+use crate::support::device::{Device, WRITE_EIO};
+use crate::support::{
     PAGE, Random, SPAN, at, cache_of, kernel_can_note_stores, load, roomy_cache, store, tiny_cache, watchdog,
 };
 

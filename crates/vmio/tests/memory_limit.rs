@@ -1,7 +1,4 @@
 //! A process whose memory is limited to little more than its cache lives and works: the cache keeps to its budget.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +9,11 @@ use std::time::Duration;
 use vmio::backing::FileBacking;
 use vmio::{Mapping, MappingOptions};
 
-use support::child::{command, is_child};
-use support::memory_group::MemoryGroup;
-use support::{PAGE, Random, at, builder, is_managed, is_root, load, store, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::memory_group::MemoryGroup;
+use crate::support::{PAGE, Random, at, builder, is_managed, is_root, load, store, watchdog};
 
-const NAME: &str = "a_process_with_little_more_memory_than_its_cache_lives";
+const NAME: &str = "memory_limit::a_process_with_little_more_memory_than_its_cache_lives";
 const GROUP: &str = "VMIO_TEST_CGROUP";
 const CACHE_BYTES: u64 = 48 << 20;
 /// For the program itself, its threads and the kernel's own needs.
@@ -79,7 +76,7 @@ fn a_process_with_little_more_memory_than_its_cache_lives() {
     assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
-const SHRINKING: &str = "a_cache_follows_a_limit_that_is_lowered";
+const SHRINKING: &str = "memory_limit::a_cache_follows_a_limit_that_is_lowered";
 const LIMIT: u64 = 96 << 20;
 const LOWERED_LIMIT: u64 = 48 << 20;
 

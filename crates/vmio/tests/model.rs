@@ -1,8 +1,5 @@
 //! Random operations on several mappings of one tiny cache do to the bytes what they do to a `Vec<u8>`, never take
 //! more memory than the budget, and leave files of exactly the right length and contents.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,7 +9,7 @@ use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking, MemoryBacking};
 use vmio::{Advice, Cache, Error, Mapping, MappingOptions, Pin, Unit};
 
-use support::{PAGE, check_budget, check_empty, is_managed, load_bytes, read, store_bytes, tiny_cache};
+use crate::support::{PAGE, check_budget, check_empty, is_managed, load_bytes, read, store_bytes, tiny_cache};
 
 /// The mappings reach beyond the cache's 640 pages together, not alone.
 const PAGES_MAX: u64 = 420;

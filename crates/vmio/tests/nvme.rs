@@ -1,7 +1,4 @@
 //! An NVMe namespace past the block layer: the one that VMIO_TEST_NVME names, which is overwritten (tests/vm has one).
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use vmio::backing::{Backing, FileBacking, NvmeBacking, Submission};
 use vmio::{Access, Error, Mapping, MappingOptions};
 
-use support::child::isolated;
-use support::denial::limit_locked_memory;
-use support::exercise::{exercise, random_bytes};
-use support::{PAGE, at, read, roomy_cache, tiny_cache};
+use crate::support::child::isolated;
+use crate::support::denial::limit_locked_memory;
+use crate::support::exercise::{exercise, random_bytes};
+use crate::support::{PAGE, at, read, roomy_cache, tiny_cache};
 
 /// Tests take turns with the device.
 static TURN: Mutex<()> = Mutex::new(());
@@ -121,7 +118,7 @@ fn a_mapping_moves_bytes_in_registered_buffers_only() {
 #[test]
 fn reads_keep_their_registered_buffers_where_there_is_no_room_for_those_of_writes() {
     with_device(|device, _| {
-        let name = "reads_keep_their_registered_buffers_where_there_is_no_room_for_those_of_writes";
+        let name = "nvme::reads_keep_their_registered_buffers_where_there_is_no_room_for_those_of_writes";
         let said = isolated(name, || {
             // Of a core, in each of as many rings, reads have 256 KiB.
             let cores = std::thread::available_parallelism().unwrap().get() as u64;

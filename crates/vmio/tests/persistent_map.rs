@@ -1,8 +1,5 @@
 //! The example of a persistent hash map, killed at random moments: it is consistent whenever it is opened, and holds what was
 //! committed.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 #[allow(dead_code)]
 #[path = "../examples/persistent_map.rs"]
@@ -14,10 +11,10 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use support::child::{command, is_child};
-use support::{is_managed, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::{is_managed, watchdog};
 
-const NAME: &str = "the_map_survives_kills";
+const NAME: &str = "persistent_map::the_map_survives_kills";
 const FOLDER: &str = "VMIO_TEST_DIR";
 const CHECKS: &str = "VMIO_TEST_CHECKS";
 

@@ -1,8 +1,5 @@
 //! What a commit writes of a page that is stored to while an older version of it is on its way to the journal, and whether that
 //! makes the page again, also while the journal is used again below a reader.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +10,8 @@ use vmio::backing::{Access, Backing};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Advice, Error, Mapping, MappingOptions};
 
-use support::device::{Device, DeviceBacking};
-use support::{PAGE, at, is_managed, load, roomy_cache, store, watchdog};
+use crate::support::device::{Device, DeviceBacking};
+use crate::support::{PAGE, at, is_managed, load, roomy_cache, store, watchdog};
 
 const HEADERS_BYTES: u64 = 128 << 10;
 

@@ -1,7 +1,4 @@
 //! What default mappings read ahead of: scans going up or down, and nothing else; counted in reads of the device.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::{Arc, Barrier};
 
@@ -9,8 +6,8 @@ use vmio::backing::FileBacking;
 use vmio::probe::KernelFeature;
 use vmio::{Access, Advice, Cache, FrameHint, Mapping, MappingOptions};
 
-use support::device::Device;
-use support::{
+use crate::support::device::Device;
+use crate::support::{
     PAGE, SPAN, at, cache_of, check_budget, check_empty, frames, has_io_uring, is_managed, load, minimal_cache,
     roomy_cache, store,
 };

@@ -1,7 +1,4 @@
 //! The reader-thread engine itself: the rights it needs, its threads, and how it goes together with others.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +7,10 @@ use std::time::Duration;
 
 use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions};
 
-use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
-use support::device::{Device, READ_EIO};
-use support::reader_thread::{available, cache, numbered, open, read_into, write_from};
-use support::{PAGE, Random, at, cache_of, check_empty, is_root, load, store, watchdog};
+use crate::support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
+use crate::support::device::{Device, READ_EIO};
+use crate::support::reader_thread::{available, cache, numbered, open, read_into, write_from};
+use crate::support::{PAGE, Random, at, cache_of, check_empty, is_root, load, store, watchdog};
 
 #[test]
 fn without_the_right_the_error_names_all_ways_to_get_it() {
@@ -23,7 +20,7 @@ fn without_the_right_the_error_names_all_ways_to_get_it() {
     if fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|value| value.trim() == "1") {
         return test_depth::skipped("every user may handle page faults here");
     }
-    isolated("without_the_right_the_error_names_all_ways_to_get_it", || {
+    isolated("reader_thread::without_the_right_the_error_names_all_ways_to_get_it", || {
         // SAFETY: changes the credentials of this process, which runs only this test.
         unsafe {
             assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
@@ -64,7 +61,7 @@ fn readers_end_with_their_cache() {
     if !available() {
         return;
     }
-    isolated("readers_end_with_their_cache", || {
+    isolated("reader_thread::readers_end_with_their_cache", || {
         let _watchdog = watchdog("readers_end_with_their_cache");
         let before = threads_of_this_process();
         let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
@@ -187,7 +184,7 @@ fn both_engines_serve_one_process() {
     if !available() {
         return;
     }
-    isolated("both_engines_serve_one_process", || {
+    isolated("reader_thread::both_engines_serve_one_process", || {
         let _watchdog = watchdog("both_engines_serve_one_process");
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let (sleeping, signalled) = (cache(256), cache_of(256).engine(Engine::Sigbus).build().unwrap());

@@ -1,8 +1,5 @@
 //! The trap path inside other code: a signal handler of the program touches mapped memory whatever it interrupts, and
 //! a miss leaves `errno` alone. Timers disturb a whole process, so these run in processes of their own.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -12,9 +9,9 @@ use futures::executor::block_on;
 use vmio::backing::{Backing, FileBacking};
 use vmio::{Access, Advice, Mapping, MappingOptions};
 
-use support::child::{install_handler, isolated};
-use support::device::{Device, READ_EIO};
-use support::{PAGE, Random, at, check_empty, load, read, store, tiny_cache, watchdog};
+use crate::support::child::{install_handler, isolated};
+use crate::support::device::{Device, READ_EIO};
+use crate::support::{PAGE, Random, at, check_empty, load, read, store, tiny_cache, watchdog};
 
 const PAGES: u64 = 1000;
 
@@ -72,7 +69,7 @@ fn under_ticks_over(
     work: impl Fn(&Mapping, &mut Random),
 ) {
     let _watchdog = watchdog("the test under ticks");
-    let cache = pages_of_cache.map_or_else(tiny_cache, |pages| support::cache_of(pages).build().unwrap());
+    let cache = pages_of_cache.map_or_else(tiny_cache, |pages| crate::support::cache_of(pages).build().unwrap());
     let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
     install_handler(libc::SIGALRM, on_tick as *const () as usize, libc::SA_RESTART);
     BASE.store(map.as_mut_ptr(), Ordering::SeqCst);
@@ -93,7 +90,7 @@ fn under_ticks_over(
 
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_misses() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_misses", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_misses", || {
         under_ticks(None, |map, random| {
             for _ in 0..100 {
                 let offset = at(random.below(PAGES));
@@ -106,7 +103,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_misses() {
 
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_syncs() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_syncs", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_syncs", || {
         under_ticks(None, |map, random| {
             (0..20).for_each(|_| store(map, at(random.below(PAGES)), 1));
             match random.below(3) {
@@ -121,7 +118,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_syncs() {
 
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_pins_and_copies() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_pins_and_copies", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_pins_and_copies", || {
         under_ticks(None, |map, random| {
             let first = random.below(PAGES - 20);
             let access = if random.below(2) == 0 { Access::ReadOnly } else { Access::ReadWrite };
@@ -136,7 +133,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_pins_and_copies() {
 
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_advice() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_advice", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_advice", || {
         under_ticks(None, |map, random| {
             let first = random.below(PAGES - 200);
             let range = at(first)..at(first + 200);
@@ -155,7 +152,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_advice() {
 
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_other_mappings_opens_and_closes() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_other_mappings_opens_and_closes", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_other_mappings_opens_and_closes", || {
         let cache = tiny_cache();
         under_ticks(Some(256), |_, _| {
             let device = Device::of_pages(100);
@@ -171,7 +168,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_other_mappings_opens_and_clo
 /// A page under way may be what the handler touches, in a thread that allocates or frees, or hands a request over.
 #[test]
 fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
-    isolated("a_handler_that_touches_the_mapping_may_interrupt_fetches", || {
+    isolated("reentry::a_handler_that_touches_the_mapping_may_interrupt_fetches", || {
         let work = |map: &Mapping, random: &mut Random| {
             let fetches: Vec<_> = (0..32)
                 .map(|_| {
@@ -202,7 +199,7 @@ fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
 /// The read of a single page begins in the thread that asks for it: a handler on top of that must not wait for the page before.
 #[test]
 fn a_handler_may_touch_the_page_that_the_thread_begins_to_read() {
-    isolated("a_handler_may_touch_the_page_that_the_thread_begins_to_read", || {
+    isolated("reentry::a_handler_may_touch_the_page_that_the_thread_begins_to_read", || {
         let folder = tempfile::tempdir().unwrap();
         let file = FileBacking::create(folder.path().join("file"), PAGES * PAGE).unwrap();
         under_ticks_over(file, Some(256), |map, random| {
@@ -219,7 +216,7 @@ fn a_handler_may_touch_the_page_that_the_thread_begins_to_read() {
 
 #[test]
 fn a_handler_may_interrupt_many_threads() {
-    isolated("a_handler_may_interrupt_many_threads", || {
+    isolated("reentry::a_handler_may_interrupt_many_threads", || {
         under_ticks(None, |map, random| {
             let seed = random.next();
             thread::scope(|scope| {
@@ -251,7 +248,7 @@ fn a_miss_leaves_errno_alone() {
     let device = Device::of_pages(2000);
     let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
     // Loads, stores, stores to clean pages, with direct reclaim and failing writes beside them.
-    (0..20).for_each(|page| device.set_faults(page, support::device::WRITE_EIO));
+    (0..20).for_each(|page| device.set_faults(page, crate::support::device::WRITE_EIO));
     for page in 0..2000 {
         set_errno(1234);
         load(&map, at(page));
@@ -267,7 +264,7 @@ fn a_miss_leaves_errno_alone() {
 /// The trap path runs on the thread's small alternate stack: also on its longest way, through eviction and read-ahead.
 #[test]
 fn misses_fit_the_alternate_stack() {
-    let cache = support::minimal_cache();
+    let cache = crate::support::minimal_cache();
     let device = Device::of_pages(2000);
     device.set_faults(77, READ_EIO);
     let map = Arc::new(Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap());

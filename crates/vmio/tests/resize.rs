@@ -1,7 +1,4 @@
 //! A cache that grows and shrinks under threads that use it: no store is lost, and the capacity is kept.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,8 +6,8 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Cache, Error, Mapping, MappingOptions};
 
-use support::device::{Device, WRITE_EIO};
-use support::{PAGE, Random, at, cache_of, capacity_of, check_empty, is_managed, load, store, watchdog};
+use crate::support::device::{Device, WRITE_EIO};
+use crate::support::{PAGE, Random, at, cache_of, capacity_of, check_empty, is_managed, load, store, watchdog};
 
 /// The capacity is met, and the counts are in order.
 fn check_capacity(cache: &Cache, pages: u64) {

@@ -1,7 +1,4 @@
 //! One file at several addresses: one page in memory, one state of it, whatever address it is touched at.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::File;
 use std::io::Write;
@@ -12,12 +9,12 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, UnsupportedBy, View};
 
-use support::child::{Ended, fork, install_handler, isolated};
-use support::device::{Device, READ_EIO};
-use support::minimal_cache;
-use support::reader_thread;
-use support::views::{Addresses, available, open, options};
-use support::{
+use crate::support::child::{Ended, fork, install_handler, isolated};
+use crate::support::device::{Device, READ_EIO};
+use crate::support::minimal_cache;
+use crate::support::reader_thread;
+use crate::support::views::{Addresses, available, open, options};
+use crate::support::{
     PAGE, Random, SPAN, at, cache_of, check_empty, is_managed, load, roomy_cache, store, tiny_cache, watchdog,
 };
 
@@ -346,7 +343,7 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     let device = Device::of_pages(8 * SPAN);
     let file = Addresses::open(&cache, &device, 2);
     file.store(0, at(9), 7);
-    if support::engine() != vmio::Engine::ReaderThread {
+    if crate::support::engine() != vmio::Engine::ReaderThread {
         // In memory, but not mapped here.
         assert_eq!(read_zeros(file.views[1].as_mut_ptr().wrapping_add(at(9) as usize)), -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
@@ -445,7 +442,7 @@ fn a_store_to_a_view_of_a_read_only_mapping_is_a_segmentation_fault() {
     if !available() {
         return;
     }
-    isolated("a_store_to_a_view_of_a_read_only_mapping_is_a_segmentation_fault", || {
+    isolated("shared_addresses::a_store_to_a_view_of_a_read_only_mapping_is_a_segmentation_fault", || {
         let device = Device::of_pages(4);
         device.set_word(at(1), 8);
         let map = Mapping::open(&roomy_cache(), device.backing(), options().access(Access::ReadOnly)).unwrap();
@@ -462,7 +459,7 @@ fn a_forked_child_has_no_view() {
     if !available() {
         return;
     }
-    isolated("a_forked_child_has_no_view", || {
+    isolated("shared_addresses::a_forked_child_has_no_view", || {
         install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
         let device = Device::of_pages(8);
         let file = Addresses::open(&roomy_cache(), &device, 1);

@@ -1,8 +1,5 @@
 //! Random operations at the several addresses of a file do to its bytes what they do to a `Vec<u8>`, with a cache that is
 //! smaller than the file, and with views that come and go.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,8 +9,8 @@ use proptest::prelude::*;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, Pin, View};
 
-use support::views::{available_for_files, options};
-use support::{PAGE, check_budget, check_empty, minimal_cache, read};
+use crate::support::views::{available_for_files, options};
+use crate::support::{PAGE, check_budget, check_empty, minimal_cache, read};
 
 /// Two spans and a part, where the cache has 256 pages.
 const LEN: u64 = 1100 * PAGE + 123;

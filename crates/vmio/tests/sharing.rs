@@ -1,7 +1,4 @@
 //! Who may have a file mapped beside whom, between two real processes: docs/formats/file-locks.md.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,8 +9,8 @@ use std::process::Stdio;
 use vmio::backing::FileBacking;
 use vmio::{Access, Cache, Engine, Error, Mapping, MappingOptions};
 
-use support::child::{command, is_child};
-use support::{PAGE, at, cache_of, engine, load, store, watchdog};
+use crate::support::child::{command, is_child};
+use crate::support::{PAGE, at, cache_of, engine, load, store, watchdog};
 
 const FILE: &str = "VMIO_TEST_FILE";
 
@@ -80,7 +77,7 @@ fn is_mapped(answers: [String; 4]) -> [bool; 4] {
 
 #[test]
 fn every_pair_of_users_shares_or_is_refused() {
-    const NAME: &str = "every_pair_of_users_shares_or_is_refused";
+    const NAME: &str = "sharing::every_pair_of_users_shares_or_is_refused";
     if answer(NAME) {
         return;
     }
@@ -101,7 +98,7 @@ fn every_pair_of_users_shares_or_is_refused() {
 
 #[test]
 fn a_refusal_says_who_and_what_to_do() {
-    const NAME: &str = "a_refusal_says_who_and_what_to_do";
+    const NAME: &str = "sharing::a_refusal_says_who_and_what_to_do";
     if answer(NAME) {
         return;
     }
@@ -123,7 +120,7 @@ fn a_refusal_says_who_and_what_to_do() {
 /// What is not opened for writing is not locked as if it were.
 #[test]
 fn a_read_only_mapping_of_a_writable_backing_is_a_reader() {
-    const NAME: &str = "a_read_only_mapping_of_a_writable_backing_is_a_reader";
+    const NAME: &str = "sharing::a_read_only_mapping_of_a_writable_backing_is_a_reader";
     if answer(NAME) {
         return;
     }
@@ -157,7 +154,7 @@ fn a_file_that_is_mapped_is_not_created_anew() {
 /// The lock ends with the process, however it ends.
 #[test]
 fn a_process_that_is_killed_keeps_nobody_off() {
-    const NAME: &str = "a_process_that_is_killed_keeps_nobody_off";
+    const NAME: &str = "sharing::a_process_that_is_killed_keeps_nobody_off";
     let _watchdog = watchdog(NAME);
     if is_child(NAME) {
         let _held = map(USERS[0], Path::new(&std::env::var(FILE).unwrap())).unwrap();
@@ -207,7 +204,7 @@ fn locks_of_others_on_the_whole_file_keep_writers_off() {
 /// Readers that keep pages of their own see what a writer has left behind, once it is gone.
 #[test]
 fn a_reader_sees_what_the_writer_before_it_has_stored() {
-    const NAME: &str = "a_reader_sees_what_the_writer_before_it_has_stored";
+    const NAME: &str = "sharing::a_reader_sees_what_the_writer_before_it_has_stored";
     if answer(NAME) {
         return;
     }

@@ -1,8 +1,5 @@
 //! A plain access to a page that is not available is a SIGBUS with the right address, delivered to the handler that the
 //! program had before the cache was built, or fatal. Each case runs in a process of its own.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vmio::backing::FileBacking;
 use vmio::{Access, Mapping, MappingOptions, OnReadError};
 
-use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
-use support::device::{Device, READ_EIO, WRITE_EIO};
-use support::{PAGE, at, cache_of, load, roomy_cache, store};
+use crate::support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
+use crate::support::device::{Device, READ_EIO, WRITE_EIO};
+use crate::support::{PAGE, at, cache_of, load, roomy_cache, store};
 
 const PLAIN_HANDLER: i32 = 44;
 
@@ -29,7 +26,7 @@ fn unreadable(options: MappingOptions) -> Mapping {
 
 #[test]
 fn a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address() {
-    isolated("a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
+    isolated("sigbus::a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
         assert_eq!(load(&map, at(6)), 0);
@@ -41,7 +38,7 @@ fn a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address() 
 
 #[test]
 fn a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address() {
-    isolated("a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
+    isolated("sigbus::a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
         let map = unreadable(MappingOptions::new());
         expect_sigbus_at(map.as_ptr() as usize + (at(7) + 8) as usize);
@@ -52,7 +49,7 @@ fn a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address()
 
 #[test]
 fn a_handler_without_siginfo_is_chained_too() {
-    isolated("a_handler_without_siginfo_is_chained_too", || {
+    isolated("sigbus::a_handler_without_siginfo_is_chained_too", || {
         install_handler(libc::SIGBUS, plain_handler as *const () as usize, 0);
         load(&unreadable(MappingOptions::new()), at(7));
     })
@@ -69,7 +66,7 @@ fn a_handler_for_one_signal_is_called_once() {
             unsafe { libc::_exit(PLAIN_HANDLER) }
         }
     }
-    isolated("a_handler_for_one_signal_is_called_once", || {
+    isolated("sigbus::a_handler_for_one_signal_is_called_once", || {
         install_handler(libc::SIGBUS, returning_handler as *const () as usize, libc::SA_RESETHAND);
         load(&unreadable(MappingOptions::new()), at(7));
     })
@@ -78,7 +75,7 @@ fn a_handler_for_one_signal_is_called_once() {
 
 #[test]
 fn with_the_default_action_an_unreadable_page_is_fatal() {
-    isolated("with_the_default_action_an_unreadable_page_is_fatal", || {
+    isolated("sigbus::with_the_default_action_an_unreadable_page_is_fatal", || {
         install_handler(libc::SIGBUS, libc::SIG_DFL, 0);
         load(&unreadable(MappingOptions::new()), at(7));
     })
@@ -87,7 +84,7 @@ fn with_the_default_action_an_unreadable_page_is_fatal() {
 
 #[test]
 fn ignoring_the_signal_does_not_make_an_unreadable_page_spin() {
-    isolated("ignoring_the_signal_does_not_make_an_unreadable_page_spin", || {
+    isolated("sigbus::ignoring_the_signal_does_not_make_an_unreadable_page_spin", || {
         install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
         load(&unreadable(MappingOptions::new()), at(7));
     })
@@ -96,7 +93,7 @@ fn ignoring_the_signal_does_not_make_an_unreadable_page_spin() {
 
 #[test]
 fn a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too() {
-    isolated("a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too", || {
+    isolated("sigbus::a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
         expect_sigbus_at(map.as_ptr() as usize + at(7) as usize);
@@ -107,7 +104,7 @@ fn a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too() {
 
 #[test]
 fn a_store_to_a_poisoned_page_is_a_signal() {
-    isolated("a_store_to_a_poisoned_page_is_a_signal", || {
+    isolated("sigbus::a_store_to_a_poisoned_page_is_a_signal", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
         assert_eq!(load(&map, at(7)), u64::from_le_bytes([1; 8]));
@@ -119,7 +116,7 @@ fn a_store_to_a_poisoned_page_is_a_signal() {
 
 #[test]
 fn an_access_behind_the_last_page_is_a_signal() {
-    isolated("an_access_behind_the_last_page_is_a_signal", || {
+    isolated("sigbus::an_access_behind_the_last_page_is_a_signal", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
         expect_sigbus_at(map.as_ptr() as usize + at(64) as usize);
@@ -131,7 +128,7 @@ fn an_access_behind_the_last_page_is_a_signal() {
 
 #[test]
 fn a_cache_full_of_unwritable_pages_is_a_signal_for_a_load() {
-    isolated("a_cache_full_of_unwritable_pages_is_a_signal_for_a_load", || {
+    isolated("sigbus::a_cache_full_of_unwritable_pages_is_a_signal_for_a_load", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let device = Device::of_pages(1000);
         device.set_all_faults(WRITE_EIO);
@@ -146,7 +143,7 @@ fn a_cache_full_of_unwritable_pages_is_a_signal_for_a_load() {
 
 #[test]
 fn a_file_truncated_by_others_is_a_signal_behind_its_new_end() {
-    isolated("a_file_truncated_by_others_is_a_signal_behind_its_new_end", || {
+    isolated("sigbus::a_file_truncated_by_others_is_a_signal_behind_its_new_end", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), 64 * PAGE).unwrap();
@@ -162,7 +159,7 @@ fn a_file_truncated_by_others_is_a_signal_behind_its_new_end() {
 
 #[test]
 fn a_store_to_a_read_only_mapping_is_a_segmentation_fault() {
-    isolated("a_store_to_a_read_only_mapping_is_a_segmentation_fault", || {
+    isolated("sigbus::a_store_to_a_read_only_mapping_is_a_segmentation_fault", || {
         install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
         let device = Device::of_pages(4);
         let options = MappingOptions::new().access(Access::ReadOnly);
@@ -175,7 +172,7 @@ fn a_store_to_a_read_only_mapping_is_a_segmentation_fault() {
 
 #[test]
 fn a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler() {
-    isolated("a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler", || {
+    isolated("sigbus::a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let _map = unreadable(MappingOptions::new());
         let file = tempfile::tempfile().unwrap();
@@ -192,7 +189,7 @@ fn a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler() {
 
 #[test]
 fn a_signal_sent_by_kill_reaches_the_previous_handler() {
-    isolated("a_signal_sent_by_kill_reaches_the_previous_handler", || {
+    isolated("sigbus::a_signal_sent_by_kill_reaches_the_previous_handler", || {
         install_handler(libc::SIGBUS, plain_handler as *const () as usize, 0);
         let _map = unreadable(MappingOptions::new());
         // SAFETY: a signal to ourselves.
@@ -204,7 +201,7 @@ fn a_signal_sent_by_kill_reaches_the_previous_handler() {
 /// A program may install its handler between two caches: it is still the one before ours.
 #[test]
 fn a_handler_installed_after_the_first_cache_is_chained_by_the_second() {
-    isolated("a_handler_installed_after_the_first_cache_is_chained_by_the_second", || {
+    isolated("sigbus::a_handler_installed_after_the_first_cache_is_chained_by_the_second", || {
         let _first = roomy_cache();
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
@@ -217,7 +214,7 @@ fn a_handler_installed_after_the_first_cache_is_chained_by_the_second() {
 /// A fault cannot be ignored; a signal that somebody sends can.
 #[test]
 fn a_program_that_ignores_sigbus_lives_when_somebody_sends_it() {
-    isolated("a_program_that_ignores_sigbus_lives_when_somebody_sends_it", || {
+    isolated("sigbus::a_program_that_ignores_sigbus_lives_when_somebody_sends_it", || {
         install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
         let map = unreadable(MappingOptions::new());
         // SAFETY: a signal to ourselves.
@@ -229,7 +226,7 @@ fn a_program_that_ignores_sigbus_lives_when_somebody_sends_it() {
 
 #[test]
 fn a_program_that_ignores_sigbus_dies_of_a_fault() {
-    isolated("a_program_that_ignores_sigbus_dies_of_a_fault", || {
+    isolated("sigbus::a_program_that_ignores_sigbus_dies_of_a_fault", || {
         install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
         load(&unreadable(MappingOptions::new()), at(7));
     })

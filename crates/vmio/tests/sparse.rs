@@ -1,7 +1,4 @@
 //! Sparse mappings: what is kept of spans and pages that are not in memory any more is within the budget, and goes.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +8,10 @@ use std::time::Duration;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions};
 
-use support::child::isolated;
-use support::device::Device;
-use support::views;
-use support::{
+use crate::support::child::isolated;
+use crate::support::device::Device;
+use crate::support::views;
+use crate::support::{
     PAGE, Random, SPAN, at, cache_of, check_empty, frames, load, minimal_cache, store, tiny_cache, watchdog,
 };
 
@@ -96,34 +93,34 @@ fn sweep(test: &str, hint: FrameHint, stores: bool, views: usize) {
 
 #[test]
 fn a_sparse_sweep_of_loads_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_loads_keeps_to_the_budget", FrameHint::ReadMostly, false, 0);
+    sweep("sparse::a_sparse_sweep_of_loads_keeps_to_the_budget", FrameHint::ReadMostly, false, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_stores_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_stores_keeps_to_the_budget", FrameHint::ReadMostly, true, 0);
+    sweep("sparse::a_sparse_sweep_of_stores_keeps_to_the_budget", FrameHint::ReadMostly, true, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, false, 0);
+    sweep("sparse::a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, false, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, true, 0);
+    sweep("sparse::a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, true, 0);
 }
 
 #[test]
 fn a_sparse_sweep_at_several_addresses_keeps_to_the_budget() {
     if views::available() {
-        sweep("a_sparse_sweep_at_several_addresses_keeps_to_the_budget", FrameHint::SharedAddresses, true, 3);
+        sweep("sparse::a_sparse_sweep_at_several_addresses_keeps_to_the_budget", FrameHint::SharedAddresses, true, 3);
     }
 }
 
 #[test]
 fn a_file_of_eight_tebibytes_costs_what_is_touched() {
-    isolated("a_file_of_eight_tebibytes_costs_what_is_touched", || {
+    isolated("sparse::a_file_of_eight_tebibytes_costs_what_is_touched", || {
         const LEN: u64 = 8 << 40;
         let cache = tiny_cache();
         let before = memory_bytes();
@@ -143,7 +140,7 @@ fn a_file_of_eight_tebibytes_costs_what_is_touched() {
 
 #[test]
 fn threads_that_end_leave_nothing_behind() {
-    isolated("threads_that_end_leave_nothing_behind", || {
+    isolated("sparse::threads_that_end_leave_nothing_behind", || {
         const PAGES: u64 = 4000;
         let cache = cache_of(1024).build().unwrap();
         let (_file, map) = sparse_file(&cache, PAGES * SPAN_BYTES / 8, frames());
@@ -226,7 +223,7 @@ fn threads_on_sparse_pages_lose_nothing() {
 
 #[test]
 fn what_is_given_up_takes_its_tables_along() {
-    isolated("what_is_given_up_takes_its_tables_along", || {
+    isolated("sparse::what_is_given_up_takes_its_tables_along", || {
         const SPANS: u64 = 1000;
         let cache = cache_of(16 * 1024).build().unwrap();
         let (_file, map) = sparse_file(&cache, SPANS * SPAN_BYTES, frames());

@@ -1,16 +1,13 @@
 //! Scans of read-only mappings by whole spans.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::thread;
 
 use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
 
-use support::child::isolated;
-use support::device::{Device, READ_EIO};
-use support::{SPAN, at, check_empty, load, read, store, watchdog};
+use crate::support::child::isolated;
+use crate::support::device::{Device, READ_EIO};
+use crate::support::{SPAN, at, check_empty, load, read, store, watchdog};
 
 fn options() -> MappingOptions {
     MappingOptions::new().access(Access::ReadOnly).frames(FrameHint::Stream)
@@ -18,7 +15,7 @@ fn options() -> MappingOptions {
 
 /// Huge pages come with the SIGBUS engine only.
 fn cache_of(pages: u64) -> Cache {
-    support::cache_of(pages).engine(Engine::Sigbus).build().unwrap()
+    crate::support::cache_of(pages).engine(Engine::Sigbus).build().unwrap()
 }
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
@@ -40,7 +37,7 @@ fn a_scan_finds_every_page_and_seldom_misses() {
     let map = open(&cache, &device);
     for _ in 0..3 {
         (0..64 * SPAN + 100).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
-        support::check_budget(&cache, &[&map]);
+        crate::support::check_budget(&cache, &[&map]);
     }
     let stats = cache.stats();
     assert!(stats.load_misses <= 3 * (64 + 100), "{stats:?}");
@@ -60,7 +57,7 @@ fn threads_that_jump_about_see_what_is_there() {
         for seed in 0..4 {
             let map = &map;
             scope.spawn(move || {
-                let mut random = support::Random(seed);
+                let mut random = crate::support::Random(seed);
                 for _ in 0..2_000 {
                     let page = random.below(32 * SPAN);
                     assert_eq!(load(map, at(page) + 8), page + 1);
@@ -94,7 +91,7 @@ fn a_small_cache_scans_too() {
 
 #[test]
 fn a_store_is_a_signal() {
-    isolated("a_store_is_a_signal", || {
+    isolated("stream::a_store_is_a_signal", || {
         let cache = cache_of(8 * SPAN);
         let device = numbered(2 * SPAN);
         let map = open(&cache, &device);
@@ -122,12 +119,12 @@ fn huge_pages_are_recycled_and_given_up() {
     let rest = Mapping::open(&cache, other.backing(), MappingOptions::new()).unwrap();
     for round in 0..4 {
         (0..64 * SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
-        support::check_budget(&cache, &[&map, &rest]);
+        crate::support::check_budget(&cache, &[&map, &rest]);
         (0..12 * SPAN).for_each(|page| {
             store(&rest, at(page) + 16, round);
             assert_eq!(load(&rest, at(page) + 8), page + 1);
         });
-        support::check_budget(&cache, &[&map, &rest]);
+        crate::support::check_budget(&cache, &[&map, &rest]);
     }
     let stats = cache.stats();
     assert!(stats.recycled_spans > stats.moved_spans / 4, "{stats:?}");
@@ -163,7 +160,7 @@ fn what_is_left_of_a_huge_page_goes_by_the_page() {
             }
             (first..first + SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
         }
-        support::check_budget(&cache, &[&map]);
+        crate::support::check_budget(&cache, &[&map]);
     }
     drop(map);
     check_empty(&cache);

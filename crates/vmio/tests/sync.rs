@@ -1,15 +1,12 @@
 //! What a sync acknowledges is on the device, whatever evicts, stores, pins or syncs beside it; and it writes nothing
 //! that became dirty after it began.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::device::Device;
-use support::{SPAN, at, kernel_notes_stores, load, roomy_cache, store, tiny_cache, watchdog};
+use crate::support::device::Device;
+use crate::support::{SPAN, at, kernel_notes_stores, load, roomy_cache, store, tiny_cache, watchdog};
 use vmio::{Access, Advice, Mapping, MappingOptions};
 
 fn open(cache: &vmio::Cache, device: &std::sync::Arc<Device>) -> Mapping {
@@ -38,7 +35,7 @@ fn a_flush_of_a_range_leaves_the_rest_to_the_next_sync() {
     let map = open(&cache, &device);
     for round in 1..=4 {
         (0..4).for_each(|span| store(&map, at(span * SPAN + 3), round));
-        map.flush(at(SPAN)..at(SPAN) + 4 * support::PAGE).unwrap();
+        map.flush(at(SPAN)..at(SPAN) + 4 * crate::support::PAGE).unwrap();
         assert_eq!(device.word(at(SPAN + 3)), round);
         assert_eq!(device.word(at(3)), round - 1);
         assert_eq!(device.word(at(2 * SPAN + 3)), round - 1);
@@ -143,7 +140,7 @@ fn waits_for_the_writes_of_the_evictors() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = support::Random(1);
+            let mut random = crate::support::Random(1);
             while !done.load(Ordering::Relaxed) {
                 load(&churn, at(random.below(4096)));
             }
@@ -192,7 +189,7 @@ fn every_sync_writes_a_page_that_stays_pinned_for_writing() {
     let cache = roomy_cache();
     let device = Device::of_pages(8);
     let map = open(&cache, &device);
-    let pin = map.pin(0..support::PAGE, Access::ReadWrite).unwrap();
+    let pin = map.pin(0..crate::support::PAGE, Access::ReadWrite).unwrap();
     for version in 1..=6 {
         store(&map, at(0), version);
         store(&map, at(5), version);
@@ -272,7 +269,7 @@ fn acknowledges_a_store_beside_an_unfinished_fault_of_the_same_page() {
     thread::scope(|scope| {
         scope.spawn(|| {
             run_on_core_zero(true);
-            let mut random = support::Random(3);
+            let mut random = crate::support::Random(3);
             let mut value = 0;
             while !done.load(Ordering::Relaxed) {
                 let page = random.below(PAGES);
@@ -326,7 +323,7 @@ fn acknowledges_what_other_threads_had_stored_before_it_began() {
         for thread in 0..3 {
             let (map, done, stored) = (&map, &done, &stored);
             scope.spawn(move || {
-                let mut random = support::Random(thread);
+                let mut random = crate::support::Random(thread);
                 while !done.load(Ordering::Relaxed) {
                     // Each page has one writer, so its word only grows.
                     let page = random.below(PAGES / 3) * 3 + thread;
@@ -365,7 +362,7 @@ fn two_syncs_at_once_each_keep_their_promise() {
         for slot in 0..4 {
             let (map, device) = (&map, &device);
             scope.spawn(move || {
-                let mut random = support::Random(slot);
+                let mut random = crate::support::Random(slot);
                 for version in 1..=400 {
                     let pages: Vec<u64> = (0..5).map(|_| random.below(800)).collect();
                     pages.iter().for_each(|page| store(map, at(*page) + 8 * slot, version));
@@ -404,7 +401,7 @@ fn a_mere_drop_syncs() {
     drop(map);
     assert_eq!(device.word(at(7)), 9);
     assert_eq!(cache.stats().drop_failures, 0);
-    support::check_empty(&cache);
+    crate::support::check_empty(&cache);
 }
 
 /// "Who writes to the file past the mapping afterwards will see that through it": no older write of the mapping's may land after it.

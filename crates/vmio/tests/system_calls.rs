@@ -1,8 +1,5 @@
 //! With the reader-thread engine, system calls are given pointers to pages that are not in memory, and pages that cannot be
 //! had fail an access without blocking its thread.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,10 +8,10 @@ use std::time::Duration;
 
 use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions, OnReadError};
 
-use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
-use support::device::{Device, READ_EIO};
-use support::reader_thread::{available, cache, is_efault, numbered, open, read_into, write_from};
-use support::{PAGE, at, cache_of, check_empty, load, read, store, watchdog};
+use crate::support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
+use crate::support::device::{Device, READ_EIO};
+use crate::support::reader_thread::{available, cache, is_efault, numbered, open, read_into, write_from};
+use crate::support::{PAGE, at, cache_of, check_empty, load, read, store, watchdog};
 
 // ---- what system calls may do
 
@@ -118,7 +115,7 @@ fn signals_interrupt_neither_faults_nor_copies() {
     if !available() {
         return;
     }
-    isolated("signals_interrupt_neither_faults_nor_copies", || {
+    isolated("system_calls::signals_interrupt_neither_faults_nor_copies", || {
         let _watchdog = watchdog("signals_interrupt_neither_faults_nor_copies");
         let cache = cache(256);
         let device = numbered(2000);
@@ -175,7 +172,7 @@ fn no_signal_handler_is_installed() {
     if !available() {
         return;
     }
-    isolated("no_signal_handler_is_installed", || {
+    isolated("system_calls::no_signal_handler_is_installed", || {
         install_handler(libc::SIGBUS, libc::SIG_DFL, 0);
         let map = open(&cache(256), &Device::of_pages(8));
         store(&map, 0, 1);
@@ -197,7 +194,7 @@ fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {
     if !available() {
         return;
     }
-    isolated("a_load_of_an_unreadable_page_is_a_signal_with_its_address", || {
+    isolated("system_calls::a_load_of_an_unreadable_page_is_a_signal_with_its_address", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let device = Device::of_pages(8);
         device.set_faults(3, READ_EIO);

@@ -1,7 +1,4 @@
 //! What a cache counts is seen from other processes, and neither children nor caches that come and go disturb it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -11,8 +8,8 @@ use vmio::backing::MemoryBacking;
 use vmio::telemetry::{PageError, ReadError, Reader, Snapshot};
 use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 
-use support::child::{Ended, command, fork, is_child, isolated};
-use support::{PAGE, at, cache_of, load, roomy_cache, store, tiny_cache};
+use crate::support::child::{Ended, command, fork, is_child, isolated};
+use crate::support::{PAGE, at, cache_of, load, roomy_cache, store, tiny_cache};
 
 const PAGES: u64 = 64;
 const SUBJECT: &str = "VMIO_TEST_SUBJECT";
@@ -38,7 +35,7 @@ fn descriptors() -> usize {
 
 #[test]
 fn another_process_sees_the_counters() {
-    const NAME: &str = "another_process_sees_the_counters";
+    const NAME: &str = "telemetry::another_process_sees_the_counters";
     if is_child(NAME) {
         let subject = std::env::var(SUBJECT).unwrap().parse().unwrap();
         let found = snapshots(subject);
@@ -67,7 +64,7 @@ fn another_process_sees_the_counters() {
 
 #[test]
 fn resident_pages_are_counted_by_priority_wherever_they_go() {
-    isolated("resident_pages_are_counted_by_priority_wherever_they_go", || {
+    isolated("telemetry::resident_pages_are_counted_by_priority_wherever_they_go", || {
         const SPAN: u64 = 512;
         let cache = cache_of(4096).build().unwrap();
         let options = |priority| MappingOptions::new().priority(priority);
@@ -110,7 +107,7 @@ fn resident_pages_are_counted_by_priority_wherever_they_go() {
 
 #[test]
 fn gauges_follow_mappings_and_their_lengths() {
-    isolated("gauges_follow_mappings_and_their_lengths", || {
+    isolated("telemetry::gauges_follow_mappings_and_their_lengths", || {
         let cache = cache_of(640).build().unwrap();
         let mapped = || {
             let found = own_snapshot();
@@ -137,7 +134,7 @@ fn gauges_follow_mappings_and_their_lengths() {
 
 #[test]
 fn caches_that_come_and_go_leave_nothing() {
-    isolated("caches_that_come_and_go_leave_nothing", || {
+    isolated("telemetry::caches_that_come_and_go_leave_nothing", || {
         let first = tiny_cache();
         let before = descriptors();
         for round in 2..200 {
@@ -158,7 +155,7 @@ fn caches_that_come_and_go_leave_nothing() {
 
 #[test]
 fn a_page_that_was_opened_tells_what_a_cache_did_to_its_end() {
-    isolated("a_page_that_was_opened_tells_what_a_cache_did_to_its_end", || {
+    isolated("telemetry::a_page_that_was_opened_tells_what_a_cache_did_to_its_end", || {
         let cache = tiny_cache();
         let (page, before) = Reader::open(std::process::id()).unwrap().pages().unwrap().remove(0);
         let map = open(&cache, PAGES);
@@ -173,7 +170,7 @@ fn a_page_that_was_opened_tells_what_a_cache_did_to_its_end() {
 
 #[test]
 fn a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner() {
-    isolated("a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner", || {
+    isolated("telemetry::a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner", || {
         let cache = roomy_cache();
         let map = open(&cache, PAGES);
         let pin = map.pin(0..2 * PAGE, Access::ReadOnly).unwrap();
@@ -203,7 +200,7 @@ fn a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner() {
 
 #[test]
 fn no_descriptor_is_left_to_another_program() {
-    isolated("no_descriptor_is_left_to_another_program", || {
+    isolated("telemetry::no_descriptor_is_left_to_another_program", || {
         let _cache = tiny_cache();
         let mut child = std::process::Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let found = snapshots(child.id());
@@ -217,7 +214,7 @@ fn no_descriptor_is_left_to_another_program() {
 /// With the limit of the length of files at zero, to make the memory file would end the process.
 #[test]
 fn a_cache_that_cannot_publish_counts_all_the_same() {
-    isolated("a_cache_that_cannot_publish_counts_all_the_same", || {
+    isolated("telemetry::a_cache_that_cannot_publish_counts_all_the_same", || {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: reads a limit of ours.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) }, 0);
@@ -249,10 +246,10 @@ fn a_process_that_has_ended_is_told_from_one_that_lives() {
 
 #[test]
 fn a_process_of_another_user_is_refused() {
-    if !support::is_root("to be another user") {
+    if !crate::support::is_root("to be another user") {
         return;
     }
-    isolated("a_process_of_another_user_is_refused", || {
+    isolated("telemetry::a_process_of_another_user_is_refused", || {
         let _cache = tiny_cache();
         let subject = std::process::id();
         let ended = fork(|| {
@@ -277,7 +274,7 @@ fn published(bytes: &[u8]) -> std::fs::File {
 
 #[test]
 fn files_that_only_have_the_name_are_errors_or_passed_over() {
-    isolated("files_that_only_have_the_name_are_errors_or_passed_over", || {
+    isolated("telemetry::files_that_only_have_the_name_are_errors_or_passed_over", || {
         let _cache = tiny_cache();
         let reader = Reader::open(std::process::id()).unwrap();
         let read = || match reader.snapshots() {

@@ -1,8 +1,5 @@
 //! Mappings with a floor or a ceiling in one cache: what others do does not push one below its floor, and none takes more
 //! than its ceiling while it can help it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +10,8 @@ use proptest::prelude::*;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions, UnsupportedBy};
 
-use support::device::{Device, WRITE_EIO};
-use support::{PAGE, SPAN, at, cache_of, check_empty, is_managed, load, load_and_store_as, store, watchdog};
+use crate::support::device::{Device, WRITE_EIO};
+use crate::support::{PAGE, SPAN, at, cache_of, check_empty, is_managed, load, load_and_store_as, store, watchdog};
 
 /// The tables of a span that has just emptied go whatever the floor, since they hold nothing.
 const TABLES: u64 = 2;

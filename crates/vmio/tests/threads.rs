@@ -1,15 +1,12 @@
 //! Many threads on a small cache: all make progress, none sees a wrong word, a missed page is read once.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Barrier;
 use std::thread;
 
 use vmio::{Advice, Mapping, MappingOptions};
 
-use support::device::Device;
-use support::{
+use crate::support::device::Device;
+use crate::support::{
     PAGE, Random, at, check_empty, load, load_and_store_as, minimal_cache, read, roomy_cache, store, tiny_cache,
     watchdog,
 };
@@ -141,7 +138,7 @@ fn caches_come_and_go() {
     let _watchdog = watchdog("caches_come_and_go");
     let device = Device::of_pages(300);
     for count in 1..=1500 {
-        let cache = support::cache_of(256).workers(1 + count % 4).build().unwrap();
+        let cache = crate::support::cache_of(256).workers(1 + count % 4).build().unwrap();
         if count % 10 == 0 {
             let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
             (0..300).for_each(|page| store(&map, at(page), count as u64));

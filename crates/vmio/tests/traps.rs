@@ -1,7 +1,4 @@
 //! The ways in which a cache of anonymous, write-protected pages can lose a store, each tried on purpose.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -13,8 +10,10 @@ use std::time::Duration;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 
-use support::device::Device;
-use support::{PAGE, Random, SPAN, at, cache_of, kernel_notes_stores, load, roomy_cache, store, tiny_cache, watchdog};
+use crate::support::device::Device;
+use crate::support::{
+    PAGE, Random, SPAN, at, cache_of, kernel_notes_stores, load, roomy_cache, store, tiny_cache, watchdog,
+};
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
     Mapping::open(cache, device.backing(), MappingOptions::new()).unwrap()
@@ -288,5 +287,5 @@ fn waiters_of_all_kinds_on_one_page_are_woken() {
         }
     });
     map.close().unwrap();
-    support::check_empty(&cache);
+    crate::support::check_empty(&cache);
 }

@@ -1,7 +1,4 @@
 //! Units of 16 and 64 KiB: read by one request, kept and given up together.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +6,8 @@ use std::thread;
 
 use vmio::{Advice, Cache, Error, Mapping, MappingOptions, OnReadError, PageVerifier, Unit};
 
-use support::device::{Device, READ_EIO, WRITE_EIO};
-use support::{
+use crate::support::device::{Device, READ_EIO, WRITE_EIO};
+use crate::support::{
     Random, at, check_budget, check_empty, is_managed, kernel_notes_stores, load, read, roomy_cache, store, tiny_cache,
     watchdog,
 };

@@ -1,15 +1,12 @@
 //! A page verifier seals every page on its way out and checks every page on its way in, whatever brings it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
 
-use support::device::Device;
-use support::{PAGE, at, load, read, roomy_cache, store, tiny_cache};
+use crate::support::device::Device;
+use crate::support::{PAGE, at, load, read, roomy_cache, store, tiny_cache};
 
 const CHECKSUM: usize = PAGE as usize - 8;
 

@@ -33,7 +33,7 @@ Examples:
   cargo xtask tidy                                     check the project lints
   cargo xtask vm --kernel 6.12 -- uname -r             run a command on another kernel
   cargo xtask module-tests --kernel 6.12 --rounds 0    test the kernel module in a guest
-  cargo xtask vm-tests --kernel 6.1 sigbus             run one test binary of the library in a guest";
+  cargo xtask vm-tests --kernel 6.1 sigbus             run one file of the library's tests in a guest";
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Development tasks of the vmio repository", after_help = EXAMPLES)]
@@ -93,7 +93,7 @@ enum Task {
         /// Load the kernel module, and run the tests of its engine
         #[arg(long)]
         module: bool,
-        /// Run only these test binaries, even if the suite leaves them out
+        /// Run only these files of tests, even if the suite leaves them out
         tests: Vec<String>,
     },
     /// Build the kernel module; a warning is an error

@@ -1,5 +1,6 @@
 //! The library's integration tests, and other programs, on another kernel in a guest.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,9 +13,9 @@ use crate::kernel::{Kernel, Series};
 use crate::lab::{numbers_in, workspace};
 use crate::{Accelerator, Machine, module, programs};
 
-/// Test binaries, or tests of them, that do not run unless a binary is named, and why.
+/// Files of tests, or tests of them, that do not run unless a file is named, and why.
 struct LeftOut {
-    binaries: &'static [&'static str],
+    files: &'static [&'static str],
     /// All of them if empty.
     tests: &'static [&'static str],
     reason: &'static str,
@@ -22,7 +23,7 @@ struct LeftOut {
 
 const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
-        binaries: &[
+        files: &[
             "commit",
             "commit_crash",
             "crash",
@@ -52,7 +53,7 @@ const LEFT_OUT: &[LeftOut] = &[
         reason: "each takes half a minute or more under emulation",
     },
     LeftOut {
-        binaries: &["end_of_file", "kernels", "managed", "traps"],
+        files: &["end_of_file", "kernels", "managed", "traps"],
         tests: &[
             "a_refused_cut_loses_nothing",
             "a_store_that_races_with_eviction_is_not_lost",
@@ -68,15 +69,15 @@ const LEFT_OUT: &[LeftOut] = &[
         ],
         reason: "take long under emulation",
     },
-    LeftOut { binaries: &["dynamic", "stream"], tests: &[], reason: "the huge pages of scans come with Linux 6.8" },
+    LeftOut { files: &["dynamic", "stream"], tests: &[], reason: "the huge pages of scans come with Linux 6.8" },
     LeftOut {
-        binaries: &["policies"],
+        files: &["policies"],
         tests: &["a_scan_passes_through_the_small_queue_of_s3_fifo"],
         reason: "before Linux 6.13 the pages of a span go together, whatever their queue",
     },
 ];
 
-/// Of the test binaries, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
+/// Of the files of tests, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
 const OF_THE_MODULE: &[&str] = &[
     "kernel_engine",
     "kernel_verify_before_map",
@@ -97,18 +98,21 @@ const OF_THE_MODULE: &[&str] = &[
 /// The same of other packages.
 const BEYOND_THE_LIBRARY: &[(&str, &str)] = &[("vmio-kv", "kernel_store"), ("vmio-cli", "run")];
 
+/// Of a package, the program that has a module for each file of tests.
+const INTEGRATION: &str = "integration";
+
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> Result<u8> {
     let built = build_tests()?;
     let doctor = command_of(&built)?;
-    let tests: Vec<(&str, &str)> = built.iter().filter_map(|built| built.test_in_a_guest()).collect();
+    let files = files_of_tests(&built)?;
     let list = match wanted {
         [] if through_module => {
-            let beyond = BEYOND_THE_LIBRARY.iter().map(|(_, test)| *test);
-            named(&tests, &OF_THE_MODULE.iter().copied().chain(beyond).collect::<Vec<_>>())?
+            let beyond = BEYOND_THE_LIBRARY.iter().map(|(_, file)| *file);
+            named(&files, &OF_THE_MODULE.iter().copied().chain(beyond).collect::<Vec<_>>())?
         }
-        [] => shortened(&tests),
-        _ => named(&tests, wanted)?,
+        [] => shortened(&files)?,
+        _ => named(&files, wanted)?,
     };
     let guest = Guest::new(machine, None)?;
     fs::write(guest.out().join("tests"), list)?;
@@ -141,30 +145,69 @@ fn check_module(doctor: &str, is_there: bool) -> Result<()> {
     Ok(())
 }
 
-/// The suite's list of tests, one on each line: a name, an executable, and the tests to skip.
-fn shortened(tests: &[(&str, &str)]) -> String {
-    let mut list = String::new();
-    for LeftOut { binaries, tests, reason } in LEFT_OUT {
-        println!("left out: {} {}: {reason}", binaries.join(", "), tests.join(", "));
-    }
-    let beyond = |name: &str| BEYOND_THE_LIBRARY.iter().any(|(_, test)| *test == name);
-    for (name, executable) in tests.iter().filter(|(name, _)| !beyond(name)) {
-        let left_out = || LEFT_OUT.iter().filter(|left_out| left_out.binaries.contains(name));
-        if !left_out().any(|left_out| left_out.tests.is_empty()) {
-            let skipped: Vec<&str> = left_out().flat_map(|left_out| left_out.tests).copied().collect();
-            list += &format!("{name} {executable} {}\n", skipped.join(" "));
-        }
-    }
-    list
+/// A file of tests: what runs it, and the tests in it.
+struct TestFile<'a> {
+    package: &'a str,
+    executable: &'a str,
+    tests: Vec<String>,
 }
 
-/// The same for whole test binaries.
-fn named(tests: &[(&str, &str)], wanted: &[impl AsRef<str>]) -> Result<String> {
+impl TestFile<'_> {
+    /// Its line of the suite's list.
+    fn line(&self, name: &str, tests: &[&str]) -> String {
+        let tests: Vec<String> = tests.iter().map(|test| format!("{name}::{test}")).collect();
+        format!("{name} {} {}\n", self.executable, tests.join(" "))
+    }
+
+    fn whole(&self, name: &str) -> String {
+        self.line(name, &self.tests.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+/// The files of tests that may run in a guest, by name.
+fn files_of_tests(built: &[Executable]) -> Result<BTreeMap<String, TestFile<'_>>> {
+    let mut files = BTreeMap::new();
+    for built in built.iter().filter(|built| built.is_test && built.name == INTEGRATION) {
+        let listed = Command::new(&built.path).args(["--list", "--format", "terse"]).output()?;
+        ensure!(listed.status.success(), "{} --list: {}", built.path, listed.status);
+        for line in String::from_utf8(listed.stdout)?.lines() {
+            let test = line.strip_suffix(": test").and_then(|test| test.split_once("::"));
+            let (name, test) = test.with_context(|| format!("{} lists {line:?}", built.path))?;
+            if built.package == "vmio" || BEYOND_THE_LIBRARY.contains(&(&built.package, name)) {
+                let new = || TestFile { package: &built.package, executable: &built.path, tests: Vec::new() };
+                files.entry(name.to_owned()).or_insert_with(new).tests.push(test.to_owned());
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// The suite's list, a file of tests on each line: its name, an executable, and the tests to run.
+fn shortened(files: &BTreeMap<String, TestFile>) -> Result<String> {
+    for LeftOut { files: names, tests, reason } in LEFT_OUT {
+        println!("left out: {} {}: {reason}", names.join(", "), tests.join(", "));
+        let are_there = |test: &&str| {
+            names.iter().any(|name| files.get(*name).is_some_and(|file| file.tests.iter().any(|other| other == test)))
+        };
+        ensure!(tests.iter().all(are_there), "one of them is not there");
+    }
+    let mut list = String::new();
+    for (name, file) in files.iter().filter(|(_, file)| file.package == "vmio") {
+        let left_out = || LEFT_OUT.iter().filter(|left_out| left_out.files.contains(&name.as_str()));
+        if left_out().all(|left_out| !left_out.tests.is_empty()) {
+            let runs = |test: &&str| !left_out().any(|left_out| left_out.tests.contains(test));
+            list += &file.line(name, &file.tests.iter().map(String::as_str).filter(runs).collect::<Vec<_>>());
+        }
+    }
+    Ok(list)
+}
+
+/// The same for whole files.
+fn named(files: &BTreeMap<String, TestFile>, wanted: &[impl AsRef<str>]) -> Result<String> {
     let lines = wanted.iter().map(|wanted| {
-        let wanted = wanted.as_ref();
-        let found = tests.iter().find(|(name, _)| *name == wanted);
-        let (name, executable) = found.with_context(|| format!("no test binary is called {wanted}"))?;
-        Ok(format!("{name} {executable}\n"))
+        let name = wanted.as_ref();
+        let file = files.get(name).with_context(|| format!("no file of tests is called {name}"))?;
+        Ok(file.whole(name))
     });
     lines.collect()
 }
@@ -230,13 +273,6 @@ impl Executable {
             is_program: message["target"]["kind"][0] == "bin" && message["profile"]["test"] == false,
             path: message["executable"].as_str()?.to_owned(),
         })
-    }
-
-    /// Its name and path if it is a test that may run in a guest.
-    fn test_in_a_guest(&self) -> Option<(&str, &str)> {
-        let is_of = |(package, name): &(&str, &str)| self.package == *package && self.name == *name;
-        let runs = self.is_test && (self.package == "vmio" || BEYOND_THE_LIBRARY.iter().any(is_of));
-        runs.then_some((&self.name, &self.path))
     }
 }
 

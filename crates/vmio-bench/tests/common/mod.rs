@@ -1,5 +1,4 @@
 //! What the tests of the program share.
-#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! The files that `make install` installs, and C programs that are built against them.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::error::Error;
 use std::ffi::OsStr;

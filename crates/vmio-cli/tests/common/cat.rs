@@ -1,7 +1,5 @@
 //! A process for other commands to watch: a `vmio cat`, which stands still whenever nobody reads its output.
 
-#![allow(dead_code, reason = "not every test file needs all of it")]
-
 use std::error::Error;
 use std::fs;
 use std::io::{Read, copy, sink};

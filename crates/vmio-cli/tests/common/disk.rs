@@ -1,5 +1,4 @@
 //! A file system whose power can be cut.
-#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
 use std::fs::File;

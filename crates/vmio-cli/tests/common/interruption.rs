@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use super::TestResult;
 
 /// Waits until a writer has reported `writes` writes, interrupts it, and kills it. Returns the last number that it reported.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn interrupted(
     mut command: Command,
     writes: u64,

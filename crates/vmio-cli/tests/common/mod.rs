@@ -18,13 +18,11 @@ pub fn vmio() -> Command {
 }
 
 /// Bytes that repeat at no power of two.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn patterned(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 31 % 251) as u8).collect()
 }
 
 /// Runs a command, which must succeed. Returns its output.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output()?;
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -32,7 +30,6 @@ pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
 }
 
 /// Runs a command, which must fail and say `message` on standard error.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn refused(command: &mut Command, message: &str) -> TestResult {
     let output = command.output()?;
     let error = String::from_utf8_lossy(&output.stderr);
@@ -42,7 +39,6 @@ pub fn refused(command: &mut Command, message: &str) -> TestResult {
 }
 
 /// The subcommands that `vmio COMMAND --help` lists, without `help` itself.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn subcommands(command: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
     let help = succeeded(vmio().args(command).arg("--help"))?;
     let list = help.split("Commands:\n").nth(1).ok_or_else(|| format!("no commands in {help}"))?;

@@ -1,5 +1,4 @@
 //! Programs with the data path of a mode, and their reports.
-#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
 use std::fs;

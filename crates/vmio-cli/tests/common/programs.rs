@@ -1,5 +1,4 @@
 //! The programs to run with vmio and without.
-#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
 use std::fs;

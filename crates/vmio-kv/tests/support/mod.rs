@@ -1,5 +1,5 @@
 //! Helpers of vmio's own tests, which these use as well.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, reason = "vmio's own tests need all of it")]
 
 #[path = "../../../vmio/tests/support/child.rs"]
 pub mod child;

@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ROLE: &str = "VMIO_TEST_ROLE";
 
-/// Runs `body` in a child process that runs only the test of that name. In the child this does not return.
+/// Runs `body` in a child process that runs only the test of that name, `module::test`. In the child this does not return.
 pub fn isolated(test: &str, body: impl FnOnce()) -> Outcome {
     if is_child(test) {
         body();
         std::process::exit(0);
     }
-    Outcome(command(test).stdin(Stdio::null()).output().unwrap())
+    let output = command(test).stdin(Stdio::null()).output().unwrap();
+    // Of a name that no test has, the child would run nothing, and end well.
+    let is_found = output.stdout.windows(15).any(|said| said == b"running 1 test\n");
+    assert!(is_found, "no test is called {test}");
+    Outcome(output)
 }
 
 /// Whether this process is the child of the test of that name.

@@ -1,5 +1,4 @@
 //! What the integration tests share: small caches, plain loads and stores, a device with faults, child processes.
-#![allow(dead_code, clippy::unwrap_used)]
 
 pub mod child;
 pub mod denial;

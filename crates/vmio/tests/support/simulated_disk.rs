@@ -98,6 +98,7 @@ impl SimulatedDisk {
     }
 
     /// How much was given back.
+    #[allow(dead_code, reason = "for the tests of vmio-kv")]
     pub fn discarded_bytes(&self) -> u64 {
         self.0.lock().unwrap().discarded_bytes
     }

@@ -9,6 +9,7 @@ mod pages;
 mod prose;
 mod silent_tests;
 mod tree;
+mod unbuilt_tests;
 mod unsafe_places;
 
 use std::path::Path;
@@ -46,6 +47,7 @@ pub fn tidy(root: &Path, longest: usize, sentences: usize) -> Result<bool> {
     breaches.extend(layers::check_packages(&tree, root)?);
     breaches.extend(prose.check());
     breaches.extend(silent_tests::check(&tree)?);
+    breaches.extend(unbuilt_tests::check(&tree));
     for Breach { file, line, what } in &breaches {
         println!("{file}:{line}: {what}");
     }
@@ -88,6 +90,22 @@ mod tests {
         assert_eq!(found[0], "crates/vmio/src/a.rs:3");
         // A listed file that does not exist is a breach, too.
         assert!(found.len() > 1 && found[1..].iter().all(|place| place.contains("unsafe_places.rs")));
+    }
+
+    #[test]
+    fn a_file_of_tests_that_nobody_builds_is_found() {
+        let manifest = "autotests = false\n\n[[test]]\nname = \"integration\"\n\n[[test]]\nname = \"own\"\n";
+        let tree = Tree::of(&[
+            ("crates/a/Cargo.toml", manifest),
+            ("crates/a/tests/integration.rs", "mod named;\nmod support;\n"),
+            ("crates/a/tests/named.rs", ""),
+            ("crates/a/tests/forgotten.rs", ""),
+            ("crates/a/tests/own.rs", ""),
+            ("crates/a/tests/support/mod.rs", ""),
+            ("crates/b/Cargo.toml", "[package]\n"),
+            ("crates/b/tests/found.rs", ""),
+        ]);
+        assert_eq!(places(unbuilt_tests::check(&tree)), ["crates/a/tests/forgotten.rs:1"]);
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! The integration tests of the store, one program (scan_allocations.rs is another: it has an allocator that counts).
+#![allow(clippy::unwrap_used)]
+
+mod absent;
+mod compactions;
+mod crash;
+mod creation;
+mod deletions;
+mod durability;
+mod ends;
+mod faults;
+mod fencing;
+mod flips;
+mod forged;
+mod fork;
+mod full;
+mod full_file_system;
+mod garbage;
+mod growth;
+mod holes;
+mod kernel_store;
+mod kill;
+mod large_values;
+mod long_keys;
+mod memory;
+mod model;
+mod open_handles;
+mod read_only;
+mod recovery;
+mod removal;
+mod reorganization;
+mod segments;
+mod small_records;
+mod snapshot;
+mod soak;
+mod space;
+mod store;
+mod support;
+mod value_lengths;
