@@ -31,6 +31,7 @@ mod snapshot;
 mod stats;
 mod store;
 mod value_reader;
+mod write_batch;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,29 +39,26 @@ use std::sync::Arc;
 use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
+use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::{HandleKind, OpenHandles};
 use crate::db::opened::Opened;
+use crate::db::write_batch::Writes;
 use crate::device::{Device, TakeoverBacking};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
 use crate::options::Options;
 use crate::volume::Volume;
-use crate::write_batch::{WriteBatch, Writes};
 pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
 pub use keyspace_snapshot::KeyspaceSnapshot;
 pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
-pub(crate) use lengths::{check_key, check_value_length};
-pub(crate) use open_handle::OpenHandle;
-pub(crate) use open_handles::{HandleKind, OpenHandles};
-pub(crate) use open_keyspace::OpenKeyspace;
-pub(crate) use open_segment::OpenSegment;
-pub(crate) use operation::Operation;
 pub use recovery::Recovery;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
 pub use snapshot::Snapshot;
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
+pub use write_batch::WriteBatch;
 
 /// A persistent key-value store.
 ///

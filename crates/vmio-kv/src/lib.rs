@@ -39,19 +39,17 @@ mod options;
 mod sparse_words;
 mod tree;
 mod volume;
-mod write_batch;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
     DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Scan,
-    SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
+    SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader, WriteBatch,
 };
 pub use durability::Durability;
 pub use error::{Damage, Error, FullPlace, Result};
 pub use key_range::KeyRange;
 pub use options::Options;
 pub use vmio::Engine;
-pub use write_batch::WriteBatch;
 
 /// The README's examples, of this crate and of those below it, are compiled and run with the documentation's.
 #[cfg(doctest)]

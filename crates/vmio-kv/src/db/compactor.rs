@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use vmio::SignalsBlocked;
 
-use crate::db::collector::CollectorThread;
+use crate::db::collector::thread::CollectorThread;
 use crate::db::compaction_queue::Work;
 use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;

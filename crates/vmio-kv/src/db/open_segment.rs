@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::db::collector::Collector;
+use crate::db::collector::collecting::Collector;
 use crate::db::operation::Operation;
 use crate::db::store::Store;
 use crate::durability::Durability;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::db::collector::{Bound, Collector};
+use crate::db::collector::collecting::Collector;
+use crate::db::collector::pace::Bound;
 use crate::db::open_segment::OpenSegment;
 use crate::db::recovered_records::{NUMBERS_MAX, RecoveredRecords};
 use crate::db::segments::Segments;

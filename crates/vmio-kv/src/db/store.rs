@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::db::collector::Wake;
+use crate::db::collector::wake::Wake;
 use crate::db::compaction_queue::CompactionQueue;
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::{HandleKind, OpenHandles};

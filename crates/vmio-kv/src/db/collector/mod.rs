@@ -3,12 +3,12 @@
 //! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the
 //! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `garbage_search.rs`.
 
-mod collecting;
+pub(super) mod collecting;
 mod garbage_search;
 mod moves;
-mod pace;
-mod thread;
-mod wake;
+pub(super) mod pace;
+pub(super) mod thread;
+pub(super) mod wake;
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -23,11 +23,8 @@ use crate::volume::epoch::RetiredBlocks;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
 use crate::volume::space_reservation::SpacePriority;
-pub(super) use collecting::{Collecting, Collector};
+use collecting::Collecting;
 use garbage_search::Effort;
-pub(super) use pace::Bound;
-pub(super) use thread::CollectorThread;
-pub(super) use wake::Wake;
 
 /// When space is short, chunks with at least this much garbage are collected.
 const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use vmio::SignalsBlocked;
 
 use super::garbage_search::Effort;
+use super::pace::Bound;
 use super::wake::Woken;
-use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
+use super::{Goal, IDLE_SLACK_BYTES, Step};
 use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};

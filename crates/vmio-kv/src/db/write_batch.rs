@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::db::{
-    HandleKind, KeyspaceHandle, OpenHandle, OpenKeyspace, OpenSegment, Operation, check_key, check_value_length,
-};
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::lengths::{check_key, check_value_length};
+use crate::db::open_handle::OpenHandle;
+use crate::db::open_handles::HandleKind;
+use crate::db::open_keyspace::OpenKeyspace;
+use crate::db::open_segment::OpenSegment;
+use crate::db::operation::Operation;
 use crate::error::{Error, Result};
 use crate::format::record::RecordKind;
 
