@@ -1,0 +1,207 @@
+//! Guest code: where system calls, traps and interrupts of a virtual processor enter, and how it returns from them.
+//!
+//! A stub stores nothing on the program's stack, under whose end a function may keep data (the red zone), and leaves GS to the program: what it
+//! needs of its virtual processor is at the top of the interrupt stack.
+
+use std::arch::{global_asm, naked_asm};
+use std::mem::offset_of;
+use std::ops::Range;
+
+use crate::block::Block;
+use crate::native::Registers;
+
+/// Traps of the processor's own.
+pub(crate) const TRAPS: usize = 32;
+/// The page fault among them.
+pub(crate) const PAGE_FAULT: u64 = 14;
+/// INT3.
+pub(crate) const BREAKPOINT: u64 = 3;
+/// How a program of 32 bits calls the kernel.
+pub(crate) const CALL_32: u64 = 0x80;
+/// The distance between stubs of traps.
+const STUB_BYTES: usize = 16;
+
+/// The port that forwards a system call.
+pub(crate) const SYSTEM_CALL_PORT: u16 = 0xe0;
+/// The port that hands a trap to the monitor, with a [`TrapFrame`] on the stack.
+pub(crate) const TRAP_PORT: u16 = 0xe1;
+/// The port that says that ring 0 works.
+pub(crate) const PROBE_PORT: u16 = 0xe2;
+
+/// The stack of a trap, from the lowest address on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct TrapFrame {
+    /// The address of a page fault.
+    pub(crate) address: u64,
+    pub(crate) general: [u64; Registers::GENERAL],
+    pub(crate) vector: u64,
+    pub(crate) error: u64,
+    pub(crate) rip: u64,
+    pub(crate) cs: u64,
+    pub(crate) rflags: u64,
+    pub(crate) rsp: u64,
+    pub(crate) ss: u64,
+}
+
+global_asm!(
+    ".balign 16",
+    "vmio_ring0_traps:",
+    ".set vmio_ring0_vector, 0",
+    ".rept {traps}",
+    ".balign {stub_bytes}",
+    // Of these vectors the processor has pushed an error code.
+    ".if (0x60227d00 >> vmio_ring0_vector) & 1",
+    ".else",
+    "pushq $0",
+    ".endif",
+    "pushq $vmio_ring0_vector",
+    "jmp vmio_ring0_trap",
+    ".set vmio_ring0_vector, vmio_ring0_vector + 1",
+    ".endr",
+    ".balign {stub_bytes}",
+    "vmio_ring0_call_32:",
+    "pushq $0",
+    "pushq ${call_32}",
+    "vmio_ring0_trap:",
+    "pushq %rax",
+    "pushq %rbx",
+    "pushq %rcx",
+    "pushq %rdx",
+    "pushq %rbp",
+    "pushq %rsi",
+    "pushq %rdi",
+    "pushq %r8",
+    "pushq %r9",
+    "pushq %r10",
+    "pushq %r11",
+    "pushq %r12",
+    "pushq %r13",
+    "pushq %r14",
+    "pushq %r15",
+    "movq %cr2, %rax",
+    "pushq %rax",
+    // The monitor goes on elsewhere.
+    "outb %al, ${trap_port}",
+    "ud2",
+    "vmio_ring0_system_call:",
+    "outb %al, ${system_call_port}",
+    // With a stack that the monitor has prepared, where it returns to ring 3.
+    "vmio_ring0_return:",
+    "iretq",
+    "vmio_ring0_start:",
+    "ldmxcsr {mxcsr}(%rdi)",
+    "fldcw {x87_control}(%rdi)",
+    "xorl %eax, %eax",
+    "jmpq *{start}(%rdi)",
+    "vmio_ring0_probe:",
+    "mulps %xmm0, %xmm0",
+    "outb %al, ${probe_port}",
+    "ud2",
+    "vmio_ring0_end:",
+    traps = const TRAPS,
+    stub_bytes = const STUB_BYTES,
+    call_32 = const CALL_32,
+    trap_port = const TRAP_PORT,
+    system_call_port = const SYSTEM_CALL_PORT,
+    probe_port = const PROBE_PORT,
+    mxcsr = const offset_of!(Block, mxcsr),
+    x87_control = const offset_of!(Block, x87_control),
+    start = const offset_of!(Block, start),
+    options(att_syntax)
+);
+
+unsafe extern "C" {
+    static vmio_ring0_traps: [u8; 0];
+    static vmio_ring0_call_32: [u8; 0];
+    static vmio_ring0_system_call: [u8; 0];
+    static vmio_ring0_return: [u8; 0];
+    static vmio_ring0_start: [u8; 0];
+    static vmio_ring0_probe: [u8; 0];
+    static vmio_ring0_end: [u8; 0];
+}
+
+/// Where all of them are, but for those that come when the machine is running.
+pub(crate) fn addresses() -> Range<usize> {
+    (&raw const vmio_ring0_traps).addr()..(&raw const vmio_ring0_end).addr()
+}
+
+/// Where a trap enters.
+pub(crate) fn of_trap(vector: usize) -> usize {
+    debug_assert!(vector < TRAPS);
+    (&raw const vmio_ring0_traps).addr() + vector * STUB_BYTES
+}
+
+/// Where INT 0x80 enters.
+pub(crate) fn of_32_bit_call() -> usize {
+    (&raw const vmio_ring0_call_32).addr()
+}
+
+/// Where SYSCALL enters.
+pub(crate) fn of_system_call() -> u64 {
+    (&raw const vmio_ring0_system_call).addr() as u64
+}
+
+/// An IRETQ, for a stack that has what it takes.
+pub(crate) fn of_return() -> u64 {
+    (&raw const vmio_ring0_return).addr() as u64
+}
+
+/// Where an entering thread begins, with its [`Block`] in RDI.
+pub(crate) fn of_start() -> u64 {
+    (&raw const vmio_ring0_start).addr() as u64
+}
+
+/// Code that works where ring 0 is the processor's.
+pub(crate) fn of_probe() -> u64 {
+    (&raw const vmio_ring0_probe).addr() as u64
+}
+
+/// Where a shootdown enters.
+pub(crate) fn of_shootdown() -> usize {
+    shootdown as *const () as usize
+}
+
+/// Where a spurious interrupt enters.
+pub(crate) fn of_spurious() -> usize {
+    spurious as *const () as usize
+}
+
+/// Empties the TLB, and says so. The page tables have no global entries, so a load of CR3 does it.
+#[unsafe(naked)]
+extern "C" fn shootdown() {
+    /// Of the local interrupt controller: the interrupt is handled.
+    const END_OF_INTERRUPT: u32 = 0x80b;
+    naked_asm!(
+        "push rax",
+        "push rcx",
+        "push rdx",
+        // Behind the three and what the processor has pushed.
+        "mov rdx, [rsp + 8 * 8]",
+        // Who asks from now on sends another interrupt. Who has asked before is counted in what is read next.
+        "xor eax, eax",
+        "xchg [rdx + {sent}], eax",
+        "mov rax, [rdx + {wanted}]",
+        "mov rcx, cr3",
+        "mov cr3, rcx",
+        "mov [rdx + {done}], rax",
+        "mov ecx, {end}",
+        "xor eax, eax",
+        "xor edx, edx",
+        "wrmsr",
+        "pop rdx",
+        "pop rcx",
+        "pop rax",
+        "iretq",
+        sent = const offset_of!(Block, shootdown_sent),
+        wanted = const offset_of!(Block, shootdowns_wanted),
+        done = const offset_of!(Block, shootdowns_done),
+        end = const END_OF_INTERRUPT,
+    );
+}
+
+/// Of no interest.
+#[unsafe(naked)]
+extern "C" fn spurious() {
+    naked_asm!("iretq");
+}
