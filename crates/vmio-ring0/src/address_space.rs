@@ -18,6 +18,8 @@ pub(crate) const USER_END: usize = 0x7fff_ffff_f000;
 const GIGABYTES: usize = USER_END.div_ceil(GIB);
 /// Below it are the interrupt controllers, and what KVM may place for itself.
 const FIRST_ADDRESS: u64 = 4 << 30;
+/// No memory of the program's is there.
+const UNUSED_ADDRESS: u64 = 2 << 30;
 /// AMD keeps these guest-physical addresses for HyperTransport.
 const RESERVED: Range<u64> = 0xfd_0000_0000..0x100_0000_0000;
 const SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
@@ -36,10 +38,14 @@ pub(crate) mod entry {
     pub(crate) const DIRTY: u64 = 1 << 6;
     /// Of a page directory: it maps 2 MiB by itself.
     pub(crate) const LARGE: u64 = 1 << 7;
+    /// Of a page directory: what is missing below it is for the program's fault handler. The processor does not look at this bit.
+    pub(crate) const MANAGED: u64 = 1 << 9;
     /// Where the address is.
     pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
     /// Of a table of tables.
     pub(crate) const TABLE: u64 = PRESENT | WRITABLE | USER | ACCESSED;
+    /// Of 2 MiB of the program's own memory, whose state the host keeps.
+    pub(crate) const LARGE_PAGE: u64 = PRESENT | WRITABLE | USER | ACCESSED | DIRTY | LARGE;
 }
 
 /// A page of a page table.
@@ -60,9 +66,12 @@ pub(crate) struct AddressSpace {
 /// The next of each that is free. Only whoever holds the lock touches it.
 struct Next {
     table: usize,
+    /// A table that is free again, and in its first word the next such; 0 for none.
+    free_table: usize,
     address: u64,
     addresses_end: u64,
     slot: u32,
+    /// Slots for gigabytes; one more is there.
     slots: u32,
 }
 
@@ -82,10 +91,11 @@ impl AddressSpace {
             // The root is the first table.
             next: UnsafeCell::new(Next {
                 table: PAGE_BYTES,
+                free_table: 0,
                 address: FIRST_ADDRESS,
                 addresses_end: 1 << address_bits.min(52),
                 slot: 0,
-                slots,
+                slots: slots - 1,
             }),
         };
         // So that page tables have addresses for each other.
@@ -93,9 +103,121 @@ impl AddressSpace {
         Ok(space)
     }
 
+    /// The descriptor of the virtual machine.
+    pub(crate) fn machine(&self) -> i32 {
+        self.machine
+    }
+
     /// The value for CR3.
     pub(crate) fn root(&self) -> u64 {
         self.address_of_table(self.tables.base())
+    }
+
+    /// The guest-physical address of memory that is in the machine.
+    pub(crate) fn physical(&self, address: usize) -> Option<u64> {
+        let gigabyte = self.gigabyte(address / GIB).load(Ordering::Acquire);
+        (gigabyte != 0).then(|| gigabyte + (address % GIB) as u64)
+    }
+
+    /// Leaves the pages of a range to the program's fault handler. It has whole large pages, none of which the machine maps any more
+    /// after the TLBs are emptied.
+    pub(crate) fn manage(&self, addresses: Range<usize>) -> Result<()> {
+        let _taken = self.lock.take();
+        // SAFETY: the lock is held.
+        let next = unsafe { &mut *self.next.get() };
+        for address in addresses.step_by(LARGE_PAGE_BYTES) {
+            let place = &self.directory(address, next)?[address / LARGE_PAGE_BYTES % 512];
+            debug_assert_eq!(place.load(Ordering::Relaxed) & entry::MANAGED, 0);
+            place.store(entry::MANAGED, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Ends that. None of the pages is mapped, and nobody touches them meanwhile.
+    pub(crate) fn release(&self, addresses: Range<usize>) {
+        let _taken = self.lock.take();
+        // SAFETY: the lock is held.
+        let next = unsafe { &mut *self.next.get() };
+        for address in addresses.step_by(LARGE_PAGE_BYTES) {
+            let Some(place) = self.directory_entry(address) else { continue };
+            let target = self.physical(address).map_or(0, |physical| physical | entry::LARGE_PAGE);
+            let held = place.swap(target, Ordering::AcqRel);
+            if held & entry::PRESENT != 0 {
+                let table = self.table_at(held & entry::ADDRESS);
+                self.table(table)[0].store(next.free_table as u64, Ordering::Relaxed);
+                next.free_table = table;
+            }
+        }
+    }
+
+    /// Whether faults at an address are for the program's handler.
+    pub(crate) fn is_managed(&self, address: usize) -> bool {
+        address < USER_END
+            && self.directory_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::MANAGED != 0)
+    }
+
+    /// Whether a managed page is mapped.
+    pub(crate) fn is_mapped(&self, address: usize) -> bool {
+        self.page_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::PRESENT != 0)
+    }
+
+    /// The page table's entry of a managed page, if its table exists.
+    pub(crate) fn page_entry(&self, address: usize) -> Option<&AtomicU64> {
+        let held = self.directory_entry(address)?.load(Ordering::Acquire);
+        let is_table = held & (entry::MANAGED | entry::PRESENT) == entry::MANAGED | entry::PRESENT;
+        is_table.then(|| &self.table(self.table_at(held & entry::ADDRESS))[address / PAGE_BYTES % 512])
+    }
+
+    /// The same with its table, made if need be.
+    pub(crate) fn make_page_entry(&self, address: usize) -> Result<&AtomicU64> {
+        if let Some(place) = self.page_entry(address) {
+            return Ok(place);
+        }
+        let _taken = self.lock.take();
+        let place = self.directory_entry(address).filter(|place| place.load(Ordering::Relaxed) & entry::MANAGED != 0);
+        let place = place.ok_or(Error::NotManaged { address })?;
+        if place.load(Ordering::Relaxed) & entry::PRESENT == 0 {
+            // SAFETY: the lock is held.
+            let next = unsafe { &mut *self.next.get() };
+            let new = self.new_table(next)?;
+            place.store(self.address_of_table(new) | entry::TABLE | entry::MANAGED, Ordering::Release);
+        }
+        self.page_entry(address).ok_or(Error::NotManaged { address })
+    }
+
+    /// The entry of a page directory that is responsible for an address, if the directory exists.
+    fn directory_entry(&self, address: usize) -> Option<&AtomicU64> {
+        let mut table = self.table(self.tables.base());
+        for shift in [39, 30] {
+            let held = table[address >> shift & 511].load(Ordering::Acquire);
+            if held == 0 {
+                return None;
+            }
+            table = self.table(self.table_at(held & entry::ADDRESS));
+        }
+        Some(&table[address / LARGE_PAGE_BYTES % 512])
+    }
+
+    /// Has KVM forget what it has made of the page tables, for all virtual processors: it does so when memory is taken from a machine.
+    pub(crate) fn forget_translations(&self) {
+        let _taken = self.lock.take();
+        // SAFETY: the lock is held.
+        let next = unsafe { &*self.next.get() };
+        // A page that nothing maps, given and taken away.
+        for memory_size in [PAGE_BYTES as u64, 0] {
+            let region = kvm_bindings::kvm_userspace_memory_region {
+                slot: next.slots,
+                flags: 0,
+                guest_phys_addr: UNUSED_ADDRESS,
+                memory_size,
+                userspace_addr: self.gigabytes.base() as u64,
+            };
+            // SAFETY: KVM reads the structure. No page table leads to the memory.
+            let answer = unsafe { raw::ioctl(self.machine, SET_USER_MEMORY_REGION, &raw const region as u64) };
+            if let Some(error) = raw::error_of(answer) {
+                raw::die("having KVM forget translations failed, errno", error as u64);
+            }
+        }
     }
 
     /// Brings all gigabytes of some addresses into the machine, those that it lacks.
@@ -143,14 +265,9 @@ impl AddressSpace {
         self.gigabyte(index).store(physical, Ordering::Release);
         let directory = self.directory(start, next)?;
         for (number, large) in (0..).zip(directory) {
-            use entry::{ACCESSED, DIRTY, LARGE, PRESENT, USER, WRITABLE};
             let target = physical + number * LARGE_PAGE_BYTES as u64;
-            let _ = large.compare_exchange(
-                0,
-                target | PRESENT | WRITABLE | USER | ACCESSED | DIRTY | LARGE,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            // Managed parts stay as they are.
+            let _ = large.compare_exchange(0, target | entry::LARGE_PAGE, Ordering::AcqRel, Ordering::Relaxed);
         }
         Ok(true)
     }
@@ -175,6 +292,11 @@ impl AddressSpace {
 
     /// A table of zeros.
     fn new_table(&self, next: &mut Next) -> Result<usize> {
+        if next.free_table != 0 {
+            let table = next.free_table;
+            next.free_table = self.table(table)[0].swap(0, Ordering::Relaxed) as usize;
+            return Ok(table);
+        }
         if next.table == self.tables.len() {
             return Err(Error::PageTablesUsedUp);
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use kvm_bindings::kvm_run;
+use kvm_bindings::{kvm_regs, kvm_run};
 
 use crate::counters::Counters;
 use crate::descriptors::{Descriptors, Segments, TaskState};
@@ -12,10 +12,14 @@ use crate::error::Result;
 use crate::level::Level;
 use crate::machine::Machine;
 use crate::memory::{Memory, PAGE_BYTES};
+use crate::native::Extended;
+use crate::stubs::TrapFrame;
 
 /// Stacks, from the lowest address on, each with a page before it that faults.
 const TRAP_STACK_BYTES: usize = 2 * PAGE_BYTES;
 const SHOOTDOWN_STACK_BYTES: usize = PAGE_BYTES;
+/// The program's fault handler has it.
+const HANDLER_STACK_BYTES: usize = 128 << 10;
 /// Signal handlers of the program run there, too.
 const MONITOR_STACK_BYTES: usize = 256 << 10;
 
@@ -45,6 +49,18 @@ pub(crate) struct Block {
     /// How many shootdowns others have asked of it, and up to which one its TLB is empty.
     pub(crate) shootdowns_wanted: AtomicU64,
     pub(crate) shootdowns_done: AtomicU64,
+    /// Set while the program's fault handler runs: it may not fault on managed memory itself.
+    pub(crate) in_handler: AtomicU32,
+    /// Where a page fault puts its frame: the handler's stack is below.
+    pub(crate) handler_frame: u64,
+    /// The mask of extended states, in halves as XSAVE takes it.
+    pub(crate) extended_low: u32,
+    pub(crate) extended_high: u32,
+    /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
+    pub(crate) refused: AtomicU64,
+    /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
+    pub(crate) interrupted: kvm_regs,
+    pub(crate) blocked_signals: u64,
     pub(crate) machine: &'static Machine,
     pub(crate) run: *mut kvm_run,
     pub(crate) descriptor: i32,
@@ -52,6 +68,8 @@ pub(crate) struct Block {
     pub(crate) counters: Counters,
     /// By which the program returns to ring 3 from a system call.
     pub(crate) return_frame: ReturnFrame,
+    /// The program's, while its fault handler runs.
+    pub(crate) extended: Extended,
     pub(crate) task: TaskState,
     pub(crate) descriptors: Descriptors,
 }
@@ -81,13 +99,14 @@ pub(crate) struct Place {
     pub(crate) block: *mut Block,
     pub(crate) trap_stack: u64,
     pub(crate) shootdown_stack: u64,
+    pub(crate) handler_frame: u64,
     pub(crate) monitor_stack: usize,
 }
 
 impl Place {
     /// Memory of zeros; the tops of the interrupt stacks point to the block already.
     pub(crate) fn reserve() -> Result<Place> {
-        let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, MONITOR_STACK_BYTES];
+        let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];
         let len = stacks.iter().map(|len| PAGE_BYTES + len).sum::<usize>() + PAGE_BYTES;
         let memory = Memory::reserve(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
         let mut end = 0;
@@ -98,7 +117,7 @@ impl Place {
         });
         memory.guard(end)?;
         let block = (memory.base() + len) as *mut Block;
-        let [trap_stack, shootdown_stack, monitor_stack] = tops;
+        let [trap_stack, shootdown_stack, handler_stack, monitor_stack] = tops;
         let with_block = |top: usize| {
             // The processor aligns the stack that it takes by 16.
             let top = top - 16;
@@ -110,6 +129,8 @@ impl Place {
             block,
             trap_stack: with_block(trap_stack?),
             shootdown_stack: with_block(shootdown_stack?),
+            // A multiple of 16, as a call of a function wants it.
+            handler_frame: (handler_stack? - size_of::<TrapFrame>().next_multiple_of(16)) as u64,
             monitor_stack: monitor_stack?,
             memory,
         })

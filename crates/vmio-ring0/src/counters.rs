@@ -11,6 +11,7 @@ pub(crate) struct Counters {
     pub(crate) gigabytes: AtomicU64,
     pub(crate) interruptions: AtomicU64,
     pub(crate) departures: AtomicU64,
+    pub(crate) faults: AtomicU64,
 }
 
 impl Counters {
@@ -34,6 +35,10 @@ pub struct Counts {
     pub interruptions: u64,
     /// Threads that went on outside the machine because of what they did: an access that the host refuses, or an instruction that traps.
     pub departures: u64,
+    /// Faults on managed pages, which the program's handler was asked to resolve.
+    pub faults: u64,
+    /// Times that TLBs of other virtual processors were emptied, for as many pages as there were at once; of the machine as a whole.
+    pub shootdowns: u64,
 }
 
 impl AddAssign<&Counters> for Counts {
@@ -44,5 +49,6 @@ impl AddAssign<&Counters> for Counts {
         self.gigabytes += read(&counters.gigabytes);
         self.interruptions += read(&counters.interruptions);
         self.departures += read(&counters.departures);
+        self.faults += read(&counters.faults);
     }
 }

@@ -181,13 +181,16 @@ pub(crate) struct Gates([Gate; 256]);
 
 impl Gates {
     /// Gates of the processor's traps and of what this crate sends; other vectors are general protection faults.
-    pub(crate) fn new() -> Gates {
+    pub(crate) fn new(level: Level) -> Gates {
         /// INT3 and INTO, which ring 3 may execute.
         const SOFTWARE: [usize; 2] = [3, 4];
         let mut gates = [Gate::default(); 256];
         for (vector, gate) in gates.iter_mut().enumerate().take(stubs::TRAPS) {
             let ring = if SOFTWARE.contains(&vector) { 3 } else { 0 };
             *gate = Gate::to(stubs::of_trap(vector), TRAP_STACK, ring);
+        }
+        if level == Level::Ring0 {
+            gates[stubs::PAGE_FAULT as usize] = Gate::to(stubs::of_page_fault(), TRAP_STACK, 0);
         }
         gates[usize::from(CALL_32_VECTOR)] = Gate::to(stubs::of_32_bit_call(), TRAP_STACK, 3);
         gates[usize::from(SHOOTDOWN_VECTOR)] = Gate::to(stubs::of_shootdown(), SHOOTDOWN_STACK, 0);

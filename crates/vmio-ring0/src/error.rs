@@ -57,6 +57,25 @@ pub enum Error {
     /// There is no memory for page tables any more.
     #[error("the machine's page tables fill their gigabyte: manage less memory at a time")]
     PageTablesUsedUp,
+    /// An address that the machine was not told to manage.
+    #[error("the page at {address:#x} is not managed: it belongs to no ManagedRange")]
+    NotManaged {
+        /// The address.
+        address: usize,
+    },
+    /// A range that cannot be managed.
+    #[error("bytes {start:#x} to {end:#x} cannot be managed: start and end with a multiple of 2 MiB, below {limit:#x}")]
+    BadRange {
+        /// The first address.
+        start: usize,
+        /// The address behind the last.
+        end: usize,
+        /// Addresses of a process end there.
+        limit: usize,
+    },
+    /// The process has another fault handler.
+    #[error("the machine has a fault handler already: a process has one for all of its ranges")]
+    OtherHandler,
     /// A system call that the machine needs failed.
     #[error("{operation} failed")]
     System {

@@ -2,7 +2,7 @@
 
 use std::arch::asm;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{
@@ -17,15 +17,19 @@ use crate::block::state;
 use crate::counters::Counts;
 use crate::descriptors::{Gates, RING0_CODE};
 use crate::error::{Error, Result};
+use crate::faults::FaultHandler;
 use crate::forward;
 use crate::level::Level;
-use crate::native::EXTENDED_BYTES;
+use crate::lock::Lock;
+use crate::memory::{Memory, PAGE_BYTES};
+use crate::native::{self, EXTENDED_BYTES};
 use crate::raw;
 use crate::stubs;
 use crate::vcpu::Vcpu;
 
 /// Threads that can be in a machine at a time, at most.
 const THREADS_MAX: usize = 1024;
+const ENTRY_STACK_BYTES: usize = 64 << 10;
 /// Protection keys, which belong to the host's page tables.
 const PROTECTION_KEYS: u64 = 1 << 9;
 /// x87 and SSE, which every state has.
@@ -63,6 +67,11 @@ pub struct Machine {
     pub(crate) gates: Box<Gates>,
     /// Those of XCR0.
     pub(crate) extended_states: u64,
+    pub(crate) handler: OnceLock<FaultHandler>,
+    pub(crate) shootdowns: AtomicU64,
+    /// Whoever prepares a processor in a handler of a signal has this stack: alternate stacks of signals are small.
+    entry_stack: Memory,
+    entry_lock: Lock,
     cpuid: CpuId,
     vcpus: Box<[OnceLock<Vcpu>]>,
     /// How many of them there are.
@@ -128,8 +137,12 @@ impl Machine {
             level,
             space: AddressSpace::new(std::os::fd::AsRawFd::as_raw_fd(&vm), address_bits, slots)?,
             vm,
-            gates: Box::new(Gates::new()),
+            gates: Box::new(Gates::new(level)),
             extended_states: extended_states(&cpuid),
+            handler: OnceLock::new(),
+            shootdowns: AtomicU64::new(0),
+            entry_stack: Memory::reserve(ENTRY_STACK_BYTES, PAGE_BYTES)?,
+            entry_lock: Lock::default(),
             cpuid,
             vcpus: std::iter::repeat_with(OnceLock::new).take(threads).collect(),
             made: AtomicUsize::new(0),
@@ -166,29 +179,49 @@ impl Machine {
             return Ok(());
         }
         self.check_process()?;
-        let vcpu = match OWN.try_with(|own| own.0.get()).ok().flatten() {
-            Some(vcpu) => vcpu,
-            None => {
-                let vcpu = self.take()?;
-                // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
-                let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
-                vcpu
-            }
-        };
-        vcpu.enter()
+        self.own_or_take()?.enter()
+    }
+
+    /// As [`Self::enter`], from a handler of a signal, with the registers that it interrupted. Returns if that is impossible.
+    ///
+    /// # Safety
+    /// The context is the one that the kernel has passed to the handler.
+    pub(crate) unsafe fn enter_from(&'static self, context: *const libc::ucontext_t) {
+        let mut entry = EntryFromHandler { machine: self, context, vcpu: None };
+        let taken = self.entry_lock.take();
+        let stack = self.entry_stack.base() + self.entry_stack.len();
+        // SAFETY: whoever holds the lock has the stack, and the argument is what the function expects.
+        unsafe { native::call_on((&raw mut entry).cast(), prepare_entry, stack) };
+        drop(taken);
+        if let Some(vcpu) = entry.vcpu {
+            // SAFETY: it is prepared, in this handler.
+            unsafe { vcpu.enter_prepared() };
+        }
+    }
+
+    /// The calling thread's virtual processor.
+    fn own_or_take(&'static self) -> Result<&'static Vcpu> {
+        if let Some(vcpu) = own() {
+            return Ok(vcpu);
+        }
+        let vcpu = self.take()?;
+        // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
+        let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
+        Ok(vcpu)
     }
 
     /// The events in all threads.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.all().for_each(|vcpu| sum += &vcpu.block().counters);
+        sum.shootdowns = self.shootdowns.load(Ordering::Relaxed);
         sum
     }
 
     /// The events in the calling thread, and in those that had its virtual processor before.
     pub fn counts_of_thread(&self) -> Counts {
         let mut counts = Counts::default();
-        if let Ok(Some(vcpu)) = OWN.try_with(|own| own.0.get()) {
+        if let Some(vcpu) = own() {
             counts += &vcpu.block().counters;
         }
         counts
@@ -213,7 +246,7 @@ impl Machine {
     }
 
     /// A virtual processor that no thread has.
-    fn take(&'static self) -> Result<&'static Vcpu> {
+    pub(crate) fn take(&'static self) -> Result<&'static Vcpu> {
         let take = |vcpu: &&Vcpu| {
             let word = &vcpu.block().state;
             word.compare_exchange(state::FREE, state::OUTSIDE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -230,13 +263,41 @@ impl Machine {
         Ok(vcpu)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Vcpu> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Vcpu> {
         self.vcpus[..self.made.load(Ordering::Acquire)].iter().filter_map(OnceLock::get)
     }
 
     fn check_process(&self) -> Result<()> {
         if self.process == getpid() { Ok(()) } else { Err(Error::Forked) }
     }
+}
+
+/// The machine of this process, if it has one.
+pub(crate) fn of_process() -> Option<&'static Machine> {
+    MACHINE.get().copied().filter(|machine| machine.check_process().is_ok())
+}
+
+/// Whether the calling thread has left the machine because nobody could resolve its fault at this address. The next time it has not.
+pub(crate) fn take_refusal(address: usize) -> bool {
+    own().is_some_and(|vcpu| {
+        let word = &vcpu.block().refused;
+        let is_refused = word.load(Ordering::Relaxed) == address as u64;
+        word.store(0, Ordering::Relaxed);
+        is_refused
+    })
+}
+
+/// The calling thread's virtual processor, in the machine or not.
+pub(crate) fn own() -> Option<&'static Vcpu> {
+    OWN.try_with(|own| own.0.get()).ok().flatten()
+}
+
+/// Whether the calling thread is in a machine, at ring 0.
+pub(crate) fn is_at_ring_0() -> bool {
+    let code: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cs", out(reg) code, options(nomem, nostack, preserves_flags)) };
+    code & 0xffff == u64::from(RING0_CODE)
 }
 
 /// Has the calling thread go on outside the machine. Nothing happens if it is there already.
@@ -249,16 +310,36 @@ pub fn leave() {
 
 /// Whether the calling thread is in the machine.
 pub fn is_inside() -> bool {
-    let code: u64;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {}, cs", out(reg) code, options(nomem, nostack, preserves_flags)) };
-    if code & 0xffff == u64::from(RING0_CODE) {
+    if is_at_ring_0() {
         return true;
     }
     // In ring 3 both sides look alike, so the monitor is asked, which the kernel is not.
     MACHINE.get().is_some_and(|machine| machine.level == Level::Ring3)
         // SAFETY: the call touches no memory; Linux does not have it.
         && unsafe { raw::call(forward::IS_INSIDE, [0; 6]) } == 1
+}
+
+/// A thread that enters from a handler of a signal.
+struct EntryFromHandler {
+    machine: &'static Machine,
+    context: *const libc::ucontext_t,
+    /// Its virtual processor, if that is prepared.
+    vcpu: Option<&'static Vcpu>,
+}
+
+/// Called with an [`EntryFromHandler`].
+unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
+    // SAFETY: the caller passes one, which nobody else uses meanwhile.
+    let entry = unsafe { &mut *entry.cast::<EntryFromHandler>() };
+    // SAFETY: the word is the thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above. The interrupted code may be about to read it.
+    let kept = unsafe { errno.read() };
+    // SAFETY: the context is that of the handler that waits for this.
+    let prepare = |vcpu: &&'static Vcpu| unsafe { vcpu.prepare_from(entry.context) }.is_ok();
+    entry.vcpu = entry.machine.own_or_take().ok().filter(prepare);
+    // SAFETY: as above.
+    unsafe { errno.write(kept) };
 }
 
 /// A thread's virtual processor, free again when the thread ends.

@@ -10,6 +10,7 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
 use crate::counters::Counters;
+use crate::faults;
 use crate::forward;
 use crate::level::Level;
 use crate::native::{self, EXTENDED_BYTES, Extended, PLAIN_FLAGS, Registers, set_general};
@@ -47,6 +48,23 @@ pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
     }
 }
 
+/// As [`run`], from where a signal has interrupted the program.
+///
+/// # Safety
+/// As for [`run`]; and the block has the registers, and the virtual processor the extended state.
+pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
+    // SAFETY: the caller vouches that the block is the thread's.
+    let mut monitor = Monitor { block: unsafe { &mut *block } };
+    *monitor.registers() = monitor.block.interrupted;
+    let blocked = &raw const monitor.block.blocked_signals as u64;
+    let set = [libc::SIG_SETMASK as u64, blocked, 0, size_of::<u64>() as u64, 0, 0];
+    // SAFETY: the handler of the signal does not return, so its thread's signals are set as they were before.
+    unsafe { raw::call(libc::SYS_rt_sigprocmask as u64, set) };
+    loop {
+        monitor.run_once();
+    }
+}
+
 /// Of one thread in the machine.
 pub(crate) struct Monitor<'a> {
     pub(crate) block: &'a mut Block,
@@ -59,6 +77,7 @@ impl Monitor<'_> {
         // SAFETY: the structure is KVM's and this thread's, and stays mapped.
         unsafe { (*run).kvm_dirty_regs = u64::from(KVM_SYNC_X86_REGS) };
         self.block.state.store(state::INSIDE, Ordering::SeqCst);
+        self.block.catch_up();
         // SAFETY: runs guest code, which is the program.
         let answer = unsafe { raw::ioctl(descriptor, RUN, 0) };
         self.block.state.store(state::OUTSIDE, Ordering::SeqCst);
@@ -89,10 +108,17 @@ impl Monitor<'_> {
 
     /// A trap that no stub has handled.
     fn trap(&mut self) {
+        let place = self.registers().rsp;
         // SAFETY: the stub has put a frame where the stack pointer is, on a stack of the block's.
-        let frame = unsafe { (self.registers().rsp as *const TrapFrame).read() };
-        if frame.vector == PAGE_FAULT && self.bring_in(frame.address as usize, frame.error) {
+        let frame = unsafe { (place as *const TrapFrame).read() };
+        if place == self.block.handler_frame {
+            self.block.in_handler.store(0, Ordering::Relaxed);
+        }
+        if frame.vector == PAGE_FAULT && self.resolve(&frame) {
             return self.return_to(&frame);
+        }
+        if frame.vector == PAGE_FAULT && self.block.machine.space.is_managed(frame.address as usize) {
+            self.block.refused.store(frame.address, Ordering::Relaxed);
         }
         let registers = self.registers();
         set_general(registers, &frame.general);
@@ -104,6 +130,17 @@ impl Monitor<'_> {
         };
         (registers.rip, registers.rsp, registers.rflags) = (frame.rip - executed, frame.rsp, frame.rflags);
         self.depart()
+    }
+
+    /// Does what it takes for the access of a page fault to succeed. False if the host has to answer it.
+    fn resolve(&mut self, frame: &TrapFrame) -> bool {
+        let address = frame.address as usize;
+        let block = &*self.block;
+        if !block.machine.space.is_managed(address) {
+            return self.bring_in(address, frame.error);
+        }
+        // At ring 0 the handler was asked there, or faults itself.
+        block.machine.level == Level::Ring3 && faults::resolve(block, frame)
     }
 
     /// Has the machine map a gigabyte that was touched. Whether there is a reason to try again.

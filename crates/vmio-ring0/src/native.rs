@@ -46,6 +46,68 @@ impl Registers {
     }
 }
 
+/// The registers in the context of a signal, as a virtual processor has them.
+pub(crate) fn of_context(registers: &libc::mcontext_t) -> kvm_regs {
+    let of = |index: libc::c_int| registers.gregs[index as usize] as u64;
+    kvm_regs {
+        rax: of(libc::REG_RAX),
+        rbx: of(libc::REG_RBX),
+        rcx: of(libc::REG_RCX),
+        rdx: of(libc::REG_RDX),
+        rsi: of(libc::REG_RSI),
+        rdi: of(libc::REG_RDI),
+        rsp: of(libc::REG_RSP),
+        rbp: of(libc::REG_RBP),
+        r8: of(libc::REG_R8),
+        r9: of(libc::REG_R9),
+        r10: of(libc::REG_R10),
+        r11: of(libc::REG_R11),
+        r12: of(libc::REG_R12),
+        r13: of(libc::REG_R13),
+        r14: of(libc::REG_R14),
+        r15: of(libc::REG_R15),
+        rip: of(libc::REG_RIP),
+        rflags: of(libc::REG_EFL) & PROGRAM_FLAGS | PLAIN_FLAGS,
+    }
+}
+
+impl Extended {
+    /// Where the kernel says how long the extended state in the context of a signal is.
+    const FRAME_NOTES: std::ops::Range<usize> = 464..512;
+    const FRAME_MAGIC: u32 = 0x4650_5853;
+    const LEGACY_BYTES: usize = 512;
+
+    /// Becomes the extended state in the context of a signal, as far as the mask has it.
+    ///
+    /// # Safety
+    /// The pointer is the one in a context that the kernel has made.
+    pub(crate) unsafe fn set_of_context(&mut self, state: *const u8, mask: u64) {
+        let extended = self;
+        extended.0.fill(0);
+        // SAFETY: the caller vouches for the kernel's state, which has the legacy part at least.
+        let legacy = unsafe { std::slice::from_raw_parts(state, Self::LEGACY_BYTES) };
+        let word = |at: usize| u32::from_le_bytes([legacy[at], legacy[at + 1], legacy[at + 2], legacy[at + 3]]);
+        let notes = Self::FRAME_NOTES;
+        let len =
+            if word(notes.start) == Self::FRAME_MAGIC { word(notes.start + 16) as usize } else { Self::LEGACY_BYTES };
+        // SAFETY: the kernel says that there are as many.
+        let all = unsafe { std::slice::from_raw_parts(state, len.min(EXTENDED_BYTES)) };
+        extended.0[..all.len()].copy_from_slice(all);
+        extended.0[notes].fill(0);
+        let mut present = if len > Self::LEGACY_BYTES { u64::from_le_bytes(extended.header()) } else { BASIC };
+        present &= mask;
+        extended.0[Self::LEGACY_BYTES..BASIC_BYTES].fill(0);
+        extended.0[Self::LEGACY_BYTES..Self::LEGACY_BYTES + 8].copy_from_slice(&present.to_le_bytes());
+    }
+
+    /// Which states are there.
+    fn header(&self) -> [u8; 8] {
+        let mut header = [0; 8];
+        header.copy_from_slice(&self.0[Self::LEGACY_BYTES..Self::LEGACY_BYTES + 8]);
+        header
+    }
+}
+
 /// In the order of [`Registers`].
 fn general_of(regs: &kvm_regs) -> [u64; Registers::GENERAL] {
     [
@@ -138,6 +200,32 @@ pub(crate) unsafe extern "C" fn enter(
         mxcsr = const offset_of!(Block, mxcsr),
         x87_control = const offset_of!(Block, x87_control),
     )
+}
+
+/// Calls a function on another stack, and returns when it does.
+///
+/// # Safety
+/// The stack that ends at `stack` is not in use, and the function may be called with the argument.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn call_on(
+    argument: *mut libc::c_void,
+    function: unsafe extern "C" fn(*mut libc::c_void),
+    stack: usize,
+) {
+    naked_asm!("push rbp", "mov rbp, rsp", "mov rsp, rdx", "call rsi", "mov rsp, rbp", "pop rbp", "ret")
+}
+
+/// Calls a function that does not return, on another stack.
+///
+/// # Safety
+/// The stack that ends at `stack` is not in use, and nobody needs the present one any more.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn go_to(
+    block: *mut Block,
+    function: unsafe extern "C" fn(*mut Block) -> !,
+    stack: usize,
+) -> ! {
+    naked_asm!("mov rsp, rdx", "xor ebp, ebp", "call rsi", "ud2")
 }
 
 /// The registers that a new thread or process begins with, on its own stack.

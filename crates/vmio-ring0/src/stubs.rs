@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use crate::block::Block;
+use crate::faults;
 use crate::native::Registers;
 
 /// Traps of the processor's own.
@@ -60,6 +61,103 @@ global_asm!(
     ".set vmio_ring0_vector, vmio_ring0_vector + 1",
     ".endr",
     ".balign {stub_bytes}",
+    // A page fault at ring 0 goes to the handler's stack at once: whatever faults there has this one again.
+    "vmio_ring0_page_fault:",
+    "pushq %rax",
+    "pushq %rcx",
+    "pushq %rdx",
+    // Behind the three and what the processor has pushed.
+    "movq 72(%rsp), %rdx",
+    "cmpl $0, {in_handler}(%rdx)",
+    "jne 3f",
+    "movl $1, {in_handler}(%rdx)",
+    "movq {handler_frame}(%rdx), %rax",
+    "movq (%rsp), %rcx",
+    "movq %rcx, {general} + 11 * 8(%rax)",
+    "movq 8(%rsp), %rcx",
+    "movq %rcx, {general} + 12 * 8(%rax)",
+    "movq 16(%rsp), %rcx",
+    "movq %rcx, {general} + 14 * 8(%rax)",
+    "movq 24(%rsp), %rcx",
+    "movq %rcx, {error}(%rax)",
+    "movq 32(%rsp), %rcx",
+    "movq %rcx, {rip}(%rax)",
+    "movq 40(%rsp), %rcx",
+    "movq %rcx, {rip} + 8(%rax)",
+    "movq 48(%rsp), %rcx",
+    "movq %rcx, {rip} + 16(%rax)",
+    "movq 56(%rsp), %rcx",
+    "movq %rcx, {rip} + 24(%rax)",
+    "movq 64(%rsp), %rcx",
+    "movq %rcx, {rip} + 32(%rax)",
+    "movq %r15, {general}(%rax)",
+    "movq %r14, {general} + 8(%rax)",
+    "movq %r13, {general} + 2 * 8(%rax)",
+    "movq %r12, {general} + 3 * 8(%rax)",
+    "movq %r11, {general} + 4 * 8(%rax)",
+    "movq %r10, {general} + 5 * 8(%rax)",
+    "movq %r9, {general} + 6 * 8(%rax)",
+    "movq %r8, {general} + 7 * 8(%rax)",
+    "movq %rdi, {general} + 8 * 8(%rax)",
+    "movq %rsi, {general} + 9 * 8(%rax)",
+    "movq %rbp, {general} + 10 * 8(%rax)",
+    "movq %rbx, {general} + 13 * 8(%rax)",
+    "movq ${page_fault}, {vector}(%rax)",
+    "movq %cr2, %rcx",
+    "movq %rcx, {address}(%rax)",
+    "movq %rax, %rsp",
+    "movq %rdx, %rbx",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xsave64 {extended}(%rbx)",
+    // As functions expect it; the program's is saved.
+    "movl ${mxcsr_default}, -8(%rsp)",
+    "ldmxcsr -8(%rsp)",
+    "cld",
+    "movq %rbx, %rdi",
+    "movq %rsp, %rsi",
+    "xorl %ebp, %ebp",
+    // Shootdowns may come: they have a stack of their own.
+    "sti",
+    "callq {on_page_fault}",
+    "cli",
+    "movl %eax, %ecx",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xrstor64 {extended}(%rbx)",
+    "testb %cl, %cl",
+    "jz 4f",
+    "movl $0, {in_handler}(%rbx)",
+    "addq $8, %rsp",
+    "popq %r15",
+    "popq %r14",
+    "popq %r13",
+    "popq %r12",
+    "popq %r11",
+    "popq %r10",
+    "popq %r9",
+    "popq %r8",
+    "popq %rdi",
+    "popq %rsi",
+    "popq %rbp",
+    "popq %rdx",
+    "popq %rcx",
+    "popq %rbx",
+    "popq %rax",
+    "addq $16, %rsp",
+    "iretq",
+    // In the handler itself: the monitor may help, if a gigabyte is missing.
+    "3:",
+    "popq %rdx",
+    "popq %rcx",
+    "popq %rax",
+    "pushq ${page_fault}",
+    "jmp vmio_ring0_trap",
+    // Not resolved. The monitor takes the frame, and ends the handler's turn.
+    "4:",
+    "outb %al, ${trap_port}",
+    "ud2",
+    ".balign {stub_bytes}",
     "vmio_ring0_call_32:",
     "pushq $0",
     "pushq ${call_32}",
@@ -108,11 +206,25 @@ global_asm!(
     mxcsr = const offset_of!(Block, mxcsr),
     x87_control = const offset_of!(Block, x87_control),
     start = const offset_of!(Block, start),
+    page_fault = const PAGE_FAULT,
+    in_handler = const offset_of!(Block, in_handler),
+    handler_frame = const offset_of!(Block, handler_frame),
+    extended_low = const offset_of!(Block, extended_low),
+    extended_high = const offset_of!(Block, extended_high),
+    extended = const offset_of!(Block, extended),
+    mxcsr_default = const 0x1f80,
+    general = const offset_of!(TrapFrame, general),
+    error = const offset_of!(TrapFrame, error),
+    rip = const offset_of!(TrapFrame, rip),
+    vector = const offset_of!(TrapFrame, vector),
+    address = const offset_of!(TrapFrame, address),
+    on_page_fault = sym faults::on_page_fault,
     options(att_syntax)
 );
 
 unsafe extern "C" {
     static vmio_ring0_traps: [u8; 0];
+    static vmio_ring0_page_fault: [u8; 0];
     static vmio_ring0_call_32: [u8; 0];
     static vmio_ring0_system_call: [u8; 0];
     static vmio_ring0_return: [u8; 0];
@@ -130,6 +242,11 @@ pub(crate) fn addresses() -> Range<usize> {
 pub(crate) fn of_trap(vector: usize) -> usize {
     debug_assert!(vector < TRAPS);
     (&raw const vmio_ring0_traps).addr() + vector * STUB_BYTES
+}
+
+/// Where a page fault enters that came in ring 0.
+pub(crate) fn of_page_fault() -> usize {
+    (&raw const vmio_ring0_page_fault).addr()
 }
 
 /// Where INT 0x80 enters.

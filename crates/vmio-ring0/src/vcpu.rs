@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use kvm_bindings::{
-    KVM_MP_STATE_RUNNABLE, KVM_SYNC_X86_REGS, Msrs, kvm_mp_state, kvm_msr_entry, kvm_sregs, kvm_xcr, kvm_xcrs,
+    KVM_MP_STATE_RUNNABLE, KVM_SYNC_X86_REGS, kvm_mp_state, kvm_msr_entry, kvm_sregs, kvm_xcr, kvm_xcrs,
 };
 use kvm_ioctls::VcpuFd;
 use rustix::thread::sched_getcpu;
@@ -38,6 +38,8 @@ const APIC_BOOT_PROCESSOR: u64 = 1 << 8;
 /// FSGSBASE instructions, in the second word of the hardware's capabilities.
 const HWCAP2_FS_GS_BASE: usize = 1 << 1;
 const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
+const SET_MSRS: u64 = 0x4008_ae89;
+const SET_XSAVE: u64 = 0x5000_aea5;
 const ARCH_GET_FS: u64 = 0x1003;
 const ARCH_GET_GS: u64 = 0x1004;
 
@@ -69,6 +71,9 @@ impl Vcpu {
             (*block).run = run;
             (*block).descriptor = std::os::fd::AsRawFd::as_raw_fd(&descriptor);
             (*block).number = number;
+            (*block).handler_frame = place.handler_frame;
+            (*block).extended_low = machine.extended_states as u32;
+            (*block).extended_high = (machine.extended_states >> 32) as u32;
             (*block).state.store(state::OUTSIDE, Ordering::Relaxed);
             // General registers come and go with each KVM_RUN, without calls of their own.
             (*run).kvm_valid_regs = u64::from(KVM_SYNC_X86_REGS);
@@ -116,12 +121,20 @@ impl Vcpu {
         Ok(sregs)
     }
 
+    /// Without an allocation: threads enter from handlers of signals, too.
     fn set_msrs(&self, values: &[(u32, u64)]) -> Result<(), kvm_ioctls::Error> {
+        #[repr(C)]
+        struct OneMsr {
+            count: u32,
+            padding: u32,
+            entry: kvm_msr_entry,
+        }
         for &(index, data) in values {
-            let entry = kvm_msr_entry { index, data, ..Default::default() };
-            let msrs = Msrs::from_entries(&[entry]).map_err(|_| kvm_ioctls::Error::new(libc::ENOMEM))?;
-            if self.descriptor.set_msrs(&msrs)? != 1 {
-                return Err(kvm_ioctls::Error::new(libc::EINVAL));
+            let one = OneMsr { count: 1, padding: 0, entry: kvm_msr_entry { index, data, ..Default::default() } };
+            // SAFETY: KVM reads the structure, which has as many entries as it says. The registers are the guest's.
+            let answer = unsafe { raw::ioctl(self.block().descriptor, SET_MSRS, &raw const one as u64) };
+            if answer != 1 {
+                return Err(kvm_ioctls::Error::new(raw::error_of(answer).unwrap_or(libc::EINVAL)));
             }
         }
         Ok(())
@@ -154,6 +167,46 @@ impl Vcpu {
     ///
     /// Then the thread goes on outside.
     pub(crate) fn enter(&self) -> Result<()> {
+        self.prepare()?;
+        // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else uses its stack.
+        unsafe { native::enter(self.place.block, monitor::run, self.place.monitor_stack) };
+        Ok(())
+    }
+
+    /// Runs the calling thread in the machine from where a signal has interrupted it.
+    ///
+    /// # Safety
+    /// [`Self::prepare_from`] has succeeded in the handler of the signal, in which this is called.
+    pub(crate) unsafe fn enter_prepared(&self) -> ! {
+        // SAFETY: the processor is the calling thread's, which runs outside. Nothing needs the handler's stack any more: the thread goes on in
+        // the machine.
+        unsafe { native::go_to(self.place.block, monitor::run_interrupted, self.place.monitor_stack) }
+    }
+
+    /// Gives the processor all that the calling thread had when a signal interrupted it.
+    ///
+    /// # Safety
+    /// The context is the one that the kernel has passed to the handler of the signal, in which this is called.
+    pub(crate) unsafe fn prepare_from(&self, context: *const libc::ucontext_t) -> Result<()> {
+        self.prepare()?;
+        let block = self.place.block;
+        // SAFETY: the caller vouches for the context; the processor is the calling thread's, which runs outside, so nobody else touches these fields.
+        let answer = unsafe {
+            let context = &*context;
+            (*block).interrupted = native::of_context(&context.uc_mcontext);
+            // The kernel's set ends with its first word.
+            (*block).blocked_signals = (&raw const context.uc_sigmask).cast::<u64>().read();
+            let states = (*block).machine.extended_states;
+            let extended = &mut (*block).extended;
+            extended.set_of_context(context.uc_mcontext.fpregs.cast(), states);
+            raw::ioctl((*block).descriptor, SET_XSAVE, extended.0.as_ptr() as u64)
+        };
+        let done = raw::error_of(answer).map_or(Ok(()), |error| Err(kvm_ioctls::Error::new(error)));
+        done.map_err(Error::kvm("giving a virtual processor the extended state of a thread"))
+    }
+
+    /// Gives the processor what belongs to the calling thread.
+    fn prepare(&self) -> Result<()> {
         let failed = "preparing a virtual processor for a thread";
         let base = |which: u64| {
             let mut base = 0_u64;
@@ -169,12 +222,8 @@ impl Vcpu {
         let core = sched_getcpu() as u32;
         // A hint alone, and not every processor has the register.
         let _ = self.set_msrs(&[(MSR_TSC_AUX, u64::from(core))]);
-        let block = self.place.block;
-        // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else touches these fields.
-        unsafe {
-            (*block).descriptors.set_core(core);
-            native::enter(block, monitor::run, self.place.monitor_stack);
-        }
+        // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else touches this field.
+        unsafe { (*self.place.block).descriptors.set_core(core) };
         Ok(())
     }
 
