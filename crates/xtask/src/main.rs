@@ -14,6 +14,7 @@ mod module_bench;
 mod mutants;
 mod patched;
 mod programs;
+mod ring0;
 mod suite;
 mod tidy;
 mod ubuntu;
@@ -94,6 +95,13 @@ enum Task {
         #[arg(long)]
         module: bool,
         /// Run only these files of tests, even if the suite leaves them out
+        tests: Vec<String>,
+    },
+    /// Run the tests of guest mode at ring 0, in a guest with KVM of its own: `--kernel 6.12`
+    VmRing0 {
+        #[command(flatten)]
+        machine: Machine,
+        /// Run only these test binaries
         tests: Vec<String>,
     },
     /// Build the kernel module; a warning is an error
@@ -234,6 +242,7 @@ fn main() -> Result<ExitCode> {
         Task::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
         Task::VmInstructions { machine } => suite::count_instructions(machine)?,
         Task::VmTests { machine, module, tests } => suite::run(machine, module, &tests)?,
+        Task::VmRing0 { machine, tests } => ring0::run(machine, &tests)?,
         Task::Module { kernels, sparse } => {
             for kernel in kernels {
                 let module = if sparse { module::check(kernel)? } else { module::build(kernel)? };

@@ -252,7 +252,7 @@ pub(crate) fn count_instructions(machine: Machine) -> Result<u8> {
 }
 
 /// What cargo has built.
-struct Executable {
+pub(crate) struct Executable {
     /// The folder of its package.
     package: String,
     name: String,
@@ -274,6 +274,21 @@ impl Executable {
             path: message["executable"].as_str()?.to_owned(),
         })
     }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether it is an integration test.
+    pub(crate) fn is_test(&self) -> bool {
+        self.is_test
+    }
 }
 
 /// The command `vmio`.
@@ -290,7 +305,7 @@ fn build_tests() -> Result<Vec<Executable>> {
 }
 
 /// Has cargo build something.
-fn build(arguments: &[&str]) -> Result<Vec<Executable>> {
+pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Executable>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(arguments).args(["--message-format", "json"]).current_dir(workspace());
     let built = cargo.stderr(Stdio::inherit()).output().context("running cargo")?;

@@ -1,6 +1,7 @@
 //! Statistics of caches, read from another process; `vmio stat` uses them.
 //!
-//! Every [`crate::Cache`] counts in memory that other processes may read. A [`Reader`] finds that memory by the process
+//! A [`crate::Cache`] with [`crate::Engine::Sigbus`] or [`crate::Engine::ReaderThread`] counts in memory that other processes
+//! may read. A [`Reader`] finds that memory by the process
 //! ID and returns [`Snapshot`]s. It needs the right that a debugger needs: the same user, or CAP_SYS_PTRACE.
 
 pub(crate) mod counters;

@@ -65,7 +65,7 @@ as without vmio. The other engines keep their own pages, with these differences 
   - Writes of other processes to a mapped file are not seen, and may be lost.
   - A forked child does not have its parent's mappings.
   - With reader threads, a process that is killed loses the stores that it has not synced.
-docs/guides/run.md lists all differences.
+docs/reference/run-differences.md lists all differences.
 
 The kernel engine requires the kernel module and the right to open /dev/vmio. Reader threads require the right to handle page faults of
 system calls (CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1). The managed engine requires nothing. `vmio doctor` shows what this machine

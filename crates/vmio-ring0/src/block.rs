@@ -1,0 +1,153 @@
+//! The memory of one virtual processor: its stacks, its tables, and the words that stubs and monitor share.
+
+use std::ops::Range;
+use std::ptr::addr_of_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use kvm_bindings::{kvm_regs, kvm_run};
+
+use crate::counters::Counters;
+use crate::descriptors::{Descriptors, Segments, TaskState};
+use crate::error::Result;
+use crate::level::Level;
+use crate::machine::Machine;
+use crate::memory::{Memory, PAGE_BYTES};
+use crate::native::Extended;
+use crate::stubs::TrapFrame;
+
+/// Stacks, from the lowest address on, each with a page before it that faults.
+const TRAP_STACK_BYTES: usize = 2 * PAGE_BYTES;
+const SHOOTDOWN_STACK_BYTES: usize = PAGE_BYTES;
+/// The program's fault handler has it.
+const HANDLER_STACK_BYTES: usize = 128 << 10;
+/// Signal handlers of the program run there, too.
+const MONITOR_STACK_BYTES: usize = 256 << 10;
+
+/// The states of a virtual processor.
+pub(crate) mod state {
+    /// No thread has it.
+    pub(crate) const FREE: u32 = 0;
+    /// A thread has it, and runs outside the machine: in the monitor, in a system call, or because it has left.
+    pub(crate) const OUTSIDE: u32 = 1;
+    /// Its thread may be running guest code.
+    pub(crate) const INSIDE: u32 = 2;
+}
+
+/// Of one virtual processor. Stubs and [`crate::native`] know the offsets of what they use.
+#[repr(C)]
+pub(crate) struct Block {
+    /// Where the program goes on in the machine.
+    pub(crate) start: u64,
+    /// Registers that a call preserves: RSP, RBX, RBP, R12 to R15.
+    pub(crate) kept: [u64; 7],
+    /// Control of SSE and of x87 when the thread entered.
+    pub(crate) mxcsr: u32,
+    pub(crate) x87_control: u32,
+    /// Whether a shootdown is under way to it that it has not begun with.
+    pub(crate) shootdown_sent: AtomicU32,
+    pub(crate) state: AtomicU32,
+    /// How many shootdowns others have asked of it, and up to which one its TLB is empty.
+    pub(crate) shootdowns_wanted: AtomicU64,
+    pub(crate) shootdowns_done: AtomicU64,
+    /// Set while the program's fault handler runs: it may not fault on managed memory itself.
+    pub(crate) in_handler: AtomicU32,
+    /// Where a page fault puts its frame: the handler's stack is below.
+    pub(crate) handler_frame: u64,
+    /// The mask of extended states, in halves as XSAVE takes it.
+    pub(crate) extended_low: u32,
+    pub(crate) extended_high: u32,
+    /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
+    pub(crate) refused: AtomicU64,
+    /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
+    pub(crate) interrupted: kvm_regs,
+    pub(crate) blocked_signals: u64,
+    pub(crate) machine: &'static Machine,
+    pub(crate) run: *mut kvm_run,
+    pub(crate) descriptor: i32,
+    pub(crate) number: u32,
+    pub(crate) counters: Counters,
+    /// By which the program returns to ring 3 from a system call.
+    pub(crate) return_frame: ReturnFrame,
+    /// The program's, while its fault handler runs.
+    pub(crate) extended: Extended,
+    pub(crate) task: TaskState,
+    pub(crate) descriptors: Descriptors,
+}
+
+/// The stack of an IRETQ.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ReturnFrame {
+    rip: u64,
+    cs: u64,
+    rflags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+impl ReturnFrame {
+    /// To the program in ring 3.
+    pub(crate) fn to_ring_3(rip: u64, rflags: u64, rsp: u64) -> ReturnFrame {
+        let Segments { code, data } = Segments::of(Level::Ring3);
+        ReturnFrame { rip, cs: u64::from(code.selector), rflags, rsp, ss: u64::from(data.selector) }
+    }
+}
+
+/// The memory of a block and its stacks.
+pub(crate) struct Place {
+    memory: Memory,
+    pub(crate) block: *mut Block,
+    pub(crate) trap_stack: u64,
+    pub(crate) shootdown_stack: u64,
+    pub(crate) handler_frame: u64,
+    pub(crate) monitor_stack: usize,
+}
+
+impl Place {
+    /// Memory of zeros; the tops of the interrupt stacks point to the block already.
+    pub(crate) fn reserve() -> Result<Place> {
+        let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];
+        let len = stacks.iter().map(|len| PAGE_BYTES + len).sum::<usize>() + PAGE_BYTES;
+        let memory = Memory::reserve(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
+        let mut end = 0;
+        let tops = stacks.map(|len| {
+            memory.guard(end)?;
+            end += PAGE_BYTES + len;
+            Ok(memory.base() + end)
+        });
+        memory.guard(end)?;
+        let block = (memory.base() + len) as *mut Block;
+        let [trap_stack, shootdown_stack, handler_stack, monitor_stack] = tops;
+        let with_block = |top: usize| {
+            // The processor aligns the stack that it takes by 16.
+            let top = top - 16;
+            // SAFETY: the last two words of a stack of our own that nobody uses yet.
+            unsafe { (top as *mut *mut Block).write(block) };
+            top as u64
+        };
+        Ok(Place {
+            block,
+            trap_stack: with_block(trap_stack?),
+            shootdown_stack: with_block(shootdown_stack?),
+            // A multiple of 16, as a call of a function wants it.
+            handler_frame: (handler_stack? - size_of::<TrapFrame>().next_multiple_of(16)) as u64,
+            monitor_stack: monitor_stack?,
+            memory,
+        })
+    }
+
+    /// All of it.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.memory.base()..self.memory.base() + self.memory.len()
+    }
+
+    /// Fills the tables that the processor reads.
+    pub(crate) fn write_tables(&self) {
+        // SAFETY: the block's memory is ours alone, and zeros are valid in both fields.
+        unsafe {
+            addr_of_mut!((*self.block).task).write(TaskState::new(self.trap_stack, self.shootdown_stack));
+            let task = &raw const (*self.block).task as u64;
+            addr_of_mut!((*self.block).descriptors).write(Descriptors::new(task));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Threads of an ordinary process in guest mode of a virtual machine that is the process's own.
+//!
+//! A thread that enters ([`Machine::enter`]) goes on with the next instruction as a guest of Linux's KVM: same memory at the same addresses, same
+//! registers, same thread for the kernel. The processor's ring 0 is its own there, so a page fault on memory that the program manages needs no
+//! switch to the kernel. Everything else is the host's as before: a system call is forwarded, and an access that the host refuses ends in the
+//! host's signal.
+//!
+//! From the bottom: [`raw`], [`lock`] and [`memory`] stand on the kernel alone. [`address_space`] gives the machine the process's memory, in which
+//! the processor finds [`descriptors`] and [`stubs`]. [`block`] is a virtual processor's memory and [`vcpu`] the processor. [`monitor`] is the
+//! host's side of it, with [`forward`] for system calls and [`native`] for going on outside. Users hold a [`Machine`].
+//!
+//! Managed memory is beside all that: [`frames`] are a pool, [`managed`] ranges map them, [`faults`] asks the program's handler for them, and
+//! [`shootdown`] empties the TLBs when they go.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("this crate is for Linux on x86-64");
+
+mod address_space;
+mod block;
+mod counters;
+mod descriptors;
+mod error;
+mod faults;
+mod forward;
+mod frames;
+mod level;
+mod lock;
+mod machine;
+mod managed;
+mod memory;
+mod monitor;
+mod native;
+mod raw;
+mod shootdown;
+mod stubs;
+mod touch;
+mod vcpu;
+
+pub use counters::Counts;
+pub use error::{Error, Result};
+pub use faults::FaultHandler;
+pub use frames::{Frame, FramePool};
+pub use level::Level;
+pub use machine::{Machine, is_inside, leave};
+pub use managed::{ManagedRange, PageState, Pages, Rights};

@@ -1,0 +1,379 @@
+//! The virtual machine of a process.
+
+use std::arch::asm;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use kvm_bindings::{
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
+    KVM_X2APIC_API_USE_32BIT_IDS, kvm_cpuid_entry2, kvm_enable_cap,
+};
+use kvm_ioctls::{Cap, Kvm, VmFd};
+use rustix::process::{Pid, getpid};
+
+use crate::address_space::AddressSpace;
+use crate::block::state;
+use crate::counters::Counts;
+use crate::descriptors::{Gates, RING0_CODE};
+use crate::error::{Error, Result};
+use crate::faults::FaultHandler;
+use crate::forward;
+use crate::level::Level;
+use crate::lock::Lock;
+use crate::memory::{Memory, PAGE_BYTES};
+use crate::native::{self, EXTENDED_BYTES};
+use crate::raw;
+use crate::stubs;
+use crate::vcpu::Vcpu;
+
+/// Threads that can be in a machine at a time, at most.
+const THREADS_MAX: usize = 1024;
+const ENTRY_STACK_BYTES: usize = 64 << 10;
+/// Protection keys, which belong to the host's page tables.
+const PROTECTION_KEYS: u64 = 1 << 9;
+/// x87 and SSE, which every state has.
+const LEGACY_STATES: u64 = 0b11;
+const CPUID_LEGACY_FEATURES: u32 = 1;
+const CPUID_TOPOLOGY: u32 = 0xb;
+const CPUID_EXTENDED_STATES: u32 = 0xd;
+const CPUID_TOPOLOGY_2: u32 = 0x1f;
+const CPUID_ADDRESS_SIZES: u32 = 0x8000_0008;
+
+static MACHINE: OnceLock<&Machine> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// The virtual processor that the thread had when it was last in the machine, for when it enters again.
+    static OWN: Own = const { Own(Cell::new(None)) };
+}
+
+/// The machine of a process: it has the process's memory, and a virtual processor for each thread in it.
+///
+/// # Examples
+///
+/// ```
+/// # if let Ok(machine) = vmio_ring0::Machine::start(vmio_ring0::Level::Ring0) {
+/// machine.enter()?;
+/// println!("the same program, in ring 0");
+/// vmio_ring0::leave();
+/// # }
+/// # Ok::<(), vmio_ring0::Error>(())
+/// ```
+pub struct Machine {
+    pub(crate) level: Level,
+    pub(crate) vm: VmFd,
+    pub(crate) space: AddressSpace,
+    pub(crate) gates: Box<Gates>,
+    /// Those of XCR0.
+    pub(crate) extended_states: u64,
+    pub(crate) handler: OnceLock<FaultHandler>,
+    pub(crate) shootdowns: AtomicU64,
+    /// Whoever prepares a processor in a handler of a signal has this stack: alternate stacks of signals are small.
+    entry_stack: Memory,
+    entry_lock: Lock,
+    cpuid: CpuId,
+    vcpus: Box<[OnceLock<Vcpu>]>,
+    /// How many of them there are.
+    made: AtomicUsize,
+    making: Mutex<()>,
+    process: Pid,
+}
+
+impl Machine {
+    /// The machine of this process, which is made at the first call. It stays as long as the process.
+    ///
+    /// # Errors
+    ///
+    /// Says what the host lacks, or that the machine has another level.
+    pub fn start(level: Level) -> Result<&'static Machine> {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let machine = match MACHINE.get() {
+            Some(machine) => machine,
+            None => {
+                let made = Box::into_raw(Box::new(Machine::make(level)?));
+                // SAFETY: it lives as long as the process if it begins.
+                let begun = unsafe { &*made }.begin();
+                // SAFETY: it has not begun, and has no thread and no virtual processor: nobody else knows of it.
+                let machine = begun.inspect_err(|_| drop(unsafe { Box::from_raw(made) }))?;
+                MACHINE.get_or_init(|| machine)
+            }
+        };
+        machine.check_process()?;
+        if machine.level != level {
+            return Err(Error::OtherLevel { present: machine.level });
+        }
+        Ok(machine)
+    }
+
+    fn make(level: Level) -> Result<Machine> {
+        let kvm = Kvm::new().map_err(|error| match error.errno() {
+            libc::EACCES | libc::EPERM => Error::Denied(std::io::Error::from_raw_os_error(error.errno())),
+            libc::ENOENT | libc::ENODEV | libc::ENXIO => Error::NoKvm,
+            _ => Error::kvm("opening /dev/kvm")(error),
+        })?;
+        let lacks = |what| Error::Lacks { what, remedy: "run Linux 5.16 or later" };
+        if !kvm.check_extension(Cap::SyncRegs) {
+            return Err(lacks("hand over registers (KVM_CAP_SYNC_REGS)"));
+        }
+        if !kvm.check_extension(Cap::Xsave) || !kvm.check_extension(Cap::Xcrs) {
+            return Err(lacks("keep the extended state of a guest (KVM_CAP_XSAVE)"));
+        }
+        let failed = "making a virtual machine";
+        let vm = kvm.create_vm().map_err(Error::kvm(failed))?;
+        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm(failed))?;
+        // Interrupt controllers of the processors, in the kernel; none beside them.
+        let enable = |cap, argument| {
+            let cap = kvm_enable_cap { cap, args: [argument, 0, 0, 0], ..Default::default() };
+            vm.enable_cap(&cap)
+        };
+        enable(KVM_CAP_SPLIT_IRQCHIP, 1).map_err(|_| lacks("keep interrupt controllers (KVM_CAP_SPLIT_IRQCHIP)"))?;
+        let flags = KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK;
+        enable(KVM_CAP_X2APIC_API, u64::from(flags)).map_err(|_| lacks("number processors above 255"))?;
+        let address_bits = of_leaf(&cpuid, CPUID_ADDRESS_SIZES, 0).map_or(36, |leaf| leaf.eax & 0xff);
+        let slots = kvm.get_nr_memslots() as u32;
+        let threads = kvm.get_max_vcpus().min(THREADS_MAX);
+        Ok(Machine {
+            level,
+            space: AddressSpace::new(std::os::fd::AsRawFd::as_raw_fd(&vm), address_bits, slots)?,
+            vm,
+            gates: Box::new(Gates::new(level)),
+            extended_states: extended_states(&cpuid),
+            handler: OnceLock::new(),
+            shootdowns: AtomicU64::new(0),
+            entry_stack: Memory::reserve(ENTRY_STACK_BYTES, PAGE_BYTES)?,
+            entry_lock: Lock::default(),
+            cpuid,
+            vcpus: std::iter::repeat_with(OnceLock::new).take(threads).collect(),
+            made: AtomicUsize::new(0),
+            making: Mutex::new(()),
+            process: getpid(),
+        })
+    }
+
+    /// Makes the first virtual processor, and has it show that ring 0 works if that is wanted.
+    fn begin(&'static self) -> Result<&'static Machine> {
+        // What traps need must be there when the first one comes.
+        self.space.add_gigabytes_of(stubs::addresses())?;
+        let gates = &raw const *self.gates as usize;
+        self.space.add_gigabytes_of(gates..gates + size_of::<Gates>())?;
+        let mut first = Vcpu::create(self, 0)?;
+        if self.level == Level::Ring0 && !first.runs_ring_0()? {
+            return Err(Error::Ring0Emulated);
+        }
+        first.block().state.store(state::FREE, Ordering::Release);
+        let _ = self.vcpus[0].set(first);
+        self.made.store(1, Ordering::Release);
+        Ok(self)
+    }
+
+    /// Runs the calling thread in the machine from here on, until [`leave`]. Nothing happens if it is there already.
+    ///
+    /// Threads and processes that it starts are outside; a thread may enter by itself.
+    ///
+    /// # Errors
+    ///
+    /// The thread stays outside, because the machine has no virtual processor for it, or is that of a parent.
+    pub fn enter(&'static self) -> Result<()> {
+        if is_inside() {
+            return Ok(());
+        }
+        self.check_process()?;
+        self.own_or_take()?.enter()
+    }
+
+    /// As [`Self::enter`], from a handler of a signal, with the registers that it interrupted. Returns if that is impossible.
+    ///
+    /// # Safety
+    /// The context is the one that the kernel has passed to the handler.
+    pub(crate) unsafe fn enter_from(&'static self, context: *const libc::ucontext_t) {
+        let mut entry = EntryFromHandler { machine: self, context, vcpu: None };
+        let taken = self.entry_lock.take();
+        let stack = self.entry_stack.base() + self.entry_stack.len();
+        // SAFETY: whoever holds the lock has the stack, and the argument is what the function expects.
+        unsafe { native::call_on((&raw mut entry).cast(), prepare_entry, stack) };
+        drop(taken);
+        if let Some(vcpu) = entry.vcpu {
+            // SAFETY: it is prepared, in this handler.
+            unsafe { vcpu.enter_prepared() };
+        }
+    }
+
+    /// The calling thread's virtual processor.
+    fn own_or_take(&'static self) -> Result<&'static Vcpu> {
+        if let Some(vcpu) = own() {
+            return Ok(vcpu);
+        }
+        let vcpu = self.take()?;
+        // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
+        let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
+        Ok(vcpu)
+    }
+
+    /// The events in all threads.
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.all().for_each(|vcpu| sum += &vcpu.block().counters);
+        sum.shootdowns = self.shootdowns.load(Ordering::Relaxed);
+        sum
+    }
+
+    /// The events in the calling thread, and in those that had its virtual processor before.
+    pub fn counts_of_thread(&self) -> Counts {
+        let mut counts = Counts::default();
+        if let Some(vcpu) = own() {
+            counts += &vcpu.block().counters;
+        }
+        counts
+    }
+
+    /// The ring that entered threads have.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The supported features, as the processor of that number has them.
+    pub(crate) fn cpuid_of(&self, number: u32) -> CpuId {
+        let mut cpuid = self.cpuid.clone();
+        for leaf in cpuid.as_mut_slice() {
+            match leaf.function {
+                CPUID_LEGACY_FEATURES => leaf.ebx = leaf.ebx & 0x00ff_ffff | number << 24,
+                CPUID_TOPOLOGY | CPUID_TOPOLOGY_2 => leaf.edx = number,
+                _ => {}
+            }
+        }
+        cpuid
+    }
+
+    /// A virtual processor that no thread has.
+    pub(crate) fn take(&'static self) -> Result<&'static Vcpu> {
+        let take = |vcpu: &&Vcpu| {
+            let word = &vcpu.block().state;
+            word.compare_exchange(state::FREE, state::OUTSIDE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if let Some(vcpu) = self.all().find(take) {
+            return Ok(vcpu);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = self.made.load(Ordering::Relaxed);
+        let place = self.vcpus.get(number).ok_or(Error::TooManyThreads { limit: self.vcpus.len() })?;
+        let made = Vcpu::create(self, number as u32)?;
+        let vcpu = place.get_or_init(|| made);
+        self.made.store(number + 1, Ordering::Release);
+        Ok(vcpu)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Vcpu> {
+        self.vcpus[..self.made.load(Ordering::Acquire)].iter().filter_map(OnceLock::get)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if self.process == getpid() { Ok(()) } else { Err(Error::Forked) }
+    }
+}
+
+/// The machine of this process, if it has one.
+pub(crate) fn of_process() -> Option<&'static Machine> {
+    MACHINE.get().copied().filter(|machine| machine.check_process().is_ok())
+}
+
+/// Whether the calling thread has left the machine because nobody could resolve its fault at this address. The next time it has not.
+pub(crate) fn take_refusal(address: usize) -> bool {
+    own().is_some_and(|vcpu| {
+        let word = &vcpu.block().refused;
+        let is_refused = word.load(Ordering::Relaxed) == address as u64;
+        word.store(0, Ordering::Relaxed);
+        is_refused
+    })
+}
+
+/// The calling thread's virtual processor, in the machine or not.
+pub(crate) fn own() -> Option<&'static Vcpu> {
+    OWN.try_with(|own| own.0.get()).ok().flatten()
+}
+
+/// Whether the calling thread is in a machine, at ring 0.
+pub(crate) fn is_at_ring_0() -> bool {
+    let code: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cs", out(reg) code, options(nomem, nostack, preserves_flags)) };
+    code & 0xffff == u64::from(RING0_CODE)
+}
+
+/// Has the calling thread go on outside the machine. Nothing happens if it is there already.
+pub fn leave() {
+    if is_inside() {
+        // SAFETY: the monitor takes it; it does not touch memory.
+        unsafe { raw::call(forward::LEAVE, [0; 6]) };
+    }
+}
+
+/// Whether the calling thread is in the machine.
+pub fn is_inside() -> bool {
+    if is_at_ring_0() {
+        return true;
+    }
+    // In ring 3 both sides look alike, so the monitor is asked, which the kernel is not.
+    MACHINE.get().is_some_and(|machine| machine.level == Level::Ring3)
+        // SAFETY: the call touches no memory; Linux does not have it.
+        && unsafe { raw::call(forward::IS_INSIDE, [0; 6]) } == 1
+}
+
+/// A thread that enters from a handler of a signal.
+struct EntryFromHandler {
+    machine: &'static Machine,
+    context: *const libc::ucontext_t,
+    /// Its virtual processor, if that is prepared.
+    vcpu: Option<&'static Vcpu>,
+}
+
+/// Called with an [`EntryFromHandler`].
+unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
+    // SAFETY: the caller passes one, which nobody else uses meanwhile.
+    let entry = unsafe { &mut *entry.cast::<EntryFromHandler>() };
+    // SAFETY: the word is the thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above. The interrupted code may be about to read it.
+    let kept = unsafe { errno.read() };
+    // SAFETY: the context is that of the handler that waits for this.
+    let prepare = |vcpu: &&'static Vcpu| unsafe { vcpu.prepare_from(entry.context) }.is_ok();
+    entry.vcpu = entry.machine.own_or_take().ok().filter(prepare);
+    // SAFETY: as above.
+    unsafe { errno.write(kept) };
+}
+
+/// A thread's virtual processor, free again when the thread ends.
+struct Own(Cell<Option<&'static Vcpu>>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // A thread that ends inside needs it until the very end; the monitor sees that.
+        if let Some(vcpu) = self.0.take()
+            && !is_inside()
+        {
+            vcpu.block().state.store(state::FREE, Ordering::Release);
+        }
+    }
+}
+
+fn of_leaf(cpuid: &CpuId, function: u32, index: u32) -> Option<&kvm_cpuid_entry2> {
+    cpuid.as_slice().iter().find(|leaf| (leaf.function, leaf.index) == (function, index))
+}
+
+/// The extended states that both the process and a guest may have, but protection keys, and those that need more memory than KVM hands out.
+fn extended_states(cpuid: &CpuId) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a register, which every processor has that runs KVM with extended states.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) };
+    let supported = of_leaf(cpuid, CPUID_EXTENDED_STATES, 0)
+        .map_or(LEGACY_STATES, |leaf| u64::from(leaf.eax) | u64::from(leaf.edx) << 32);
+    let mut states = (u64::from(low) | u64::from(high) << 32) & supported & !PROTECTION_KEYS;
+    for state in 2..64 {
+        let fits = of_leaf(cpuid, CPUID_EXTENDED_STATES, state)
+            .is_some_and(|leaf| (leaf.ebx + leaf.eax) as usize <= EXTENDED_BYTES);
+        if !fits {
+            states &= !(1 << state);
+        }
+    }
+    states
+}

@@ -1,0 +1,87 @@
+//! Memory of the crate's own, which forked children do not get.
+
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+use crate::error::{Error, Result};
+
+/// The page size of x86-64.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// An entry of a page directory maps this much.
+pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
+/// A page directory maps this much.
+pub(crate) const GIB: usize = 1 << 30;
+
+/// Zeros that take memory when they are touched.
+pub(crate) struct Memory {
+    base: usize,
+    len: usize,
+}
+
+impl Memory {
+    /// `len` bytes at a multiple of `align`, both multiples of the page size.
+    pub(crate) fn reserve(len: usize, align: usize) -> Result<Memory> {
+        let failed = "reserving memory for the machine";
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let raw = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len + align,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let start = raw.map_err(Error::system(failed))? as usize;
+        let base = start.next_multiple_of(align);
+        // SAFETY: both pieces lie in the mapping just made, of which nobody knows; children are forked without what is left.
+        unsafe {
+            if base > start {
+                munmap(start as *mut _, base - start).map_err(Error::system(failed))?;
+            }
+            if start + align > base {
+                munmap((base + len) as *mut _, start + align - base).map_err(Error::system(failed))?;
+            }
+            madvise(base as *mut _, len, Advice::LinuxDontFork).map_err(Error::system(failed))?;
+        }
+        Ok(Memory { base, len })
+    }
+
+    /// The first address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives the first `len` bytes memory now, in huge pages where the kernel has some.
+    pub(crate) fn populate(&self, len: usize) -> Result<()> {
+        debug_assert!(len <= self.len);
+        // SAFETY: the advice changes no byte of the range.
+        let _ = unsafe { madvise(self.base as *mut _, self.len, Advice::LinuxHugepage) };
+        // SAFETY: as above; the pages keep their zeros.
+        match unsafe { madvise(self.base as *mut _, len, Advice::LinuxPopulateWrite) } {
+            // Before Linux 5.14 it comes page by page.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(error) => Err(Error::system("giving the pool of frames its memory")(error)),
+        }
+    }
+
+    /// Makes a page fault for good, so that a stack that grows into it ends the program and corrupts nothing.
+    pub(crate) fn guard(&self, offset: usize) -> Result<()> {
+        debug_assert!(offset + PAGE_BYTES <= self.len);
+        // SAFETY: the page lies in memory of our own, in which nothing was put yet.
+        unsafe { mprotect((self.base + offset) as *mut _, PAGE_BYTES, MprotectFlags::empty()) }
+            .map_err(Error::system("guarding a stack of the machine"))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `reserve`, and its owner has ended every use of it. Should it fail, the addresses stay taken.
+        let _ = unsafe { munmap(self.base as *mut _, self.len) };
+    }
+}

@@ -1,0 +1,123 @@
+//! Threads outside that touch managed memory enter the machine: those that never did, and those that have left it because of a trap.
+//!
+//! Outside, managed memory is not there, and the touch is a SIGSEGV. Its handler has all registers of the program, so the thread goes on in the
+//! machine with the very instruction.
+
+use std::mem::{MaybeUninit, offset_of};
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+use crate::machine::{self, Machine};
+use crate::raw;
+
+/// The action that was there before; or what happens by default.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// The error code of a store, in a context.
+const STORE: i64 = 1 << 1;
+
+impl Machine {
+    /// From now on a thread enters when it touches managed memory outside. A page that the program's handler cannot bring in is a SIGBUS then, as
+    /// with a mapped file. Other SIGSEGVs are those of the program's action, which must be there already.
+    ///
+    /// # Errors
+    ///
+    /// Those of sigaction(2).
+    pub fn enter_on_touch(&'static self) -> Result<()> {
+        let failed = "installing a handler of SIGSEGV";
+        let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: reads the present action into a structure of ours, which is valid as zeros.
+        let previous = unsafe {
+            if libc::sigaction(libc::SIGSEGV, ptr::null(), previous.as_mut_ptr()) != 0 {
+                return Err(Error::system(failed)(std::io::Error::last_os_error()));
+            }
+            previous.assume_init()
+        };
+        let handler = on_segv as *const () as usize;
+        if previous.sa_sigaction == handler {
+            return Ok(());
+        }
+        PREVIOUS.get_or_init(|| previous);
+        // SAFETY: a zeroed action is valid; the handler is of the kind that the flags say, and does what handlers may.
+        let done = unsafe {
+            let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            action.sa_sigaction = handler;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigfillset(&raw mut action.sa_mask);
+            libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut())
+        };
+        if done == 0 { Ok(()) } else { Err(Error::system(failed)(std::io::Error::last_os_error())) }
+    }
+}
+
+extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes both to such a handler.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let is_fault = code > 0;
+    if is_fault && let Some(machine) = machine::of_process().filter(|machine| machine.space.is_managed(address)) {
+        if !machine::take_refusal(address) {
+            // SAFETY: the context is this handler's. It returns if the thread cannot enter.
+            unsafe { machine.enter_from(context.cast()) };
+        }
+        // SAFETY: as above.
+        let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+        if error & STORE == 0 || !machine.space.is_mapped(address) {
+            return send_sigbus(address);
+        }
+        // The page is there, so the store itself was refused, as one to a read-only mapping is.
+    }
+    chain(signal, info, context);
+}
+
+/// Has the thread take a SIGBUS for the address when the handler returns, with the registers of the touch.
+fn send_sigbus(address: usize) {
+    #[repr(C)]
+    struct Info {
+        signal: i32,
+        errno: i32,
+        code: i32,
+        padding: i32,
+        address: usize,
+        rest: [usize; 13],
+    }
+    const _: () = assert!(size_of::<Info>() == 128 && offset_of!(Info, address) == 16);
+    let info = Info { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, padding: 0, address, rest: [0; 13] };
+    // SAFETY: the kernel reads the structure. A process may send itself a signal that looks like the kernel's.
+    unsafe {
+        let process = raw::call(libc::SYS_getpid as u64, [0; 6]);
+        let thread = raw::call(libc::SYS_gettid as u64, [0; 6]);
+        let arguments = [process, thread, libc::SIGBUS as u64, &raw const info as u64, 0, 0];
+        raw::call(libc::SYS_rt_tgsigqueueinfo as u64, arguments);
+    }
+}
+
+/// Does what would have happened without this handler.
+fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(previous) = PREVIOUS.get() else { return };
+    match previous.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: with the default action in place the instruction is executed again, and ends the process.
+            unsafe {
+                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                action.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, &raw const action, ptr::null_mut());
+                // Sent by a process, it does not come again by itself.
+                if (*info).si_code <= 0 {
+                    libc::raise(signal);
+                }
+            }
+        }
+        // SAFETY: the program has installed this address as a handler of the kind that its flags say.
+        handler => unsafe {
+            if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            } else {
+                let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        },
+    }
+}
