@@ -114,6 +114,8 @@ step_vm() {
     mapfile -t missing < <(missing_vm_packages)
     [ "${#missing[@]}" -eq 0 ] || die "QEMU needs ${missing[*]}: install them, or set VM=skip"
     xtask vm-kernel --kernel 6.12 || skip "Linux 6.12 could not be fetched"
+    # Guest mode at ring 0, with KVM nested in the guest.
+    xtask vm-ring0 --kernel 6.12
     if [ "$depth" = quick ]; then
         # Without tests that take five seconds or more.
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
