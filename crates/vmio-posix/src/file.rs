@@ -258,6 +258,11 @@ impl File {
         self.mapping.flush(part).map_err(|error| errno::of(&error))
     }
 
+    /// Whether a write of its pages has failed, where they are those of Linux's page cache. All syncs fail from then on.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.mapping.flush(0..0).is_err()
+    }
+
     /// Writes the dirty pages of a part and drops the part from memory: the kernel then has all bytes, and readers see its changes.
     pub(crate) fn give_up(&self, bytes: Range<u64>) -> Result<(), Errno> {
         let page = vmio::PAGE_BYTES as u64;

@@ -396,15 +396,8 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
     }))
 }
 
-/// msync.
+/// msync of pages that are vmio's own.
 pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
-    if flags & libc::MS_SYNC != 0
-        && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
-    {
-        // Linux does the call, and reports each failure of write-back once: the background reclaimer may have got the report.
-        let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
-        return has_failed.then_some(Err(Errno::IO));
-    }
     let part = part_of_process(address, len)?;
     // As with Linux, MS_ASYNC begins nothing: the cache writes when it sees fit.
     Some(part.and_then(
@@ -412,6 +405,18 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
             if flags & libc::MS_SYNC == 0 || !file.is_writable() { Ok(()) } else { file.sync(bytes) }
         },
     ))
+}
+
+/// The error of an msync that Linux has done without one. Linux reports each failure of write-back once for an open file, and the background
+/// reclaimer, which has the file in common with the mapping, may have got the report.
+pub(crate) fn failed_before(address: usize, len: usize, flags: c_int) -> Answer<()> {
+    if flags & libc::MS_SYNC == 0 {
+        return None;
+    }
+    let (process, table) = locked()?;
+    let has_failed = process.uses_page_cache()
+        && table.overlapping(&(address..address.saturating_add(len))).any(|file| file.has_failed());
+    has_failed.then_some(Err(Errno::IO))
 }
 
 /// madvise and posix_madvise.

@@ -87,9 +87,15 @@ unsafe extern "C" fn mremap(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    returned_status(entry::enter(|| memory::sync(address as usize, len, flags)))
-        // SAFETY: by the caller.
-        .unwrap_or_else(|| unsafe { real::msync(address, len, flags) })
+    if let Some(status) = returned_status(entry::enter(|| memory::sync(address as usize, len, flags))) {
+        return status;
+    }
+    // SAFETY: by the caller.
+    let status = unsafe { real::msync(address, len, flags) };
+    if status != 0 {
+        return status;
+    }
+    returned_status(entry::enter(|| memory::failed_before(address as usize, len, flags))).unwrap_or(status)
 }
 
 #[unsafe(no_mangle)]
