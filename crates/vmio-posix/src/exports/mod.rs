@@ -51,6 +51,11 @@ extern "C" fn at_load() {
     variadic::look_up();
     let _ = entry::enter::<()>(|| {
         messages::start();
+        if let Err(wrong) = Settings::checked() {
+            messages::say(format_args!("the program does not start: {wrong}"));
+            // SAFETY: nothing has begun that would have to end.
+            unsafe { real::_exit(NOT_STARTED) }
+        }
         if Settings::of_this_process().is_some() {
             std::panic::set_hook(Box::new(|about| messages::say(format_args!("a bug in vmio: {about}"))));
         }
@@ -62,6 +67,9 @@ extern "C" fn at_load() {
         None
     });
 }
+
+/// The status of a program that cannot run with vmio, as `vmio run` has it, too.
+const NOT_STARTED: c_int = 126;
 
 /// The return value for the program; `None` if the C library must do the call.
 fn returned<T, R>(answer: Answer<T>, good: impl FnOnce(T) -> R, failure: R) -> Option<R> {

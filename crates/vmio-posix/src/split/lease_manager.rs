@@ -392,7 +392,7 @@ impl LeaseManager {
             cache.inspect_err(report::no_frames).ok()
         };
         let cache = self.frames.get_or_init(|| {
-            let cache = settings.frames_bytes.as_ref().and_then(build)?;
+            let cache = settings.mode_cache_bytes.as_ref().and_then(build)?;
             cache.descriptors().iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
             Some(cache)
         });

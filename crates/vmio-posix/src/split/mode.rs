@@ -16,7 +16,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 pub(super) fn start() {
     let settings = Settings::of_this_process();
     let mode = settings.and_then(|settings| settings.mode);
-    HAS_FRAMES.store(settings.is_some_and(|settings| settings.frames_bytes.is_some()), Ordering::Relaxed);
+    HAS_FRAMES.store(settings.is_some_and(|settings| settings.mode_cache_bytes.is_some()), Ordering::Relaxed);
     IS_ON.store(mode.is_some(), Ordering::Relaxed);
     IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
     belongs_to_this_process();
