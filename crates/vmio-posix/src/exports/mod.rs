@@ -32,12 +32,12 @@ use libc::ssize_t;
 use crate::entry::{self, Answer};
 use crate::fork;
 use crate::last_thread;
+use crate::leased::{self, Way};
 use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
 use crate::settings::Settings;
-use crate::split::{self, Way};
 use crate::synchronous::{self, Target};
 use crate::uncovered_programs;
 
@@ -59,7 +59,7 @@ extern "C" fn at_load() {
         if Settings::of_this_process().is_some() {
             std::panic::set_hook(Box::new(|about| messages::say(format_args!("a bug in vmio: {about}"))));
         }
-        split::start();
+        leased::start();
         synchronous::start();
         fork::start();
         uncovered_programs::start();
@@ -122,7 +122,7 @@ fn durably<const TARGETS: usize>(
 
 /// Whether the data path of a mode handles a call.
 fn is_of_mode(fd: c_int) -> bool {
-    split::is_on() && fd >= 0 && !entry::is_inside()
+    leased::is_on() && fd >= 0 && !entry::is_inside()
 }
 
 /// Lets the data path of a mode do a call, or else the C library.

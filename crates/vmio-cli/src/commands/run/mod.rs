@@ -231,7 +231,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     match (args.cache, &args.mode) {
         (Some(bytes), None) => try_cache(engine, bytes)?,
-        (Some(bytes), Some(_)) => try_frames(bytes)?,
+        (Some(bytes), Some(_)) => try_mode_cache(bytes)?,
         (None, _) => {}
     }
     for folder in &under {
@@ -310,8 +310,8 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }
 
-/// The same for the frames of --mode. The SIGBUS engine handles misses in the thread that copies, and so in signal handlers, too.
-fn try_frames(bytes: u64) -> anyhow::Result<()> {
+/// The same for the cache of --mode. The SIGBUS engine handles misses in the thread that copies, and so in signal handlers, too.
+fn try_mode_cache(bytes: u64) -> anyhow::Result<()> {
     let built = Cache::builder().engine(Engine::Sigbus).capacity(bytes).build().map(drop);
     built.context(
         "cannot build the cache (--cache sets its size; without it reads and writes use the page cache; `vmio doctor` says what is missing)",
