@@ -13,6 +13,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod variables;
+
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;

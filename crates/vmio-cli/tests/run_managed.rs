@@ -1,10 +1,12 @@
 //! `vmio run --engine managed`: files that several processes store to, for users without any right.
 
+use std::error::Error;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::disk::{Disk, FileSystem};
 use crate::common::programs::{as_nobody, compiled, for_everybody, has, leave_out, mapped, report, text};
 use crate::common::{TestResult, patterned, succeeded};
 
@@ -199,4 +201,66 @@ fn a_user_without_rights_has_a_budget() -> TestResult {
     // On a busy machine the reclaimer may come late, and stores are faster than the device.
     assert!(report["evicted_pages"].as_u64() > Some(2048), "{report}");
     Ok(())
+}
+
+const SYNCS: &str = r#"
+import mmap, os, sys
+def mapped(path):
+    file = open(path, "w+b")
+    file.truncate(64 << 20)
+    return mmap.mmap(file.fileno(), 64 << 20)
+def synced(map):
+    try:
+        map.flush(0, 4096)
+        return True
+    except OSError:
+        return False
+healthy, unserved, failing = (mapped(path) for path in sys.argv[1:])
+# Eight times the cache: vmio itself has to write, and fails.
+for at in range(0, 64 << 20, 4096):
+    failing[at] = 1
+for map in healthy, unserved:
+    map[0] = 1
+# Linux tells of the failure once.
+print([synced(map) for map in (failing, failing, failing, healthy, unserved)])
+"#;
+
+/// msync fails for the file of which vmio could not write pages, each time, and for no other.
+#[test]
+fn a_failed_write_fails_the_syncs_of_its_file_alone() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let (dir, beside) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    // The disk promises more than its own disk has: writes fail.
+    let Some(memory) = SmallMemory::new(&dir.path().join("memory"))? else { return Ok(()) };
+    let Some(disk) = Disk::new(&memory.0, FileSystem::Xfs)? else { return Ok(()) };
+    let files = [dir.path().join("healthy"), beside.path().join("unserved"), disk.path().join("failing")];
+    let mut words = vec!["python3", "-c", SYNCS];
+    words.extend(files.iter().map(|path| text(path)));
+    assert_eq!(succeeded(&mut under(dir.path(), &words))?, "[False, False, False, True, True]\n");
+    Ok(())
+}
+
+/// A file system in memory that holds little, mounted until it drops.
+struct SmallMemory(PathBuf);
+
+impl SmallMemory {
+    /// Mounts it; none if this user may not.
+    fn new(at: &Path) -> Result<Option<Self>, Box<dyn Error>> {
+        fs::create_dir(at)?;
+        match succeeded(Command::new("mount").args(["-t", "tmpfs", "-o", "size=40m", "vmio-test"]).arg(at)) {
+            Ok(_) => Ok(Some(SmallMemory(at.to_owned()))),
+            Err(error) => {
+                test_depth::skipped(format_args!("no file system can be mounted: {error}"));
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for SmallMemory {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
+    }
 }

@@ -52,3 +52,16 @@ fn a_process_that_has_used_files_says_what_it_has_to_say_all_the_same() -> TestR
     }
     Ok(())
 }
+
+/// A program whose variables the library does not understand would lack what its user was promised.
+#[test]
+fn a_program_with_a_wrong_variable_does_not_start() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut command = vmio();
+    command.args(["run", "--mode", "strict", "--under"]).arg(dir.path());
+    let output = command.args(["--", "env", "VMIO_RUN_MODE=lax", "echo", "started"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(126), &b""[..]), "{said}");
+    assert_eq!(said, "vmio run: the program does not start: VMIO_RUN_MODE has no such value as lax\n");
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! `vmio run --mode` with `--cache`: the files are in frames of the process's own, and no other process sees old bytes.
+//! `vmio run --mode` with `--cache`: the files are in a cache of the process's own, and no other process sees old bytes.
 
 use std::error::Error;
 use std::fs;

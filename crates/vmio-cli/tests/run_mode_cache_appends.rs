@@ -1,4 +1,4 @@
-//! `vmio run --mode` with `--cache`: files that become longer while they are in frames of the process's own.
+//! `vmio run --mode` with `--cache`: files that become longer while they are in a cache of the process's own.
 
 use std::fs;
 use std::process::Command;

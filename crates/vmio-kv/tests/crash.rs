@@ -1,7 +1,6 @@
 //! The power fails while a store works. After the next opening the store holds all acknowledged durable writes, and of the later writes a
 //! part without holes, batches whole. In some stores the second keyspace has its own segment: then this holds for each of the two.
 //!
-//!
 //! Each seed is a history; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
 use std::collections::BTreeMap;
@@ -222,7 +221,7 @@ fn run(seed: u64, seen: &mut Seen) {
     let mut history = History::of(Model::new());
     for round in 0..LIVES {
         let most = [30, 300, 1500][random.below(3) as usize];
-        disk.die_after(random.below(most));
+        disk.cut_power_after(random.below(most));
         match Db::open_on(disk.open(0), options(seed)) {
             Ok(db) => {
                 let _ = live(&db, &mut random, &mut history, has_two_segments(seed), seen);
@@ -237,7 +236,7 @@ fn run(seed: u64, seen: &mut Seen) {
                     }
                 }
             }
-            Err(error) => assert!(disk.is_dead(), "seed {seed}, life {round}: {error}"),
+            Err(error) => assert!(disk.has_lost_power(), "seed {seed}, life {round}: {error}"),
         }
         seen.bytes_discarded += disk.discarded_bytes();
         disk = disk.after_power_cut();
@@ -299,7 +298,7 @@ fn commits_during_a_compaction_leave_none_of_its_blocks_taken() {
     for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed)).unwrap();
-        disk.die_after(200 + 60 * seed);
+        disk.cut_power_after(200 + 60 * seed);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0.. {
@@ -328,7 +327,7 @@ fn nothing_is_acknowledged_after_a_flush_has_failed() {
         disk.fail_flushes(1);
         db.put(b"second", &[2; 20_000]).unwrap_err();
         let third = db.put(b"third", b"3").is_ok();
-        disk.die_after(0);
+        disk.cut_power_after(0);
         drop(db);
         let db = Db::open_on(disk.after_power_cut().open(0), options(seed)).unwrap();
         assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&b"1"[..]), "seed {seed}");
@@ -351,13 +350,13 @@ fn records_lost_in_a_power_cut_do_not_come_back_after_another() {
         (0..5).for_each(|number| db.put(format!("small {number}").as_bytes(), b"value").unwrap());
         (0..6).for_each(|number| db.put(format!("later {number}").as_bytes(), &[1; 60_000]).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(5));
-        disk.die_after(0);
+        disk.cut_power_after(0);
         drop(db);
         for _ in 0..4 {
             let disk = disk.after_power_cut();
             let db = Db::open_on(disk.open(0), options()).unwrap();
             let found = keys(&db);
-            disk.die_after(0);
+            disk.cut_power_after(0);
             drop(db);
             lost += usize::from(found.len() < 12);
             for _ in 0..4 {

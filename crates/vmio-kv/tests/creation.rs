@@ -38,9 +38,9 @@ fn a_power_cut_at_any_operation_of_creation_leaves_nothing_or_a_store() {
         for _ in 0..2 {
             seed += 1;
             let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
-            disk.die_after(operation);
+            disk.cut_power_after(operation);
             let created = Db::create_on(disk.open(0), options());
-            was_cut |= disk.is_dead();
+            was_cut |= disk.has_lost_power();
             let after = disk.after_power_cut();
             drop(created);
             let failed = |error: Error| -> Db { panic!("operation {operation}, seed {seed}: {error}") };

@@ -271,7 +271,7 @@ fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
                 keyspace.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
             });
         }
-        disk.die_after(operations);
+        disk.cut_power_after(operations);
         let taken = Db::open_on(disk.open(0), options().take_over(true));
         let is_whole = taken.is_ok();
         if let Ok(taken) = taken {

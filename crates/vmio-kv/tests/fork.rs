@@ -196,7 +196,7 @@ fn public_methods() -> BTreeSet<&'static str> {
         include_str!("../src/db/segment_handle.rs"),
         include_str!("../src/db/snapshot.rs"),
         include_str!("../src/db/value_reader.rs"),
-        include_str!("../src/write_batch.rs"),
+        include_str!("../src/db/write_batch.rs"),
     ];
     let lines = sources.into_iter().flat_map(str::lines);
     let names = lines.filter_map(|line| line.strip_prefix("    pub fn ")?.split(['(', '<']).next());

@@ -182,7 +182,7 @@ fn a_crash_during_growth_leaves_the_volume_as_it_was_or_longer() {
         let mut keys = 50_u64;
         for life in 0..3 {
             let when = format!("seed {seed}, life {life}");
-            disk.die_after(random.below(90));
+            disk.cut_power_after(random.below(90));
             let mut reached = 0;
             if let Ok(db) = Db::open_on(disk.open(0), limits.clone()) {
                 reached = db.stats().unwrap().volume_bytes;
@@ -198,7 +198,7 @@ fn a_crash_during_growth_leaves_the_volume_as_it_was_or_longer() {
                     keys += 1;
                 }
             }
-            assert!(disk.is_dead(), "{when}");
+            assert!(disk.has_lost_power(), "{when}");
             disk = disk.after_power_cut();
             let report = assert_sound(disk.open(0), &options(), &when);
             cut_short += report.notes.iter().filter(|note| note.what.contains("growth was cut short")).count();

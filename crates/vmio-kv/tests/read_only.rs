@@ -94,7 +94,7 @@ fn after_a_power_cut_it_shows_what_a_writable_opening_shows() {
         for _ in 0..2 {
             let db = Db::open_on(disk.open(0), options()).unwrap();
             write_some(&db, &mut random);
-            disk.die_after(random.below(20));
+            disk.cut_power_after(random.below(20));
             for _ in 0..random.below(3000) {
                 let _ = db.put(&random.below(5000).to_be_bytes(), b"perhaps");
             }

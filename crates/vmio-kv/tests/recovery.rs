@@ -36,7 +36,7 @@ fn crash_after(keyspaces: u64, value_bytes: usize, records: u64) {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    disk.die_after(0);
+    disk.cut_power_after(0);
     drop((handles, db));
     let disk = disk.after_power_cut();
     assert_sound(disk.open(0), &options(), "after the crash");
@@ -84,7 +84,7 @@ fn an_opening_that_flushes_may_be_cut_short() {
         }
     }
     db.sync().unwrap();
-    disk.die_after(0);
+    disk.cut_power_after(0);
     drop(db);
     let all = |db: &Db| db.scan(..).map(|pair| pair.unwrap()).collect::<Vec<_>>();
     let db = Db::open_on(disk.after_power_cut().open(0), large.clone().read_only(true)).unwrap();
@@ -94,7 +94,7 @@ fn an_opening_that_flushes_may_be_cut_short() {
     let mut was_cut = 0;
     for at in [3, 12, 25, 60, 200] {
         let cut = disk.after_power_cut();
-        cut.die_after(at);
+        cut.cut_power_after(at);
         was_cut += usize::from(Db::open_on(cut.open(0), small.clone()).is_err());
         let cut = cut.after_power_cut();
         assert_sound(cut.open(0), &small, &format!("after a power cut at {at}"));

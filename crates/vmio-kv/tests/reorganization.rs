@@ -177,14 +177,14 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
         let mut has_power = true;
         'life: loop {
             for (place, found) in db.scan(..).enumerate() {
-                if found.is_err() || disk.is_dead() {
+                if found.is_err() || disk.has_lost_power() {
                     break 'life;
                 }
                 if place % 64 != 0 {
                     continue;
                 }
                 if has_power && db.stats().unwrap().reorganized_bytes > fails_at {
-                    disk.die_after(random.below(400));
+                    disk.cut_power_after(random.below(400));
                     has_power = false;
                 }
                 let written = (place as u64 - random.below(64).min(place as u64)) / WRITTEN;

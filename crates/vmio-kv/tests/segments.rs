@@ -115,7 +115,7 @@ fn each_log_is_read_back_separately() {
     put_all(&other, 0..300, 1000);
     put_all(&db, 0..200, 1000);
     other.put_with(&300_u64.to_be_bytes(), &value(300, 1000), Durability::Sync).unwrap();
-    disk.die_after(0);
+    disk.cut_power_after(0);
     drop((other, db));
     let disk = disk.after_power_cut();
     assert_sound(disk.open(0), &options(), "dead");
@@ -273,7 +273,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         let db = Db::create_on(disk.open(0), options()).unwrap();
         put_all(&db, 0..50, 1000);
         db.sync().unwrap();
-        disk.die_after(operations);
+        disk.cut_power_after(operations);
         let created = db.create_segment().and_then(|segment| {
             let keyspace = segment.keyspace_or_create("other")?;
             keyspace.put_with(b"key", b"value", Durability::Sync)

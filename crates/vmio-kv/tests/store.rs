@@ -208,7 +208,7 @@ fn damage_to_durable_records_is_reported_and_not_taken_for_a_torn_end() {
         if is_closed {
             db.close().unwrap();
         } else {
-            disk.die_after(0);
+            disk.cut_power_after(0);
             drop(db);
             disk = disk.after_power_cut();
         }

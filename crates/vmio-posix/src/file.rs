@@ -13,7 +13,7 @@ use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
 use crate::preallocation;
-use crate::unserved_faults::Watched;
+use crate::sigbus::Watched;
 use crate::windows::Windows;
 
 /// Address space is reserved in multiples of this.
@@ -256,6 +256,11 @@ impl File {
         self.adopt_length()?;
         let part = self.within(bytes);
         self.mapping.flush(part).map_err(|error| errno::of(&error))
+    }
+
+    /// Whether a write of its pages has failed, where they are those of Linux's page cache. All syncs fail from then on.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.mapping.flush(0..0).is_err()
     }
 
     /// Writes the dirty pages of a part and drops the part from memory: the kernel then has all bytes, and readers see its changes.

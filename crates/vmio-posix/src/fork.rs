@@ -13,12 +13,12 @@ use vmio::SignalsBlocked;
 use crate::entry::{self, Inside};
 use crate::files_kept_open;
 use crate::last_thread;
+use crate::leased::{self, AllUnserved};
 use crate::messages;
 use crate::own_descriptors;
 use crate::own_heap;
 use crate::process::{self, Process};
 use crate::settings::Settings;
-use crate::split::{self, AllUnserved};
 use crate::table::LockedTable;
 use crate::unserved_files;
 
@@ -77,9 +77,9 @@ extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
     let inside = Inside::new();
     let forking = Forking {
-        all_unserved: split::is_on().then(AllUnserved::new),
+        all_unserved: leased::is_on().then(AllUnserved::new),
         // After `all_unserved`, which waits for threads that are taking leases: they may be making a log.
-        _opening_logs: split::is_strict().then(split::opening_logs),
+        _opening_logs: leased::is_strict().then(leased::opening_logs),
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
         _unserved_files: unserved_files::files(),
@@ -101,8 +101,8 @@ pub(crate) extern "C" fn in_child() {
     std::mem::forget(forking.all_unserved.take());
     files_kept_open::are_left_to_parent(&mut forking.kept_open);
     Process::is_left_to_parent();
-    if split::is_on() {
-        split::reset_in_child();
+    if leased::is_on() {
+        leased::reset_in_child();
     }
     // The child may close the descriptors that it has inherited.
     own_descriptors::clear();

@@ -3,7 +3,7 @@
 //!
 //! A call takes this way: `exports` has a function of the C library's name. `entry` keeps vmio's own calls out. `process` has the cache of the
 //! process, built at its first mapping. `file` is one mapped file, with the `windows` through which the program sees it. With `--mode`,
-//! `split` serves reads and writes. docs/guides/run.md lists the served calls.
+//! `leased` serves reads and writes. docs/guides/run.md lists the served calls.
 #![deny(unsafe_op_in_unsafe_fn)]
 // Without `exports` most of it is not called.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
@@ -18,6 +18,7 @@ mod file;
 mod files_kept_open;
 mod fork;
 mod last_thread;
+mod leased;
 mod locks;
 mod memory;
 mod messages;
@@ -27,13 +28,12 @@ mod preallocation;
 mod process;
 mod settings;
 mod sharing;
-mod split;
+mod sigbus;
 mod statistics;
 mod synchronous;
 mod table;
 mod transfer;
 mod uncovered_programs;
-mod unserved_faults;
 mod unserved_files;
 mod unshared_fd_thread;
 mod windows;

@@ -69,7 +69,7 @@ impl Request {
     }
 
     /// The reason not to serve it where the pages are Linux's: Linux does better, and all processes see the same.
-    fn better_unserved(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
+    fn why_linux_does_better(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
         if self.protection == libc::PROT_NONE {
             Some("it allows no access yet (PROT_NONE)")
         } else if self.flags & libc::MAP_LOCKED != 0 {
@@ -108,9 +108,9 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         return Some(Err(error));
     }
     let identity = identity_of(&stat);
-    let may_be_beside = Process::current().is_some_and(Process::uses_page_cache);
+    let linux_may_map_it_too = Process::current().is_some_and(Process::uses_page_cache);
     let why = match request.unserved_reason() {
-        None if !may_be_beside && unserved_files::contains(identity) => {
+        None if !linux_may_map_it_too && unserved_files::contains(identity) => {
             Some("another mapping of the file is not served")
         }
         why => why,
@@ -129,7 +129,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         return candidate.unserved_beside(&table, why);
     }
     if process.uses_page_cache()
-        && let Some(why) = request.better_unserved(fd)
+        && let Some(why) = request.why_linux_does_better(fd)
     {
         return candidate.unserved(why);
     }
@@ -274,7 +274,7 @@ fn reopened(
 }
 
 /// Fails an mmap with MAP_FIXED, if the range that the program wants is vmio's.
-pub(crate) fn is_taken(addresses: Range<usize>) -> Answer<usize> {
+pub(crate) fn refuse_fixed_over_ours(addresses: Range<usize>) -> Answer<usize> {
     let process = Process::current()?;
     if !process.table.overlap(&addresses) {
         return None;
@@ -301,18 +301,18 @@ fn part_at(table: &LockedTable<'_>, address: usize, len: usize) -> Option<Result
 }
 
 /// The process and its table, if it has mapped anything.
-fn locked() -> Option<(&'static Process, LockedTable<'static>)> {
+fn lock_table() -> Option<(&'static Process, LockedTable<'static>)> {
     let process = Process::current().filter(|process| !process.table.is_empty())?;
     Some((process, process.table.lock()))
 }
 
 /// munmap, also of parts.
 pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
-    let (process, mut table) = locked()?;
+    let (process, mut table) = lock_table()?;
     let Some(part) = part_at(&table, address, len) else {
         // Linux would unmap addresses of a file's window, which another mapping might get.
-        let is_taken = table.overlap(&(address..address.saturating_add(len)));
-        return is_taken.then_some(Err(Errno::INVAL));
+        let overlaps = table.overlap(&(address..address.saturating_add(len)));
+        return overlaps.then_some(Err(Errno::INVAL));
     };
     Some(part.and_then(|Part { file, place, bytes }| {
         if bytes.is_empty() {
@@ -320,7 +320,7 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
         }
         file.windows().unmap(&file.mapping, place, bytes);
         if file.is_idle() {
-            settle(process, &mut table, file);
+            close_unmapped(process, &mut table, file);
         }
         Ok(())
     }))
@@ -329,7 +329,7 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
 /// Closes a file when the program has unmapped all of it, and first writes its stores, so that other processes find them in the file.
 /// Closing any descriptor ends the program's record locks (fcntl). So if it has some on the file, vmio closes the file later, when the
 /// program closes a descriptor of it. Until then Linux does the calls on it.
-fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
+fn close_unmapped(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
     synced = match locks::is_locked_by_program(file.identity) {
@@ -348,7 +348,7 @@ pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
     {
         files_kept_open::release(identity_of(&stat));
     }
-    let (process, mut table) = locked()?;
+    let (process, mut table) = lock_table()?;
     let file = table.by_identity(identity_of(&fstat(fd).ok()?))?;
     if file.is_idle() {
         let path = file.path.clone();
@@ -361,7 +361,7 @@ pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
 
 /// mremap.
 pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int) -> Answer<usize> {
-    let (process, table) = locked()?;
+    let (process, table) = lock_table()?;
     let part = part_at(&table, address, old_len)?;
     Some(part.and_then(|Part { file, place, bytes: old }| {
         if flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0 || new_len == 0 {
@@ -396,16 +396,9 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
     }))
 }
 
-/// msync.
+/// msync of pages that are vmio's own.
 pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
-    if flags & libc::MS_SYNC != 0
-        && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
-    {
-        // Linux does the call, and reports each failure of write-back once: the background reclaimer may have got the report.
-        let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
-        return has_failed.then_some(Err(Errno::IO));
-    }
-    let part = part_of_process(address, len)?;
+    let part = part_with_own_pages(address, len)?;
     // As with Linux, MS_ASYNC begins nothing: the cache writes when it sees fit.
     Some(part.and_then(
         |Part { file, bytes, .. }| {
@@ -414,9 +407,21 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
     ))
 }
 
+/// The error of an msync that Linux has done without one. Linux reports each failure of write-back once for an open file, and the background
+/// reclaimer, which has the file in common with the mapping, may have got the report.
+pub(crate) fn failed_before(address: usize, len: usize, flags: c_int) -> Answer<()> {
+    if flags & libc::MS_SYNC == 0 {
+        return None;
+    }
+    let (process, table) = lock_table()?;
+    let has_failed = process.uses_page_cache()
+        && table.overlapping(&(address..address.saturating_add(len))).any(|file| file.has_failed());
+    has_failed.then_some(Err(Errno::IO))
+}
+
 /// madvise and posix_madvise.
 pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
-    let (_, table) = locked()?;
+    let (_, table) = lock_table()?;
     let part = part_at(&table, address, len);
     drop(table);
     if advice == libc::MADV_DONTNEED
@@ -461,14 +466,14 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
 }
 
 /// Like [`part_at`], for long calls, which do not keep the table locked. `None` where pages are Linux's.
-fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
-    let (_, table) = locked()?;
+fn part_with_own_pages(address: usize, len: usize) -> Option<Result<Part, Errno>> {
+    let (_, table) = lock_table()?;
     part_at(&table, address, len).filter(|part| !part.as_ref().is_ok_and(|part| part.file.uses_page_cache()))
 }
 
 /// mprotect. It can allow stores, but cannot forbid them again, nor loads: see [`crate::windows`].
 pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<()> {
-    let (process, table) = locked()?;
+    let (process, table) = lock_table()?;
     let part = part_at(&table, address, len)?;
     let stores = protection & libc::PROT_WRITE != 0;
     if let Ok(Part { file, place, bytes }) = &part
@@ -502,14 +507,14 @@ pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<(
 
 /// mlock fails: the memory is the cache's, which may be smaller than the range that the program wants to lock.
 pub(crate) fn lock(address: usize) -> Answer<()> {
-    let (process, table) = locked()?;
+    let (process, table) = lock_table()?;
     let (file, _) = table.by_address(address).filter(|(file, _)| !file.uses_page_cache())?;
     process.note(format_args!("{}: mlock fails", file.path.display()));
     Some(Err(Errno::AGAIN))
 }
 
 /// A call that has no effect on a mapped file succeeds.
-pub(crate) fn ignore(address: usize) -> Answer<()> {
-    let (_, table) = locked()?;
+pub(crate) fn succeed_on_ours(address: usize) -> Answer<()> {
+    let (_, table) = lock_table()?;
     table.by_address(address).filter(|(file, _)| !file.uses_page_cache()).map(|_| Ok(()))
 }

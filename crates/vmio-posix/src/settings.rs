@@ -8,8 +8,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::OnceLock;
 
+use preloadable::variables;
 use rustix::fs::{CWD, readlinkat_raw};
 use vmio::Engine;
 
@@ -20,8 +22,8 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<CacheSettings>,
     /// The promise of reads and writes; none if only calls on mapped files are served.
     pub(crate) mode: Option<Mode>,
-    /// With a mode, the memory of the frames for files; none if the kernel's page cache has the bytes.
-    pub(crate) frames_bytes: Option<u64>,
+    /// With a mode, the memory of the cache of leased files; none if Linux's page cache has their bytes.
+    pub(crate) mode_cache_bytes: Option<u64>,
     /// With a mode, the bytes written to 2 MiB of a file without a sync before stores replace writes.
     pub(crate) stores_after_bytes: u32,
     /// The length of each operation log.
@@ -100,12 +102,60 @@ impl Mode {
     }
 }
 
-static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+/// A variable whose value is none of those that `vmio run` passes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WrongVariable {
+    name: &'static str,
+    /// None if it is missing.
+    value: Option<OsString>,
+}
+
+impl fmt::Display for WrongVariable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(out, "{} has no such value as {}", self.name, value.display()),
+            None => write!(out, "{} is missing", self.name),
+        }
+    }
+}
+
+/// The variables of a process's environment.
+struct Variables<Of>(Of);
+
+impl<Of: Fn(&str) -> Option<OsString>> Variables<Of> {
+    fn is_set(&self, name: &str) -> bool {
+        self.0(name).is_some()
+    }
+
+    /// The meaning of a variable's value; none if the variable is not set.
+    fn meaning<T>(
+        &self,
+        name: &'static str,
+        meaning: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, WrongVariable> {
+        let Some(value) = self.0(name) else { return Ok(None) };
+        match value.to_str().and_then(meaning) {
+            Some(meaning) => Ok(Some(meaning)),
+            None => Err(WrongVariable { name, value: Some(value) }),
+        }
+    }
+
+    fn number<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, WrongVariable> {
+        self.meaning(name, |value| value.parse().ok())
+    }
+}
+
+static SETTINGS: OnceLock<Result<Option<Settings>, WrongVariable>> = OnceLock::new();
 
 impl Settings {
     /// The settings of this process; none if `vmio run` did not start it.
     pub(crate) fn of_this_process() -> Option<&'static Settings> {
-        SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
+        Settings::checked().ok().flatten()
+    }
+
+    /// The same. A process whose variables are wrong must not go on: it would lack what it was promised.
+    pub(crate) fn checked() -> Result<Option<&'static Settings>, &'static WrongVariable> {
+        SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref().map(Option::as_ref)
     }
 
     /// Whether an open fails that would wait for another process.
@@ -113,71 +163,54 @@ impl Settings {
         Self::of_this_process().is_some_and(|settings| settings.refuses_shared)
     }
 
-    fn read(variable: impl Fn(&str) -> Option<OsString>) -> Option<Settings> {
-        let mode = match variable("VMIO_RUN_MODE") {
-            Some(mode) => Some(Mode::named(mode.to_str()?)?),
-            None => None,
-        };
-        let cache_bytes = match variable("VMIO_RUN_CACHE") {
-            Some(bytes) => Some(bytes.to_str()?.parse().ok()?),
-            None => None,
-        };
+    fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Settings>, WrongVariable> {
+        let Some(under) = variable(variables::UNDER) else { return Ok(None) };
+        let given = Variables(variable);
+        let mode = given.meaning(variables::MODE, Mode::named)?;
+        let cache_bytes: Option<u64> = given.number(variables::CACHE)?;
         let cache = match cache_bytes.filter(|_| mode.is_none()) {
             Some(bytes) => {
-                let engine = match variable("VMIO_RUN_ENGINE")?.to_str()? {
-                    "auto" => None,
-                    "kernel" => Some(Engine::Kernel),
-                    "reader-thread" => Some(Engine::ReaderThread),
-                    "managed" => Some(Engine::Managed),
-                    _ => return None,
-                };
+                let engine = given.meaning(variables::ENGINE, |engine| match engine {
+                    "auto" => Some(None),
+                    "kernel" => Some(Some(Engine::Kernel)),
+                    "reader-thread" => Some(Some(Engine::ReaderThread)),
+                    "managed" => Some(Some(Engine::Managed)),
+                    _ => None,
+                })?;
+                let engine = engine.ok_or(WrongVariable { name: variables::ENGINE, value: None })?;
                 Some(CacheSettings { bytes, engine })
             }
             None => None,
         };
-        let frames_bytes = cache_bytes.filter(|_| mode.is_some());
-        let stores_after_bytes = match variable("VMIO_RUN_STORES_AFTER") {
-            Some(bytes) => bytes.to_str()?.parse().ok()?,
-            None => STORES_AFTER_BYTES,
-        };
-        let log_bytes = match variable("VMIO_RUN_LOG_BYTES") {
-            Some(bytes) => bytes.to_str()?.parse().ok()?,
-            None => LOG_BYTES,
-        };
-        let refuses_shared = match variable("VMIO_RUN_WHEN_SHARED") {
-            Some(what) if what == "refuse" => true,
-            Some(what) if what == "wait" => false,
-            Some(_) => return None,
-            None => false,
-        };
-        let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
-        let waits_for_space = match variable("VMIO_RUN_ON_FULL") {
-            Some(what) if what == "wait" => true,
-            Some(what) if what == "fail" => false,
-            Some(_) => return None,
-            None => false,
-        };
-        let preallocates = variable("VMIO_RUN_PREALLOCATE").is_some();
-        let strict_coverage = variable("VMIO_RUN_STRICT_COVERAGE").is_some();
-        let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
-        let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
-            Some("json") => ReportForm::Json,
-            _ => ReportForm::Text,
-        });
-        Some(Settings {
+        let refuses_shared = given.meaning(variables::WHEN_SHARED, |what| match what {
+            "refuse" => Some(true),
+            "wait" => Some(false),
+            _ => None,
+        })?;
+        let waits_for_space = given.meaning(variables::ON_FULL, |what| match what {
+            "wait" => Some(true),
+            "fail" => Some(false),
+            _ => None,
+        })?;
+        let report = given.meaning(variables::STATS, |form| match form {
+            "json" => Some(ReportForm::Json),
+            "text" => Some(ReportForm::Text),
+            _ => None,
+        })?;
+        Ok(Some(Settings {
             cache,
             mode,
-            frames_bytes,
-            stores_after_bytes,
-            log_bytes,
-            refuses_shared,
-            under,
-            preallocates,
-            waits_for_space,
-            strict_coverage,
-            is_verbose,
+            mode_cache_bytes: cache_bytes.filter(|_| mode.is_some()),
+            stores_after_bytes: given.number(variables::STORES_AFTER)?.unwrap_or(STORES_AFTER_BYTES),
+            log_bytes: given.number(variables::LOG_BYTES)?.unwrap_or(LOG_BYTES),
+            refuses_shared: refuses_shared.unwrap_or(false),
+            under: env::split_paths(&under).collect(),
+            preallocates: given.is_set(variables::PREALLOCATE),
+            waits_for_space: waits_for_space.unwrap_or(false),
+            strict_coverage: given.is_set(variables::STRICT_COVERAGE),
+            is_verbose: given.is_set(variables::VERBOSE),
             report,
-        })
+        }))
     }
 
     /// The path of an open file, if it lies under one of the folders.
@@ -215,7 +248,7 @@ mod tests {
     use super::*;
 
     /// Reads a whole environment in which one variable is replaced.
-    fn read_but(name: &str, value: Option<&str>) -> Option<Settings> {
+    fn read_but(name: &str, value: Option<&str>) -> Result<Option<Settings>, WrongVariable> {
         let all = [
             ("VMIO_RUN_CACHE", "8388608"),
             ("VMIO_RUN_ENGINE", "kernel"),
@@ -230,24 +263,44 @@ mod tests {
         })
     }
 
+    fn settings_but(name: &str, value: Option<&str>) -> Settings {
+        read_but(name, value).unwrap().unwrap()
+    }
+
     #[test]
-    fn a_process_without_the_variables_has_none() {
-        assert_eq!(Settings::read(|_| None), None);
-        assert_eq!(read_but("VMIO_RUN_UNDER", None), None);
-        assert_eq!(read_but("VMIO_RUN_CACHE", Some("much")), None);
-        assert_eq!(read_but("VMIO_RUN_MODE", Some("lax")), None);
-        assert_eq!(read_but("VMIO_RUN_WHEN_SHARED", Some("share")), None);
+    fn a_process_without_the_folders_has_none() {
+        assert_eq!(Settings::read(|_| None), Ok(None));
+        assert_eq!(read_but("VMIO_RUN_UNDER", None), Ok(None));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named() {
+        for (name, value) in [
+            ("VMIO_RUN_CACHE", "much"),
+            ("VMIO_RUN_MODE", "lax"),
+            ("VMIO_RUN_WHEN_SHARED", "share"),
+            ("VMIO_RUN_LOG_BYTES", "-1"),
+            ("VMIO_RUN_STORES_AFTER", ""),
+            ("VMIO_RUN_ON_FULL", "panic"),
+            ("VMIO_RUN_STATS", "xml"),
+        ] {
+            let wrong = read_but(name, Some(value)).unwrap_err();
+            assert_eq!(wrong.to_string(), format!("{name} has no such value as {value}"));
+        }
     }
 
     #[test]
     fn a_cache_is_that_of_the_mode_or_else_of_mappings() {
-        let settings = read_but("", None).unwrap();
-        assert_eq!((settings.mode, settings.cache, settings.frames_bytes), (Some(Mode::Posix), None, Some(8 << 20)));
-        let settings = read_but("VMIO_RUN_CACHE", None).unwrap();
-        assert_eq!((settings.cache, settings.frames_bytes), (None, None));
-        let settings = read_but("VMIO_RUN_MODE", None).unwrap();
+        let settings = settings_but("", None);
+        assert_eq!(
+            (settings.mode, settings.cache, settings.mode_cache_bytes),
+            (Some(Mode::Posix), None, Some(8 << 20))
+        );
+        let settings = settings_but("VMIO_RUN_CACHE", None);
+        assert_eq!((settings.cache, settings.mode_cache_bytes), (None, None));
+        let settings = settings_but("VMIO_RUN_MODE", None);
         assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
-        assert_eq!(settings.frames_bytes, None);
+        assert_eq!(settings.mode_cache_bytes, None);
         let of_mappings = |engine: Option<&str>| {
             let variable = |name: &str| match name {
                 "VMIO_RUN_CACHE" => Some("1".into()),
@@ -257,20 +310,17 @@ mod tests {
             };
             Settings::read(variable)
         };
-        assert!(of_mappings(None).is_none() && of_mappings(Some("sigbus")).is_none());
-        assert!(of_mappings(Some("managed")).is_some());
+        assert_eq!(of_mappings(None).unwrap_err().to_string(), "VMIO_RUN_ENGINE is missing");
+        assert!(of_mappings(Some("sigbus")).is_err());
+        assert!(of_mappings(Some("managed")).is_ok_and(|settings| settings.is_some()));
     }
 
     #[test]
     fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
-        let settings = read_but("", None).unwrap();
+        let settings = settings_but("", None);
         assert_eq!(settings.stores_after_bytes, STORES_AFTER_BYTES);
-        assert_eq!(
-            read_but("VMIO_RUN_STORES_AFTER", None).map(|settings| settings.stores_after_bytes),
-            Some(STORES_AFTER_BYTES)
-        );
-        let refuses = |value| read_but("VMIO_RUN_WHEN_SHARED", value).map(|settings| settings.refuses_shared);
-        assert_eq!([Some("refuse"), Some("wait"), None].map(refuses), [Some(true), Some(false), Some(false)]);
+        let refuses = |value| settings_but("VMIO_RUN_WHEN_SHARED", value).refuses_shared;
+        assert_eq!([Some("refuse"), Some("wait"), None].map(refuses), [true, false, false]);
         assert_eq!((settings.is_verbose, settings.report), (false, Some(ReportForm::Json)));
         assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
         assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));

@@ -10,8 +10,8 @@ use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::Errno;
 
 use crate::entry;
+use crate::leased;
 use crate::settings::Settings;
-use crate::split;
 use crate::synchronous::Before;
 use crate::unshared_fd_thread;
 
@@ -30,7 +30,7 @@ pub(crate) unsafe fn may_refuse(folder: c_int, path: *const c_char, flags: c_int
 
 /// Makes a call that opens a regular file with flags, without waiting: EBUSY if it would have to wait.
 pub(crate) fn open(flags: c_int, call: impl Fn(c_int) -> Result<c_int, Errno>) -> Result<c_int, Errno> {
-    let fd = split::retry_after_returning_leases(|| call(flags | O_NONBLOCK)).map_err(|error| match error {
+    let fd = leased::retry_after_returning_leases(|| call(flags | O_NONBLOCK)).map_err(|error| match error {
         Errno::WOULDBLOCK => Errno::BUSY,
         other => other,
     })?;
@@ -67,5 +67,5 @@ pub(crate) unsafe fn refuses_stream(path: *const c_char, mode: *const c_char) ->
             unshared_fd_thread::run(|| openat(CWD, name, flags, Mode::empty()).map(drop)).unwrap_or(Ok(()))
         })
     };
-    split::retry_after_returning_leases(probe) == Err(Errno::WOULDBLOCK)
+    leased::retry_after_returning_leases(probe) == Err(Errno::WOULDBLOCK)
 }

@@ -68,7 +68,12 @@ impl LockedTable<'_> {
     }
 
     pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
-        self.files.iter().any(|file| file.windows().overlap(addresses))
+        self.overlapping(addresses).next().is_some()
+    }
+
+    /// The files with addresses in a range.
+    pub(crate) fn overlapping(&self, addresses: &Range<usize>) -> impl Iterator<Item = &Arc<File>> {
+        self.files.iter().filter(|file| file.windows().overlap(addresses))
     }
 
     pub(crate) fn insert(&mut self, file: Arc<File>) {

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use libc::pid_t;
-use preloadable::{FRONT_BYTES, Program, Uncovered};
+use preloadable::{FRONT_BYTES, Program, Uncovered, variables};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -172,7 +172,7 @@ unsafe fn preloads(environment: *const *const c_char) -> bool {
         if let Some(list) = text.strip_prefix(b"LD_PRELOAD=") {
             has_library |= list.split(|byte| b": \t\n".contains(byte)).any(|path| path.ends_with(LIBRARY));
         }
-        has_folders |= text.starts_with(b"VMIO_RUN_UNDER=");
+        has_folders |= text.strip_prefix(variables::UNDER.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
         // SAFETY: it does not end here.
         at = unsafe { at.add(1) };
     }

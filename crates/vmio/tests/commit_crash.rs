@@ -33,7 +33,7 @@ fn live(seed: u64) -> (u64, u64) {
     if random.below(3) == 0 {
         disk.fail_one_in(10 + random.below(30));
     }
-    disk.die_after(random.below(300));
+    disk.cut_power_after(random.below(300));
     let mut present = state_of(&disk);
     let (mut acknowledged, mut attempted, mut commits) = (present.clone(), Vec::new(), 0);
     for step in 1..400 {
@@ -50,7 +50,7 @@ fn live(seed: u64) -> (u64, u64) {
             // What is dirty goes to the journal; it stays, and the call fails, if the disk does.
             2 => drop(maps[file].advise(0..PAGES * PAGE, Advice::DontNeed)),
             // Of a disk that is dead, an absent page is not available.
-            _ if disk.is_dead() => break,
+            _ if disk.has_lost_power() => break,
             _ if maps[file].ensure(at(page)..at(page) + 8).is_ok() => {
                 store(&maps[file], at(page), step);
                 present[file][page as usize] = step;
@@ -59,14 +59,14 @@ fn live(seed: u64) -> (u64, u64) {
         }
     }
     disk.fail_one_in(0);
-    disk.die_after(0);
+    disk.cut_power_after(0);
     let after = disk.after_power_cut();
     drop(maps);
     let open = |file: &vmio::journal::JournaledFile| {
         let number = if file.path.contains("file 1") { 1 } else { 2 };
         Ok(Box::new(after.open(number)) as Box<dyn vmio::backing::Backing>)
     };
-    after.die_after(1 << 40);
+    after.cut_power_after(1 << 40);
     let records = Inspection::of(after.open(0)).unwrap().records;
     let deltas =
         records.iter().filter(|record| record.kind == RecordKind::Delta).map(|record| u64::from(record.pages)).sum();

@@ -243,7 +243,7 @@ impl Life {
     /// Lives until the power fails, or to the end of its steps.
     fn live(&mut self) {
         for _ in 0..STEPS {
-            if self.disk.is_dead() {
+            if self.disk.has_lost_power() {
                 break;
             }
             match self.random.below(20) {
@@ -276,24 +276,24 @@ impl Life {
             ..
         } = self;
         disk.fail_one_in(0);
-        disk.die_after(0);
+        disk.cut_power_after(0);
         disk = disk.after_power_cut();
         drop((files, journal));
         let mut deaths = if recovery_dies { 1 + random.below(3) } else { 0 };
         let (journal, _report) = loop {
             if deaths > 0 {
-                disk.die_after(random.below(24));
+                disk.cut_power_after(random.below(24));
             }
             match open(&disk) {
-                Ok(opened) if !disk.is_dead() => break opened,
-                Err(error) if !disk.is_dead() => panic!("it cannot be opened: {error:?}"),
+                Ok(opened) if !disk.has_lost_power() => break opened,
+                Err(error) if !disk.has_lost_power() => panic!("it cannot be opened: {error:?}"),
                 _ => {
                     deaths -= 1;
                     disk = disk.after_power_cut();
                 }
             }
         };
-        disk.die_after(1 << 40);
+        disk.cut_power_after(1 << 40);
         let found = FILES.map(|file| disk.contents(file));
         let mut states = attempted;
         states.push(acknowledged);
@@ -352,7 +352,7 @@ fn run(seed: u64) -> (u64, u64) {
             life.disk.fail_one_in(5 + 10 * life.random.below(4));
         }
         if round % 4 < 3 {
-            life.disk.die_after(life.random.below(if lives_are_short { 16 } else { 160 }));
+            life.disk.cut_power_after(life.random.below(if lives_are_short { 16 } else { 160 }));
         }
         life.live();
         let recovery_dies = life.random.below(2) == 0;

@@ -12,7 +12,7 @@ use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::catalogue::{KeyspaceEntry, LEVELS};
 use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
-use crate::keyspace::{Compacted, Compaction, Keyspace};
+use crate::keyspace::{Compacted, Compaction, Due, Keyspace};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
@@ -98,17 +98,17 @@ impl OpenSegment {
     /// Does all flushes and compactions of a keyspace that are due and that no other thread does. If there is no space, the memtable stays
     /// in memory; garbage collections try again.
     pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
-        while self.compact_one(keyspace, false)? {}
+        while self.compact_one(keyspace, Due::Full)? {}
         Ok(())
     }
 
     /// Merges the present contents of a keyspace into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         for _ in 0..2 * LEVELS {
-            if self.compact_one(keyspace, true)? {
+            if self.compact_one(keyspace, Due::All)? {
                 continue;
             }
-            let is_others = keyspace.is_flushing() || keyspace.is_merged();
+            let is_others = keyspace.is_flushing() || keyspace.is_compacting_levels();
             // Another thread's result may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
@@ -118,9 +118,9 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Does the next flush or compaction that is due; with `merged` also those that bring all into one level. Returns whether there was one.
-    fn compact_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
-        let Some(compaction) = keyspace.begin_compaction(merged) else { return Ok(false) };
+    /// Does the next flush or compaction that is due. Returns whether there was one.
+    fn compact_one(&self, keyspace: &Keyspace, due: Due) -> Result<bool> {
+        let Some(compaction) = keyspace.begin_compaction(due) else { return Ok(false) };
         let (level, is_flush) = (compaction.level(), compaction.is_flush());
         match self.finish_compaction(compaction) {
             Ok(()) => Ok(true),
@@ -158,7 +158,7 @@ impl OpenSegment {
         let keyspaces = self.keyspaces();
         let mut all = Vec::new();
         for keyspace in keyspaces.iter().filter(|keyspace| keyspace.rotate_memtable()) {
-            while let Some(compaction) = keyspace.begin_compaction(false) {
+            while let Some(compaction) = keyspace.begin_compaction(Due::Full) {
                 match compaction.merge(&self.store.merge_threads) {
                     Ok(compacted) => {
                         all.push(compacted);

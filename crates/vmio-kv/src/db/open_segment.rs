@@ -222,7 +222,7 @@ impl OpenSegment {
         if let Some(delay) = self.store.memtable_budget.delay(records) {
             std::thread::sleep(delay);
         }
-        self.collector.pace.keep(bytes);
+        self.collector.pace.delay_writer(bytes);
     }
 
     /// Takes the turns of all keyspaces. While it waits for one keyspace's flush it holds no turn, which the flush may need.

@@ -163,7 +163,7 @@ impl OpenSegment {
             opened.read_again(&superblock, &entries, from, log_end)?;
         }
         if let Some(chunk) = left_chunk {
-            opened.leave_chunk(chunk)?;
+            opened.empty_former_owners_chunk(chunk)?;
         }
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }

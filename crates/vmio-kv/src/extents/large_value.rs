@@ -113,7 +113,7 @@ impl LargeValue {
 
 /// All extents of a value that a tree has retired, its head included. None if the head is damaged, since only the head lists them. A
 /// failed read of the head is an error: a later read may succeed.
-pub(crate) fn extents_of_dead(log: &Log, pointer: Pointer) -> Result<Vec<Extent>> {
+pub(crate) fn extents_of_retired(log: &Log, pointer: Pointer) -> Result<Vec<Extent>> {
     let read = || {
         let head = head_of(log, pointer, None)?;
         let bytes = log.read(pointer, |record| record.bytes() as u32)?;

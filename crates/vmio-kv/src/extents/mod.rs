@@ -3,5 +3,5 @@
 mod large_value;
 mod writer;
 
-pub(crate) use large_value::{LargeValue, extents_of_dead};
+pub(crate) use large_value::{LargeValue, extents_of_retired};
 pub(crate) use writer::Stored;

@@ -23,6 +23,7 @@ const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
 #[repr(C)]
 struct Fields {
     incompatible: U64,
+    /// Written as 0; nothing reads it.
     compatible: U64,
     owner_epoch: U64,
     log_first_chunk: U64,

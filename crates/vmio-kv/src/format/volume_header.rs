@@ -26,6 +26,7 @@ struct Fields {
     version: U32,
     segments: U32,
     incompatible: U64,
+    /// Written as 0; nothing reads it.
     compatible: U64,
     units: U64,
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::extents::extents_of_dead;
+use crate::extents::extents_of_retired;
 use crate::format::catalogue::{KeyspaceEntry, LEVELS, LevelRoots, Root};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
@@ -25,6 +25,15 @@ const REST: Duration = Duration::from_secs(5);
 
 /// About the bytes of an entry in a memtable: the sizes of the levels below follow from it.
 const MEMORY_ENTRY_BYTES: u64 = 56;
+
+/// Which levels a thread compacts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Those that are full or asked for.
+    Full,
+    /// All but the lowest.
+    All,
+}
 
 /// A flush of the immutable memtable, which is level 0, or a compaction of a level into the one below. While it exists no other thread
 /// compacts the level, nor begins to compact the one below.
@@ -206,7 +215,7 @@ impl Keyspace {
     pub(crate) fn rotate_memtable(&self) -> bool {
         let writing = self.writing();
         let version = self.version.load_full();
-        if version.immutable.is_some() || version.memtable.is_empty() || writing.is_removed {
+        if version.immutable.is_some() || version.memtable.is_empty() || writing.is_being_emptied {
             return version.immutable.is_some();
         }
         version.memtable.make_immutable();
@@ -244,8 +253,8 @@ impl Keyspace {
         first.saturating_mul(self.limits.growth_factor.saturating_pow(level as u32))
     }
 
-    /// Begins the next flush or compaction that is due and can begin; flushes come first. With `merged` all levels but the lowest are due.
-    pub(crate) fn begin_compaction(&self, merged: bool) -> Option<Compaction<'_>> {
+    /// Begins the next flush or compaction that is due and can begin; flushes come first.
+    pub(crate) fn begin_compaction(&self, due: Due) -> Option<Compaction<'_>> {
         let mut writing = self.writing();
         let version = self.version.load_full();
         let is_due = |level: &usize| {
@@ -254,7 +263,7 @@ impl Keyspace {
             match level {
                 0 => version.immutable.is_some(),
                 _ => {
-                    let is_asked_for = merged || writing.is_asked_for[*level];
+                    let is_asked_for = due == Due::All || writing.is_asked_for[*level];
                     compacting.is_some()
                         || is_full
                         || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
@@ -265,8 +274,9 @@ impl Keyspace {
         let can_begin =
             |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
         // A full merge does not wait for levels that have failed.
-        let rests = |level: &usize| !merged && writing.resting[*level].is_some_and(|until| Instant::now() < until);
-        if writing.is_removed {
+        let rests =
+            |level: &usize| due == Due::Full && writing.resting[*level].is_some_and(|until| Instant::now() < until);
+        if writing.is_being_emptied {
             return None;
         }
         let level = (0..LEVELS - 1).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
@@ -293,13 +303,13 @@ impl Keyspace {
     pub(super) fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for pointer in values {
-            extents.extend(extents_of_dead(&self.log, *pointer)?);
+            extents.extend(extents_of_retired(&self.log, *pointer)?);
         }
         Ok(extents)
     }
 
     /// Shows readers that a commit of that epoch has ended the generations of some chunks, whose live records have been moved.
-    pub(crate) fn outlive(&self, chunks: &Arc<RetiredBlocks>, epoch: u64) {
+    pub(crate) fn publish_freed_chunks(&self, chunks: &Arc<RetiredBlocks>, epoch: u64) {
         let _writing = self.writing();
         let version = self.version.load_full();
         self.version.store(Arc::new(Version {
@@ -366,7 +376,7 @@ impl Keyspace {
     pub(crate) fn wait_for_flush_after(&self, flushed: u64) -> Result<()> {
         let mut writing = self.writing();
         while writing.flushed_memtables <= flushed && self.version.load().immutable.is_some() {
-            self.check(&writing)?;
+            self.check_flush_can_succeed(&writing)?;
             self.changed.wait(&mut writing);
         }
         Ok(())
@@ -380,7 +390,7 @@ impl Keyspace {
     }
 
     /// Whether a level on the device is being merged into the one below.
-    pub(crate) fn is_merged(&self) -> bool {
+    pub(crate) fn is_compacting_levels(&self) -> bool {
         self.writing().is_compacting[1..].contains(&true)
     }
 

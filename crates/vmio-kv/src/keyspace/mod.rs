@@ -33,7 +33,7 @@ use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
 use crate::log::Log;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
-pub(crate) use compaction::{Compacted, Compaction, compaction_blocks_of_new};
+pub(crate) use compaction::{Compacted, Compaction, Due, compaction_blocks_of_new};
 pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanSpace};
 pub(crate) use removal::Removed;
@@ -65,7 +65,7 @@ pub(crate) struct Keyspace {
     /// The version that readers see.
     version: ArcSwap<Version>,
     /// Held by the writer whose turn it is. It has the state of flushes and compactions.
-    writing: BatchingLock<Writing>,
+    writing: BatchingLock<WriteState>,
     changed: Condvar,
     /// Whether it was dropped. Snapshots may still show it.
     is_dropped: AtomicBool,
@@ -76,7 +76,7 @@ pub(crate) struct Keyspace {
 }
 
 #[derive(Default)]
-struct Writing {
+struct WriteState {
     failed: Option<String>,
     has_no_space: bool,
     /// Which levels are being flushed or compacted.
@@ -86,7 +86,7 @@ struct Writing {
     /// How many memtables have been flushed or removed.
     flushed_memtables: u64,
     /// All keys are being removed: there are no writes, flushes or compactions meanwhile.
-    is_removed: bool,
+    is_being_emptied: bool,
     /// The time until which a level rests after a failed compaction: the next try is likely to fail as well.
     resting: [Option<Instant>; LEVELS],
 }
@@ -158,7 +158,7 @@ impl Keyspace {
         self.version.load().memtable.bytes()
     }
 
-    fn writing(&self) -> MutexGuard<'_, Writing> {
+    fn writing(&self) -> MutexGuard<'_, WriteState> {
         self.writing.lock()
     }
 
@@ -188,25 +188,25 @@ impl Keyspace {
         Error::NoKeyspace { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
     }
 
-    fn has_space(&self, writing: &Writing) -> Result<bool> {
+    fn has_space(&self, writing: &WriteState) -> Result<bool> {
         if self.is_dropped() {
             return Err(self.gone());
         }
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-        if writing.is_removed {
+        if writing.is_being_emptied {
             return Ok(false);
         }
         let version = self.version.load();
         if version.immutable.is_none() || version.memtable.bytes() < self.limits.memtable_bytes {
             return Ok(true);
         }
-        self.check(writing).map(|()| false)
+        self.check_flush_can_succeed(writing).map(|()| false)
     }
 
     /// Fails if it is no use to wait for a flush.
-    fn check(&self, writing: &Writing) -> Result<()> {
+    fn check_flush_can_succeed(&self, writing: &WriteState) -> Result<()> {
         match &writing.failed {
             Some(why) => Err(self.log.stopped(why)),
             None if writing.has_no_space => Err(self.log.segment.full(ALLOCATION_UNIT_BYTES)),
@@ -216,7 +216,7 @@ impl Keyspace {
 
     /// Whether a memtable is being flushed, or will be, and so frees its memory.
     pub(crate) fn is_flushing(&self) -> bool {
-        self.has_immutable() && self.check(&self.writing()).is_ok()
+        self.has_immutable() && self.check_flush_can_succeed(&self.writing()).is_ok()
     }
 
     /// The bytes that the next record takes besides its own, if the memtable is empty.
@@ -224,7 +224,7 @@ impl Keyspace {
         if self.memtable_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
 
-    fn turn<'keyspace>(&'keyspace self, writing: MutexGuard<'keyspace, Writing>) -> WriteTurn<'keyspace> {
+    fn turn<'keyspace>(&'keyspace self, writing: MutexGuard<'keyspace, WriteState>) -> WriteTurn<'keyspace> {
         let mut memtable = Arc::clone(&self.version.load().memtable);
         let is_first = memtable.bytes() == 0;
         if is_first {
@@ -317,7 +317,7 @@ pub(crate) struct WriteTurn<'keyspace> {
     memtable: Arc<Memtable>,
     /// The memtable was empty, and so the log's end was noted as pending.
     is_first: bool,
-    _writing: MutexGuard<'keyspace, Writing>,
+    _writing: MutexGuard<'keyspace, WriteState>,
 }
 
 impl Drop for WriteTurn<'_> {

@@ -22,7 +22,7 @@ pub(crate) struct Removal<'keyspace> {
 
 impl Drop for Removal<'_> {
     fn drop(&mut self) {
-        self.keyspace.writing().is_removed = false;
+        self.keyspace.writing().is_being_emptied = false;
         self.keyspace.changed.notify_all();
     }
 }
@@ -49,8 +49,8 @@ impl Keyspace {
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-        debug_assert!(!writing.is_removed, "a keyspace is removed twice at a time");
-        writing.is_removed = true;
+        debug_assert!(!writing.is_being_emptied, "a keyspace is removed twice at a time");
+        writing.is_being_emptied = true;
         while writing.is_compacting.contains(&true) {
             self.changed.wait(&mut writing);
         }

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, gid_t, mode_t, off_t, size_t, timespec, timeval, uid_t, utimbuf};
 
 use super::durably;
+use crate::leased;
 use crate::real;
-use crate::split;
 use crate::synchronous::Target;
 
 /// # Safety
@@ -26,7 +26,7 @@ unsafe fn at_or_itself(folder: c_int, path: *const c_char, flags: c_int) -> Opti
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn truncate(path: *const c_char, len: off_t) -> c_int {
-    split::replay_before_changes();
+    leased::replay_before_changes();
     // SAFETY: by the caller.
     durably(|| unsafe { [Target::at(AT_FDCWD, path)] }, || unsafe { real::truncate(path, len) })
 }

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::files::{before_changes, before_reads, past_both, past_the_mapping, suspended_if_current};
 use super::{durably, is_of_mode};
+use crate::leased::{self, Suspension};
 use crate::real;
-use crate::split::{self, Suspension};
 use crate::synchronous::Target;
 
 /// FIDEDUPERANGE, by which files share equal blocks; the libc crate has no name for it.
@@ -38,7 +38,7 @@ struct ComparedWith {
 fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let _bytes = [before_reads(from), before_changes(to)];
     if is_of_mode(to) {
-        split::replay_before_changes();
+        leased::replay_before_changes();
     }
     durably(|| [Target::bytes_of(to)], || past_both(from, to, call))
 }

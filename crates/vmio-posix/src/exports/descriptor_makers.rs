@@ -7,13 +7,13 @@ use libc::{DIR, FILE, mmsghdr, mode_t, msghdr, pid_t, sigset_t, sockaddr, sockle
 
 use super::is_of_mode;
 use super::streams::noticed;
+use crate::leased;
 use crate::real;
-use crate::split;
 
 /// Records that a number is a new descriptor.
 fn made(fd: c_int) -> c_int {
     if is_of_mode(fd) {
-        split::opened_elsewhere(fd);
+        leased::opened_elsewhere(fd);
     }
     fd
 }

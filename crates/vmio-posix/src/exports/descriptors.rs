@@ -5,16 +5,16 @@ use std::ffi::{c_int, c_uint};
 use super::{is_of_mode, returned_status};
 use crate::entry;
 use crate::errno::Errno;
+use crate::leased;
 use crate::own_descriptors;
 use crate::real;
-use crate::split;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: by the caller.
     let duplicate = unsafe { real::dup(fd) };
     if is_of_mode(duplicate) {
-        split::duplicated(fd, duplicate);
+        leased::duplicated(fd, duplicate);
     }
     duplicate
 }
@@ -27,12 +27,12 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     }
     let is_of_mode = is_of_mode(to) && fd != to;
     if is_of_mode {
-        split::replacing(to);
+        leased::replacing(to);
     }
     let duplicate = call();
     if is_of_mode && duplicate >= 0 {
-        split::closed(to);
-        split::duplicated(fd, duplicate);
+        leased::closed(to);
+        leased::duplicated(fd, duplicate);
     }
     duplicate
 }
@@ -72,9 +72,9 @@ pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         if flags & unshare != 0 {
             // Other threads keep their descriptors.
-            split::stop_serving_range(first..=last);
+            leased::stop_serving_range(first..=last);
         } else {
-            split::closed_range(first..=last);
+            leased::closed_range(first..=last);
         }
     }
     close_around(first, last, others)
@@ -99,7 +99,7 @@ fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     if is_of_mode(0) {
-        split::closed_range(first.max(0) as c_uint..=c_uint::MAX);
+        leased::closed_range(first.max(0) as c_uint..=c_uint::MAX);
     }
     close_around(first.max(0) as c_uint, c_uint::MAX, 0);
 }

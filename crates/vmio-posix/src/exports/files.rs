@@ -9,12 +9,12 @@ use super::{by_mode, durably, is_of_mode, of_file, of_mapped, returned_error, re
 use crate::entry;
 use crate::errno::Errno;
 use crate::files_kept_open;
+use crate::leased::{self, Suspension};
 use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, Suspension};
 use crate::synchronous::Target;
 use crate::transfer;
 
@@ -35,7 +35,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         own_descriptors::remove(fd);
     } else {
         if is_of_mode(fd) {
-            split::closed(fd);
+            leased::closed(fd);
         }
         if files_kept_open::are_there() || Process::current().is_some_and(|process| !process.table.is_empty()) {
             let _ = of_file(fd, memory::before_close);
@@ -57,28 +57,28 @@ fn synced_by_mode(fd: c_int) -> Option<c_int> {
         return None;
     }
     // SAFETY: the program has it open during its call.
-    returned_status(split::sync(unsafe { BorrowedFd::borrow_raw(fd) }))
+    returned_status(leased::sync(unsafe { BorrowedFd::borrow_raw(fd) }))
 }
 
 /// Prepares for a call, other than a write, that changes bytes of a file. Call it before.
 pub(super) fn before_changes(fd: c_int) -> Option<Suspension> {
-    is_of_mode(fd).then(|| split::before_kernel_writes(fd)).flatten()
+    is_of_mode(fd).then(|| leased::before_kernel_writes(fd)).flatten()
 }
 
 /// Prepares for a call, other than a read, by which the kernel reads a file. Call it before.
 pub(super) fn before_reads(fd: c_int) -> Option<Suspension> {
-    is_of_mode(fd).then(|| split::before_kernel_reads(fd)).flatten()
+    is_of_mode(fd).then(|| leased::before_kernel_reads(fd)).flatten()
 }
 
 /// Gives the kernel a descriptor's position, for a call that starts from it if it gets no offset.
 pub(super) fn suspended_if_current(fd: c_int, at: *const off_t) -> Option<Suspension> {
-    (at.is_null() && is_of_mode(fd)).then(|| split::suspend(fd))
+    (at.is_null() && is_of_mode(fd)).then(|| leased::suspend(fd))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     // SAFETY: by the caller.
-    by_mode(fd, |fd| split::lseek(fd, offset, whence), || unsafe { real::lseek(fd, offset, whence) as ssize_t })
+    by_mode(fd, |fd| leased::lseek(fd, offset, whence), || unsafe { real::lseek(fd, offset, whence) as ssize_t })
         as off_t
 }
 
@@ -112,9 +112,9 @@ unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     returned_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
-/// Writes back all frames, for a call by which the kernel flushes everything.
+/// Writes back all cached files, for a call by which the kernel flushes everything.
 fn write_back_all() -> Result<(), Errno> {
-    let outcome = if split::is_on() && !entry::is_inside() { split::write_back_all() } else { Ok(()) };
+    let outcome = if leased::is_on() && !entry::is_inside() { leased::write_back_all() } else { Ok(()) };
     if let Some(process) = Process::current().filter(|process| !process.uses_page_cache() && process.is_caller()) {
         let _ = entry::enter::<()>(|| {
             process.sync_all();
@@ -143,9 +143,9 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
     // The known length would be too long; and in strict mode a replay would bring the cut bytes back.
-    let _suspension = is_of_mode(fd).then(|| split::suspend(fd));
+    let _suspension = is_of_mode(fd).then(|| leased::suspend(fd));
     if is_of_mode(fd) {
-        split::replay_before_changes();
+        leased::replay_before_changes();
     }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
     // SAFETY: by the caller.
@@ -188,7 +188,7 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t
     let call = || durably(|| [Target::bytes_of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
     let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
     let _suspension = if moves && is_of_mode(fd) {
-        Some(split::suspend(fd))
+        Some(leased::suspend(fd))
     } else if transfer::keeps_bytes(mode) {
         // The file may become longer.
         before_reads(fd)
@@ -288,19 +288,19 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
                 // SAFETY: by the caller.
                 let duplicate = unsafe { real::fcntl(fd, command, argument) };
                 if duplicate >= 0 {
-                    split::duplicated(fd, duplicate);
+                    leased::duplicated(fd, duplicate);
                 }
                 return duplicate;
             }
             libc::F_GETFL => {
                 // SAFETY: by the caller.
-                return split::flags(fd, || unsafe { real::fcntl(fd, command, argument) });
+                return leased::flags(fd, || unsafe { real::fcntl(fd, command, argument) });
             }
             // These concern state that is cached while the file is leased, or the lease itself.
-            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::stop_serving(fd),
+            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => leased::stop_serving(fd),
             // These concern the signal that reaches the lease manager.
             libc::F_SETOWN | libc::F_GETOWN | F_SETOWN_EX | F_GETOWN_EX | F_SETSIG | F_GETSIG => {
-                split::stop_serving(fd)
+                leased::stop_serving(fd)
             }
             _ => {}
         }
@@ -308,7 +308,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
     // SAFETY: with these commands the argument is a pointer to a lock, by the caller.
     let is_from_position = || unsafe { locks::is_from_position(&*(argument as *const flock)) };
     let is_held = is_of_mode(fd) && locks::is_about(command) && argument != 0 && is_from_position();
-    let _position = is_held.then(|| split::suspend(fd));
+    let _position = is_held.then(|| leased::suspend(fd));
     // Also for a file that is not mapped: the program may map it soon.
     let clipped = match locks::is_about(command) && argument != 0 && fd >= 0 && !entry::is_inside() {
         // SAFETY: with these commands the argument is a pointer to a lock, by the caller, who has the file open.

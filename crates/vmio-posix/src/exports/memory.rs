@@ -8,10 +8,10 @@ use libc::{MAP_FAILED, MAP_FIXED, MREMAP_FIXED, off_t, size_t};
 
 use super::{is_of_mode, of_file, returned, returned_error, returned_status};
 use crate::entry;
+use crate::leased;
 use crate::memory::{self, Request};
 use crate::process::Process;
 use crate::real;
-use crate::split;
 
 fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
@@ -29,14 +29,15 @@ unsafe extern "C" fn mmap(
     if flags & libc::MAP_ANONYMOUS == 0 && is_of_mode(fd) {
         // SAFETY: the program has it open during its call.
         let mapped = unsafe { BorrowedFd::borrow_raw(fd) };
-        split::before_kernel_maps(mapped, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
+        leased::before_kernel_maps(mapped, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
     }
     // A private writable mapping is never served: such are the loader's segments and allocators' memory.
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let mut answer = None;
     if flags & MAP_FIXED != 0 && Process::current().is_some() {
-        answer = entry::enter(|| memory::is_taken(address as usize..(address as usize).saturating_add(len)));
+        answer =
+            entry::enter(|| memory::refuse_fixed_over_ours(address as usize..(address as usize).saturating_add(len)));
     }
     if answer.is_none() && is_candidate && !(is_private && flags & MAP_FIXED != 0) {
         let request = Request { len, protection, flags, offset: offset as u64 };
@@ -77,7 +78,9 @@ unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let answer = entry::enter(|| match memory::remap(address as usize, old_len, new_len, flags) {
-        None if flags & MREMAP_FIXED != 0 => memory::is_taken(new as usize..(new as usize).saturating_add(new_len)),
+        None if flags & MREMAP_FIXED != 0 => {
+            memory::refuse_fixed_over_ours(new as usize..(new as usize).saturating_add(new_len))
+        }
         answer => answer,
     });
     returned(answer, pointer, MAP_FAILED)
@@ -87,9 +90,15 @@ unsafe extern "C" fn mremap(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    returned_status(entry::enter(|| memory::sync(address as usize, len, flags)))
-        // SAFETY: by the caller.
-        .unwrap_or_else(|| unsafe { real::msync(address, len, flags) })
+    if let Some(status) = returned_status(entry::enter(|| memory::sync(address as usize, len, flags))) {
+        return status;
+    }
+    // SAFETY: by the caller.
+    let status = unsafe { real::msync(address, len, flags) };
+    if status != 0 {
+        return status;
+    }
+    returned_status(entry::enter(|| memory::failed_before(address as usize, len, flags))).unwrap_or(status)
 }
 
 #[unsafe(no_mangle)]
@@ -103,7 +112,7 @@ unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -
 unsafe extern "C" fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     // The C library ignores POSIX_MADV_DONTNEED, too; the other numbers are those of madvise.
     let answer = entry::enter(|| match advice {
-        libc::POSIX_MADV_DONTNEED => memory::ignore(address as usize),
+        libc::POSIX_MADV_DONTNEED => memory::succeed_on_ours(address as usize),
         advice => memory::advise(address as usize, len, advice),
     });
     // SAFETY: by the caller.
@@ -126,7 +135,7 @@ unsafe extern "C" fn mlock(address: *const c_void, len: size_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munlock(address: *const c_void, len: size_t) -> c_int {
-    returned_status(entry::enter(|| memory::ignore(address as usize)))
+    returned_status(entry::enter(|| memory::succeed_on_ours(address as usize)))
         // SAFETY: by the caller.
         .unwrap_or_else(|| unsafe { real::munlock(address, len) })
 }

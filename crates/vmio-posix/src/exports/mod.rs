@@ -32,12 +32,12 @@ use libc::ssize_t;
 use crate::entry::{self, Answer};
 use crate::fork;
 use crate::last_thread;
+use crate::leased::{self, Way};
 use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
 use crate::settings::Settings;
-use crate::split::{self, Way};
 use crate::synchronous::{self, Target};
 use crate::uncovered_programs;
 
@@ -51,10 +51,15 @@ extern "C" fn at_load() {
     variadic::look_up();
     let _ = entry::enter::<()>(|| {
         messages::start();
+        if let Err(wrong) = Settings::checked() {
+            messages::say(format_args!("the program does not start: {wrong}"));
+            // SAFETY: nothing has begun that would have to end.
+            unsafe { real::_exit(NOT_STARTED) }
+        }
         if Settings::of_this_process().is_some() {
             std::panic::set_hook(Box::new(|about| messages::say(format_args!("a bug in vmio: {about}"))));
         }
-        split::start();
+        leased::start();
         synchronous::start();
         fork::start();
         uncovered_programs::start();
@@ -62,6 +67,9 @@ extern "C" fn at_load() {
         None
     });
 }
+
+/// The status of a program that cannot run with vmio, as `vmio run` has it, too.
+const NOT_STARTED: c_int = 126;
 
 /// The return value for the program; `None` if the C library must do the call.
 fn returned<T, R>(answer: Answer<T>, good: impl FnOnce(T) -> R, failure: R) -> Option<R> {
@@ -114,7 +122,7 @@ fn durably<const TARGETS: usize>(
 
 /// Whether the data path of a mode handles a call.
 fn is_of_mode(fd: c_int) -> bool {
-    split::is_on() && fd >= 0 && !entry::is_inside()
+    leased::is_on() && fd >= 0 && !entry::is_inside()
 }
 
 /// Lets the data path of a mode do a call, or else the C library.

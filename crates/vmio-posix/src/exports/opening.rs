@@ -8,9 +8,9 @@ use libc::{AT_FDCWD, mode_t, open_how};
 use rustix::io::Errno;
 
 use super::{is_of_mode, returned, returned_status};
+use crate::leased;
 use crate::real;
 use crate::sharing;
-use crate::split;
 use crate::synchronous;
 
 /// Opens a file for the program, by a function that takes the flags.
@@ -29,7 +29,7 @@ unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn
         let outcome = if may_refuse {
             sharing::open(flags, attempt)
         } else if flags & libc::O_NONBLOCK != 0 && is_of_mode(0) {
-            split::retry_after_returning_leases(|| attempt(flags))
+            leased::retry_after_returning_leases(|| attempt(flags))
         } else {
             attempt(flags)
         };
@@ -39,7 +39,7 @@ unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn
         return noticed(open(flags), false);
     }
     if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-        split::replay_before_changes();
+        leased::replay_before_changes();
     }
     // SAFETY: by the caller.
     match unsafe { synchronous::open(folder, path, flags, open) } {
@@ -50,7 +50,7 @@ unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn
 
 fn noticed(fd: c_int, hides_dsync: bool) -> c_int {
     if is_of_mode(fd) {
-        split::opened(fd, hides_dsync);
+        leased::opened(fd, hides_dsync);
     }
     fd
 }

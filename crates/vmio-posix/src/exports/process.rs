@@ -11,10 +11,10 @@ use rustix::process::getpid;
 
 use super::{returned_status, streams};
 use crate::entry;
+use crate::leased::{self, AllUnserved};
 use crate::messages;
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, AllUnserved};
 use crate::uncovered_programs::{self, Examined, Named, environment};
 
 #[used]
@@ -39,11 +39,11 @@ enum Reports {
 #[must_use = "other threads go on until the process has ended"]
 fn finish(reports: Reports) -> Option<AllUnserved> {
     // From now on writes of other threads go to the kernel at once.
-    let all_unserved = (split::is_on() && !entry::is_own_thread()).then(AllUnserved::new);
+    let all_unserved = (leased::is_on() && !entry::is_own_thread()).then(AllUnserved::new);
     if all_unserved.is_some() {
-        split::close_logs();
+        leased::close_logs();
         if reports == Reports::Now {
-            entry::as_vmio(split::report);
+            entry::as_vmio(leased::report);
         }
     }
     let Some(process) = Process::current() else { return all_unserved };
@@ -197,7 +197,7 @@ unsafe fn become_program(
     let _all_unserved = report_before_exec(named, looked);
     let status = call();
     // The exec has failed: the process goes on, and reports again at its end.
-    split::exec_failed();
+    leased::exec_failed();
     if let Some(process) = Process::current().filter(|process| process.is_caller()) {
         process.exec_failed();
     }
@@ -318,7 +318,7 @@ unsafe extern "C" fn execveat(
 /// Stops serving all descriptions before another process shares the descriptors.
 #[must_use = "it does so later"]
 fn share() -> Option<AllUnserved> {
-    (split::is_on() && !entry::is_own_thread()).then(AllUnserved::new)
+    (leased::is_on() && !entry::is_own_thread()).then(AllUnserved::new)
 }
 
 /// Starts another process that runs a program.

@@ -9,9 +9,9 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigaction as Action, sigset_t, s
 use vmio::sigbus_action;
 
 use crate::entry;
+use crate::leased;
 use crate::real;
 use crate::settings::Settings;
-use crate::split;
 
 /// Whether vmio may have a handler of the signal.
 pub(super) fn is_shared(signal: c_int) -> bool {
@@ -52,7 +52,7 @@ static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
 /// As of sigaction(2).
 unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
     // SAFETY: by the caller it is null or an action.
-    let mut ours = unsafe { action.as_ref() }.copied().filter(|_| split::is_on() && !entry::is_inside());
+    let mut ours = unsafe { action.as_ref() }.copied().filter(|_| leased::is_on() && !entry::is_inside());
     let asks = ours.as_mut().is_some_and(|action| {
         // SAFETY: the set is ours.
         unsafe {
@@ -84,7 +84,7 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
 /// # Safety
 /// `set` is null or a set.
 pub(super) unsafe fn unblocked(how: c_int, set: *const sigset_t) -> Option<sigset_t> {
-    if !split::is_on() || entry::is_inside() || set.is_null() || how == libc::SIG_UNBLOCK {
+    if !leased::is_on() || entry::is_inside() || set.is_null() || how == libc::SIG_UNBLOCK {
         return None;
     }
     // SAFETY: by the caller; the copy is ours.
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, be
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sighold(signal: c_int) -> c_int {
-    if signal == libc::SIGBUS && split::is_on() && !entry::is_inside() {
+    if signal == libc::SIGBUS && leased::is_on() && !entry::is_inside() {
         return 0;
     }
     // SAFETY: by the caller.

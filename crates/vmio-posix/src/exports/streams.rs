@@ -7,17 +7,17 @@ use libc::{DIR, FILE};
 use rustix::io::Errno;
 
 use super::{durably, is_of_mode, returned};
+use crate::leased;
 use crate::real;
 use crate::sharing;
-use crate::split;
 use crate::synchronous::{self, Target};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let is_alone = is_of_mode(fd) && split::is_alone(fd);
+    let is_alone = is_of_mode(fd) && leased::is_alone(fd);
     if is_of_mode(fd) {
         // Other descriptors of the description share the position that the stream moves.
-        split::taken_by_stream(fd);
+        leased::taken_by_stream(fd);
     }
     // SAFETY: by the caller.
     let stream = unsafe { real::fdopen(fd, mode) };
@@ -40,7 +40,7 @@ unsafe fn closing(stream: *mut FILE) {
     // descriptor, which is no error of the call that closes it.
     unsafe {
         let before = *libc::__errno_location();
-        split::closed(libc::fileno(stream));
+        leased::closed(libc::fileno(stream));
         *libc::__errno_location() = before;
     }
 }
@@ -49,7 +49,7 @@ unsafe fn closing(stream: *mut FILE) {
 pub(super) fn noticed(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() && is_of_mode(0) {
         // SAFETY: it was just opened.
-        split::opened_elsewhere(unsafe { libc::fileno(stream) });
+        leased::opened_elsewhere(unsafe { libc::fileno(stream) });
     }
     stream
 }
@@ -59,7 +59,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     // SAFETY: by the caller.
     let folder = unsafe { real::fdopendir(fd) };
     if !folder.is_null() && is_of_mode(fd) {
-        split::taken_by_stream(fd);
+        leased::taken_by_stream(fd);
     }
     folder
 }
@@ -68,7 +68,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 unsafe extern "C" fn closedir(folder: *mut DIR) -> c_int {
     if !folder.is_null() && is_of_mode(0) {
         // SAFETY: by the caller it is open.
-        split::closed(unsafe { libc::dirfd(folder) });
+        leased::closed(unsafe { libc::dirfd(folder) });
     }
     // SAFETY: by the caller.
     unsafe { real::closedir(folder) }
@@ -82,7 +82,7 @@ fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
     }
     // SAFETY: by the caller of the open the path is a C string or null.
     let is_new = !path.is_null() && unsafe { libc::access(path, libc::F_OK) } != 0;
-    split::replay_before_changes();
+    leased::replay_before_changes();
     let stream = open();
     if stream.is_null() {
         return stream;

@@ -8,9 +8,9 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::{by_mode, is_of_mode, of_mapped, returned};
 use crate::entry::Answer;
+use crate::leased::{self, Suspension, Way};
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, Suspension, Way};
 use crate::transfer::{self, Demands, Position};
 
 /// Since Linux 6.14.
@@ -117,7 +117,7 @@ unsafe fn read_anywhere(
     linux: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     // SAFETY: by the caller.
-    let call = |fd: BorrowedFd<'_>| split::read(fd, position, len, std::iter::once(unsafe { bytes_mut(buffer, len) }));
+    let call = |fd: BorrowedFd<'_>| leased::read(fd, position, len, std::iter::once(unsafe { bytes_mut(buffer, len) }));
     // SAFETY: by the caller.
     by_mode(fd, call, || unsafe { read_one(fd, buffer, len, position) }.unwrap_or_else(linux))
 }
@@ -136,7 +136,7 @@ unsafe fn read_list_anywhere(
         let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
         // SAFETY: by the caller.
         let parts = buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) });
-        split::read(fd, position, total(buffers), parts)
+        leased::read(fd, position, total(buffers), parts)
     };
     // SAFETY: by the caller.
     by_mode(fd, call, || unsafe { read_list(fd, buffers, count, position) }.unwrap_or_else(linux))
@@ -152,7 +152,7 @@ unsafe fn write_anywhere(
     linux: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     // SAFETY: by the caller.
-    let call = |fd: BorrowedFd<'_>| split::write(fd, position, len, std::iter::once(unsafe { bytes(buffer, len) }));
+    let call = |fd: BorrowedFd<'_>| leased::write(fd, position, len, std::iter::once(unsafe { bytes(buffer, len) }));
     by_mode(fd, call, || {
         // SAFETY: by the caller.
         unsafe { write_one(fd, buffer, len, position) }.unwrap_or_else(|| noticed(fd, position, linux()))
@@ -173,7 +173,7 @@ unsafe fn write_list_anywhere(
         let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
         // SAFETY: by the caller.
         let parts = buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) });
-        split::write(fd, position, total(buffers), parts)
+        leased::write(fd, position, total(buffers), parts)
     };
     by_mode(fd, call, || {
         // SAFETY: by the caller.
@@ -188,7 +188,7 @@ fn total(buffers: &[iovec]) -> usize {
 
 /// Gives the kernel the position for a preadv2 or pwritev2 that uses it, since Linux does these calls.
 fn suspended_if_current(fd: c_int, offset: off_t) -> Option<Suspension> {
-    (offset == -1 && is_of_mode(fd)).then(|| split::suspend(fd))
+    (offset == -1 && is_of_mode(fd)).then(|| leased::suspend(fd))
 }
 
 /// Notes a write that Linux did.
@@ -296,7 +296,7 @@ fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demand
 #[unsafe(no_mangle)]
 unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     if is_of_mode(fd)
-        && split::has_frames()
+        && leased::has_cache()
         && let Some((position, _)) = position_and_demands(offset, flags)
     {
         // SAFETY: by the caller.
@@ -304,7 +304,7 @@ unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, off
         // SAFETY: by the caller.
         return unsafe { read_list_anywhere(fd, buffers, count, position, linux) };
     }
-    let _bytes = is_of_mode(fd).then(|| split::before_kernel_reads(fd)).flatten();
+    let _bytes = is_of_mode(fd).then(|| leased::before_kernel_reads(fd)).flatten();
     let _position = suspended_if_current(fd, offset);
     let answer = position_and_demands(offset, flags)
         // SAFETY: by the caller.
@@ -381,11 +381,11 @@ unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, o
 unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let asked = position_and_demands(offset, flags);
     if is_of_mode(fd)
-        && (split::is_strict() || split::has_frames())
+        && (leased::is_strict() || leased::has_cache())
         && let Some((position, demands)) = asked
         && !demands.appends
         && !demands.never_appends
-        && (split::is_strict() || !demands.syncs)
+        && (leased::is_strict() || !demands.syncs)
     {
         // In strict mode every write is durable, whatever flags it has.
         // SAFETY: by the caller.
@@ -393,7 +393,7 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
         // SAFETY: by the caller.
         return unsafe { write_list_anywhere(fd, buffers, count, position, linux) };
     }
-    let _bytes = is_of_mode(fd).then(|| split::before_kernel_writes(fd)).flatten();
+    let _bytes = is_of_mode(fd).then(|| leased::before_kernel_writes(fd)).flatten();
     let _position = suspended_if_current(fd, offset);
     // SAFETY: by the caller.
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });

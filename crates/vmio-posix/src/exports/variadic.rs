@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::is_of_mode;
 use super::process::{becoming, becoming_searched, becoming_with};
+use crate::leased;
 use crate::real;
-use crate::split;
 
 /// The C library is about to write to a descriptor, at the kernel's position. We do not notice the end of that write, so the kernel serves
 /// the description for good.
 extern "C" fn before_print(fd: c_int) {
     if is_of_mode(fd) {
-        split::stop_serving(fd);
+        leased::stop_serving(fd);
     }
 }
 

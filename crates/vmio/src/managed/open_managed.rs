@@ -34,13 +34,16 @@ impl OpenManaged {
         Ok(OpenManaged { region, core: Arc::clone(core) })
     }
 
-    /// Makes the stores to a range of bytes durable.
+    /// Makes the stores to a range of bytes durable. Of an empty range it only tells whether a write has failed.
     pub(super) fn flush(&self, bytes: &Range<u64>) -> Result<()> {
         let region = &self.region;
-        if region.access == Access::ReadOnly || bytes.is_empty() {
+        if region.access == Access::ReadOnly {
             return Ok(());
         }
         region.check_not_failed()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         region.map.sync(bytes).map_err(|error| self.core.reclaimer.note_failure(region, error))?;
         region.check_not_shortened()
     }

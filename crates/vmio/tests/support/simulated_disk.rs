@@ -20,7 +20,7 @@ struct State {
     files: Vec<File>,
     random: Random,
     operations: u64,
-    dies_at: u64,
+    power_cut_at: u64,
     /// One operation in this many fails, though the disk lives on; 0 for none.
     failure_in: u64,
     failing_flushes: u64,
@@ -63,7 +63,7 @@ impl SimulatedDisk {
             files,
             random,
             operations: 0,
-            dies_at: u64::MAX,
+            power_cut_at: u64::MAX,
             failure_in: 0,
             failing_flushes: 0,
             discarded_bytes: 0,
@@ -75,10 +75,10 @@ impl SimulatedDisk {
         SimulatedFile { disk: self.clone(), file }
     }
 
-    /// Has the power fail in the middle of the operation after that many more.
-    pub fn die_after(&self, operations: u64) {
+    /// Cuts the power in the middle of the operation after that many more.
+    pub fn cut_power_after(&self, operations: u64) {
         let mut state = self.0.lock().unwrap();
-        state.dies_at = state.operations + operations;
+        state.power_cut_at = state.operations + operations;
     }
 
     /// Lets one operation in this many fail; 0 for none.
@@ -92,9 +92,9 @@ impl SimulatedDisk {
     }
 
     /// Whether the power has failed.
-    pub fn is_dead(&self) -> bool {
+    pub fn has_lost_power(&self) -> bool {
         let state = self.0.lock().unwrap();
-        state.operations > state.dies_at
+        state.operations > state.power_cut_at
     }
 
     /// How much was given back.
@@ -219,7 +219,7 @@ impl State {
     fn fate(&mut self) -> Fate {
         let operation = self.operations;
         self.operations += 1;
-        match operation.cmp(&self.dies_at) {
+        match operation.cmp(&self.power_cut_at) {
             std::cmp::Ordering::Greater => Fate::Dead,
             std::cmp::Ordering::Equal => Fate::Dies,
             _ if self.failure_in > 0 && self.random.below(self.failure_in) == 0 => Fate::Fails,
@@ -249,7 +249,7 @@ impl Backing for SimulatedFile {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let state = self.disk.0.lock().unwrap();
-        if state.operations > state.dies_at {
+        if state.operations > state.power_cut_at {
             return Err(failed());
         }
         let live = &state.files[self.file].live;

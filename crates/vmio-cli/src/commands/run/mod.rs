@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use preloadable::variables;
 use vmio::{Cache, Engine};
 use vmio_heap::HeapEngine;
 use vmio_report::size::{parse_cache, parse_size};
@@ -230,7 +231,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     match (args.cache, &args.mode) {
         (Some(bytes), None) => try_cache(engine, bytes)?,
-        (Some(bytes), Some(_)) => try_frames(bytes)?,
+        (Some(bytes), Some(_)) => try_mode_cache(bytes)?,
         (None, _) => {}
     }
     for folder in &under {
@@ -250,18 +251,18 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
     let log_bytes = args.log_size.to_string();
     let cache_bytes = args.cache.map(|bytes| bytes.to_string());
-    command.env("VMIO_RUN_UNDER", list_of(&under)?);
+    command.env(variables::UNDER, list_of(&under)?);
     for (variable, value) in [
-        ("VMIO_RUN_CACHE", cache_bytes.as_deref()),
-        ("VMIO_RUN_ENGINE", args.cache.filter(|_| args.mode.is_none()).map(|_| engine.get_name())),
-        ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
-        ("VMIO_RUN_WHEN_SHARED", (args.when_shared == WhenShared::Refuse).then_some("refuse")),
-        ("VMIO_RUN_LOG_BYTES", Some(log_bytes.as_str())),
-        ("VMIO_RUN_ON_FULL", (args.on_full == OnFull::Wait).then_some("wait")),
-        ("VMIO_RUN_PREALLOCATE", args.preallocate.then_some("1")),
-        ("VMIO_RUN_STRICT_COVERAGE", args.strict_coverage.then_some("1")),
-        ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
-        ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
+        (variables::CACHE, cache_bytes.as_deref()),
+        (variables::ENGINE, args.cache.filter(|_| args.mode.is_none()).map(|_| engine.get_name())),
+        (variables::MODE, mode.as_ref().map(|mode| mode.get_name())),
+        (variables::WHEN_SHARED, (args.when_shared == WhenShared::Refuse).then_some("refuse")),
+        (variables::LOG_BYTES, Some(log_bytes.as_str())),
+        (variables::ON_FULL, (args.on_full == OnFull::Wait).then_some("wait")),
+        (variables::PREALLOCATE, args.preallocate.then_some("1")),
+        (variables::STRICT_COVERAGE, args.strict_coverage.then_some("1")),
+        (variables::VERBOSE, args.verbose.then_some("1")),
+        (variables::STATS, args.stats.then_some(if args.json { "json" } else { "text" })),
     ] {
         match value {
             Some(value) => command.env(variable, value),
@@ -309,8 +310,8 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }
 
-/// The same for the frames of --mode. The SIGBUS engine handles misses in the thread that copies, and so in signal handlers, too.
-fn try_frames(bytes: u64) -> anyhow::Result<()> {
+/// The same for the cache of --mode. The SIGBUS engine handles misses in the thread that copies, and so in signal handlers, too.
+fn try_mode_cache(bytes: u64) -> anyhow::Result<()> {
     let built = Cache::builder().engine(Engine::Sigbus).capacity(bytes).build().map(drop);
     built.context(
         "cannot build the cache (--cache sets its size; without it reads and writes use the page cache; `vmio doctor` says what is missing)",

@@ -13,7 +13,7 @@ pub(crate) struct Collector {
     pub(super) state: Mutex<Collecting>,
     pub(crate) pace: Pace,
     /// The last look found nothing to gain.
-    pub(super) is_in_vain: AtomicBool,
+    pub(super) gains_nothing: AtomicBool,
     /// Since the store was opened: chunks freed, and bytes of records moved for that.
     pub(crate) chunks: AtomicU64,
     pub(crate) moved_bytes: AtomicU64,
@@ -24,6 +24,14 @@ pub(crate) struct Collector {
 pub(crate) struct Collecting {
     /// Chunks without a live record, and when the last record left them.
     pub(super) emptied: Vec<(u64, Moment)>,
-    /// Where the log ended, and how many units were free, when a collection found nothing to gain.
-    pub(super) was_in_vain: Option<(u64, u64)>,
+    /// The state in which a collection found nothing to gain.
+    pub(super) gained_nothing_at: Option<SpaceState>,
+}
+
+/// While this has not changed, another collection finds no more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SpaceState {
+    /// The sequence number at the end of the log.
+    pub(super) log_end: u64,
+    pub(super) free_units: u64,
 }

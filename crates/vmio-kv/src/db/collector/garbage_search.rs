@@ -14,16 +14,14 @@ const LEAST_BYTES: u64 = 2 * ALLOCATION_UNIT_BYTES;
 /// Bytes of an entry in a leaf.
 const ENTRY_BYTES: u64 = 24;
 
-/// The steps by which a collection may find more garbage than is known.
+/// How much a thread does at once to find more garbage than is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effort {
     None,
     /// Flush the memtables. An opening then reads the log back from there on, and the collection may take earlier chunks.
     FlushMemtables,
-    /// Merge all levels.
+    /// Flush the memtables and merge all levels.
     MergeLevels,
-    /// The step that reveals the most, in the background.
-    InBackground,
 }
 
 impl OpenSegment {
@@ -90,45 +88,43 @@ impl OpenSegment {
         held_back.into_iter().filter(|chunk| !open.contains(chunk)).map(of_chunk).sum()
     }
 
-    /// Queues compactions that reveal garbage; returns whether there are any.
-    pub(super) fn uncover_garbage(&self, effort: Effort) -> Result<bool> {
-        if effort != Effort::InBackground {
-            return Ok(false);
-        }
+    /// Queues the flushes or compactions that reveal the most garbage; returns whether there are any, these or earlier ones.
+    pub(super) fn begin_to_uncover_garbage(&self) -> bool {
         let keyspaces = self.keyspaces();
         if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
-            return Ok(true);
+            return true;
         }
         let in_doubt = self.bytes_in_doubt_now();
         let held_back = self.bytes_held_back();
         if in_doubt.max(held_back) < LEAST_BYTES {
-            return Ok(false);
+            return false;
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            let may_rotate = |keyspace: &&Arc<Keyspace>| {
-                !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable()
-            };
-            for keyspace in keyspaces.iter().filter(may_rotate) {
-                self.store.compactions.put(keyspace);
-                has_any = true;
+            for keyspace in keyspaces.iter().filter(|keyspace| !keyspace.has_failed() && !keyspace.has_immutable()) {
+                if keyspace.rotate_memtable() {
+                    self.store.compactions.put(keyspace);
+                    has_any = true;
+                }
             }
-            return Ok(has_any);
+            return has_any;
         }
-        if keyspaces.iter().any(|keyspace| keyspace.is_merged()) {
-            return Ok(true);
+        if keyspaces.iter().any(|keyspace| keyspace.is_compacting_levels()) {
+            return true;
         }
         let space = self.segment.allocator().log_chunks.space();
         let mut by_keyspace = self.in_doubt_by_keyspace(space.bytes - space.garbage_bytes);
         by_keyspace.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let asked = by_keyspace.into_iter().find(|(keyspace, bytes)| *bytes > 0 && keyspace.ask_for_merge());
-        if let Some((keyspace, _)) = &asked {
-            self.store.compactions.put(keyspace);
+        for (keyspace, _) in by_keyspace.into_iter().take_while(|(_, bytes)| *bytes > 0) {
+            if keyspace.ask_for_merge() {
+                self.store.compactions.put(&keyspace);
+                return true;
+            }
         }
-        Ok(asked.is_some())
+        false
     }
 
-    /// The same at once, for everything that is there when it begins.
+    /// Uncovers garbage at once, in everything that is there when it begins.
     pub(super) fn uncover_all_garbage(&self, effort: Effort) -> Result<()> {
         if effort == Effort::None {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Garbage collection of the log: it appends the live records of the chunks with the most garbage again, and frees the chunks.
 //!
 //! A thread of the store does this while writers and compactions run, one chunk after the other; a writer that finds no space does the
-//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first compacts levels: `garbage_search.rs`.
+//! same. Where the garbage is not known yet, or recovery still needs its chunks, the collection first flushes and compacts: `garbage_search`.
 
 pub(super) mod collecting;
 mod garbage_search;
@@ -23,7 +23,7 @@ use crate::volume::epoch::RetiredBlocks;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
 use crate::volume::space_reservation::SpacePriority;
-use collecting::Collecting;
+use collecting::{Collecting, SpaceState};
 use garbage_search::Effort;
 
 /// When space is short, chunks with at least this much garbage are collected.
@@ -52,10 +52,11 @@ enum Step {
     Emptied,
     /// The goal is reached.
     Reached,
-    /// Nothing can be gained before compactions that are running have ended.
-    Uncovers,
+    /// The collection goes on after a wait: compactions that reveal garbage are running, or merges hold chunks that are empty, or the moved
+    /// records are still in memory.
+    WaitFirst,
     /// There is nothing more to gain.
-    InVain,
+    NothingToGain,
 }
 
 impl OpenSegment {
@@ -75,13 +76,14 @@ impl OpenSegment {
         let emptied = state.emptied.len() as u64;
         let mut space = self.segment.allocator().log_chunks.space();
         space.bytes -= emptied * ALLOCATION_UNIT_BYTES;
+        // What each counts as garbage: `LogChunks` never counts all of a chunk.
         space.garbage_bytes -= emptied * (ALLOCATION_UNIT_BYTES - 1);
         space
     }
 
     /// The least garbage that makes a chunk worth a collection, in bytes; `None` if the goal is reached.
     fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
-        let most = self.store.options.space_amplification();
+        let amplification_max = self.store.options.space_amplification();
         match goal {
             Goal::FreeChunks { priority, chunks } => {
                 self.segment.check_space(priority, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
@@ -89,7 +91,7 @@ impl OpenSegment {
             Goal::Limit { slack_bytes } => {
                 let space = self.space_to_be(state);
                 let is_too_large = space.bytes > self.limit(space) + slack_bytes;
-                is_too_large.then_some((ALLOCATION_UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
+                is_too_large.then_some((ALLOCATION_UNIT_BYTES as f64 * (1.0 - 1.0 / amplification_max)) as u64)
             }
         }
     }
@@ -122,44 +124,47 @@ impl OpenSegment {
         self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * ALLOCATION_UNIT_BYTES)));
     }
 
-    /// Empties a chunk, if the goal is not reached and a chunk is worth it; otherwise looks for garbage.
-    fn step(&self, state: &mut Collecting, goal: Goal, effort: Effort) -> Result<Step> {
+    /// Empties a chunk, if the goal is not reached and a chunk is worth it. In the background it otherwise looks for garbage.
+    fn step(&self, state: &mut Collecting, goal: Goal, in_background: bool) -> Result<Step> {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
         // Merges hold the emptied chunks: more moves would take space and free none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
-            return Ok(Step::Uncovers);
+            return Ok(Step::WaitFirst);
         }
         let next = || self.segment.allocator().log_chunks.most_garbage();
         // A merge of levels reveals more garbage than moves of that much live data would gain.
         let gains_little = next().is_none_or(|(_, garbage)| garbage < ALLOCATION_UNIT_BYTES / 4 * 3);
-        if effort == Effort::InBackground
+        if in_background
             && gains_little
             && self.is_cheap_to_uncover_garbage()
-            && self.uncover_garbage(effort)?
-            && self.collector.pace.part() < 0.5
+            && self.begin_to_uncover_garbage()
+            && self.collector.pace.closeness() < 0.5
         {
-            return Ok(Step::Uncovers);
+            return Ok(Step::WaitFirst);
         }
         while let Some((unit, _)) = next().filter(|(_, garbage)| *garbage >= least) {
-            match self.empty(unit) {
+            match self.move_live_records(unit) {
                 Ok(true) => {
                     state.emptied.push((unit, self.segment.merges.moment()));
                     return Ok(Step::Emptied);
                 }
                 Ok(false) => {}
                 // Other threads may have freed enough space.
-                Err(Error::Full { .. }) => return Ok(Step::InVain),
+                Err(Error::Full { .. }) => return Ok(Step::NothingToGain),
                 // A keyspace refuses writes because the store is being closed: nothing is wrong with the chunk.
-                Err(_) if self.store.compactions.is_stopping() => return Ok(Step::InVain),
-                Err(error) => self.leave_alone(unit, error)?,
+                Err(_) if self.store.compactions.is_stopping() => return Ok(Step::NothingToGain),
+                Err(error) => self.exclude_chunk(unit, error)?,
             }
         }
         if self.give_up_emptied(state, 1)? && self.least_garbage(state, goal).is_none() {
             return Ok(Step::Reached);
         }
-        Ok(if self.uncover_garbage(effort)? { Step::Uncovers } else { Step::InVain })
+        match in_background && self.begin_to_uncover_garbage() {
+            true => Ok(Step::WaitFirst),
+            false => Ok(Step::NothingToGain),
+        }
     }
 
     /// Collects until the log is within its limit, or until the present contents yield no more.
@@ -182,7 +187,7 @@ impl OpenSegment {
             // Later writes are left to the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
             for _ in 0..chunks {
-                if self.step(&mut state, goal, Effort::None)? != Step::Emptied {
+                if self.step(&mut state, goal, false)? != Step::Emptied {
                     break;
                 }
             }
@@ -214,8 +219,9 @@ impl OpenSegment {
         if has_space() {
             return Ok(true);
         }
-        let place = || (self.log.end().1, self.segment.allocator().free_units());
-        if state.was_in_vain == Some(place()) {
+        let space_state =
+            || SpaceState { log_end: self.log.end().1, free_units: self.segment.allocator().free_units() };
+        if state.gained_nothing_at == Some(space_state()) {
             return Ok(false);
         }
         compact_again()?;
@@ -225,7 +231,7 @@ impl OpenSegment {
         self.log.check_goes_on()?;
         for effort in [Effort::None, Effort::FlushMemtables, Effort::MergeLevels] {
             self.uncover_all_garbage(effort)?;
-            while self.step(&mut state, goal, Effort::None)? == Step::Emptied {
+            while self.step(&mut state, goal, false)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
                 // Readers may hold the freed chunks: then more moves would take the space that is reserved for deletions.
                 if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
@@ -243,25 +249,25 @@ impl OpenSegment {
             self.segment.give_back()?;
         }
         let has_space = has_space();
-        state.was_in_vain = (!has_space).then(place);
+        state.gained_nothing_at = (!has_space).then(space_state);
         Ok(has_space)
     }
 
     /// Empties a chunk that a former owner may still write to; afterwards nothing refers to the chunk, and recovery does not read it.
-    pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
+    pub(super) fn empty_former_owners_chunk(&self, chunk: u64) -> Result<()> {
         let mut state = self.collecting();
         self.flush_memtables_at_once()?;
         self.allow_collection();
-        if !self.empty(unit_of(chunk))? {
+        if !self.move_live_records(unit_of(chunk))? {
             return Err(self.segment.stopped("the former owner's last chunk is read back"));
         }
         state.emptied.push((unit_of(chunk), self.segment.merges.moment()));
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// Leaves a chunk alone that is damaged or unreadable, or that has records of a keyspace that refuses writes. A reader that needs a
-    /// record of the chunk gets the error.
-    fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
+    /// Excludes a chunk from collections that is damaged or unreadable, or that has records of a keyspace that refuses writes. A reader that
+    /// needs a record of the chunk gets the error. Other errors are returned.
+    fn exclude_chunk(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
             return Err(error);
         }
@@ -293,7 +299,7 @@ impl OpenSegment {
         self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let retired = RetiredBlocks::new(&self.segment.reclaimable, chunks);
         for keyspace in self.readable_keyspaces() {
-            keyspace.outlive(&retired, epoch);
+            keyspace.publish_freed_chunks(&retired, epoch);
         }
         drop(committing);
         drop(retired);

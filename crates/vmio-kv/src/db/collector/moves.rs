@@ -25,7 +25,7 @@ const TURN_BYTES: usize = 64 << 10;
 impl OpenSegment {
     /// Moves a chunk's live records, and makes merges drop pointers into the chunk. Returns whether the chunk is empty: it leaves a chunk
     /// with records in a memtable as it is.
-    pub(super) fn empty(&self, unit: u64) -> Result<bool> {
+    pub(super) fn move_live_records(&self, unit: u64) -> Result<bool> {
         let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
         let is_open = || self.log.open_chunks().contains(&chunk);
@@ -132,11 +132,11 @@ impl OpenSegment {
             appended.push(self.log.append_one_record(append, SpacePriority::Move)?);
             Ok(())
         });
-        let mut level = turn.fill();
+        let mut memtable = turn.fill();
         for (append, at) in appends.iter().zip(&appended) {
-            level.insert(append.key, at.sequence, at.pointer);
+            memtable.insert(append.key, at.sequence, at.pointer);
         }
-        drop(level);
+        drop(memtable);
         let moved = appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum();
         let is_full = turn.is_full();
         drop(turn);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use vmio::backing::MemoryBacking;
 
 use super::*;
+use crate::keyspace::Due;
 use crate::{Db, Durability, Options};
 
 /// A flush is committed and its levels are not visible yet: its records are in no level that a collection looks at.
@@ -21,7 +22,7 @@ fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     let chunk = home.log.chunks_to_read_back()[0];
     assert!(!home.log.open_chunks().contains(&chunk));
     assert!(keyspace.rotate_memtable());
-    let compaction = keyspace.begin_compaction(false).expect("the memory is due");
+    let compaction = keyspace.begin_compaction(Due::Full).expect("the memory is due");
     // A writer delays the publication.
     let turn = keyspace.begin_write().expect("a turn");
     let epoch = home.segment.epoch();
@@ -32,7 +33,7 @@ fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
             assert!(began.elapsed() < Duration::from_secs(60), "it is committed");
             thread::yield_now();
         }
-        let emptied = scope.spawn(|| home.empty(unit_of(chunk)));
+        let emptied = scope.spawn(|| home.move_live_records(unit_of(chunk)));
         // A collection that does not wait for the publication would end in this time.
         thread::sleep(Duration::from_millis(200));
         drop(turn);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use vmio::SignalsBlocked;
 
-use super::garbage_search::Effort;
 use super::pace::Bound;
 use super::wake::Woken;
 use super::{Goal, IDLE_SLACK_BYTES, Step};
@@ -69,8 +68,8 @@ impl Segments {
                 match segment.collect_due(is_idle) {
                     // The other segments come in between.
                     Ok(Step::Emptied) => wait = Duration::ZERO,
-                    Ok(Step::Uncovers) => wait = wait.min(COMPACTION_WAIT),
-                    Ok(Step::Reached | Step::InVain) => {}
+                    Ok(Step::WaitFirst) => wait = wait.min(COMPACTION_WAIT),
+                    Ok(Step::Reached | Step::NothingToGain) => {}
                     Err(error) => {
                         // No writer waits for a collection that cannot happen.
                         segment.collector.pace.set(Bound::Space, 0.0);
@@ -97,17 +96,17 @@ impl OpenSegment {
                 self.segment.give_back()?;
             }
             self.log.check_goes_on()?;
-            let step = self.step(&mut state, goal, Effort::InBackground)?;
-            if step != Step::Emptied || self.collector.pace.part() > 0.5 {
+            let step = self.step(&mut state, goal, true)?;
+            if step != Step::Emptied || self.collector.pace.closeness() > 0.5 {
                 self.give_up_emptied(&mut state, 1)?;
             }
             drop(state);
-            self.collector.is_in_vain.store(step == Step::InVain, Ordering::Relaxed);
+            self.collector.gains_nothing.store(step == Step::NothingToGain, Ordering::Relaxed);
             self.set_pace();
             match step {
                 Step::Emptied if !self.store.compactions.is_stopping() => has_emptied = true,
                 // The moved records are in memory, so another look may find more.
-                Step::Reached if is_idle && has_emptied => return Ok(Step::Uncovers),
+                Step::Reached if is_idle && has_emptied => return Ok(Step::WaitFirst),
                 step => return Ok(step),
             }
         }
@@ -126,18 +125,18 @@ impl OpenSegment {
 
     /// Sets how close the log is to its bound. No writer is slowed while a collection would gain nothing.
     pub(crate) fn set_pace(&self) {
-        let mut part: f64 = 0.0;
-        if !self.collector.is_in_vain.load(Ordering::Relaxed) {
+        let mut closeness: f64 = 0.0;
+        if !self.collector.gains_nothing.load(Ordering::Relaxed) {
             let space = self.segment.allocator().log_chunks.space();
             let free_of_delay = self.limit(space) + self.slack_bytes();
-            part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
+            closeness = closeness.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
             if !self.may_grow() {
                 let least = self.chunks_to_keep();
                 // A write without space is refused: no writer stops before that.
-                part = part.max(0.9 * least.saturating_sub(self.chunks_left()) as f64 / least as f64);
+                closeness = closeness.max(0.9 * least.saturating_sub(self.chunks_left()) as f64 / least as f64);
             }
         }
-        self.collector.pace.set(Bound::Space, part);
+        self.collector.pace.set(Bound::Space, closeness);
     }
 
     /// Chunks left for puts.

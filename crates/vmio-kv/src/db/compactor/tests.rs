@@ -97,7 +97,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
         assert!(keyspace.rotate_memtable());
         expected.clone()
     };
-    let compaction = || keyspace.begin_compaction(false).filter(Compaction::is_flush);
+    let compaction = || keyspace.begin_compaction(Due::Full).filter(Compaction::is_flush);
     let check = |db: &Db, expected: &std::collections::BTreeMap<u64, u64>| {
         for (number, round) in expected {
             assert_eq!(db.get(&key(*number)).expect("read"), Some(round.to_le_bytes().to_vec()));
@@ -107,7 +107,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
     let held = (0..).find_map(|round| {
         put_some(round);
         home.finish_compaction(compaction().expect("the memory is due")).expect("compacted");
-        keyspace.begin_compaction(false)
+        keyspace.begin_compaction(Due::Full)
     });
     let held = held.expect("the level is full");
     let compacting = trees()[1].compacting;
@@ -119,7 +119,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
         assert!(trees()[1].active.is_some() && trees()[1].compacting == compacting);
         check(&db, &all);
     }
-    assert!(keyspace.begin_compaction(false).is_none(), "the level is full again, but not compacted yet");
+    assert!(keyspace.begin_compaction(Due::Full).is_none(), "the level is full again, but not compacted yet");
     let committed = home.segment.keyspaces().into_iter().find(|entry| entry.number == keyspace.number);
     assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "the commit says the same");
     let last = compacting.map(|root| root.entries);
@@ -127,7 +127,7 @@ fn a_level_takes_compactions_while_it_is_compacted_itself() {
     assert_eq!((trees()[1].compacting, trees()[2].active.map(|root| root.entries)), (None, last));
     check(&db, &all);
     // Entries that have come in meanwhile are next.
-    home.finish_compaction(keyspace.begin_compaction(false).expect("the level is full")).expect("compacted");
+    home.finish_compaction(keyspace.begin_compaction(Due::Full).expect("the level is full")).expect("compacted");
     assert!(trees()[1].active.is_none());
     check(&db, &all);
     db.close().expect("closed");

@@ -22,7 +22,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// None if nothing is known of the descriptor: the kernel does the call.
+    /// None if nothing is known of the descriptor: Linux does the call.
     pub(super) fn begin(fd: RawFd) -> Option<Self> {
         loop {
             let description = of_descriptor(fd)?;
@@ -102,7 +102,7 @@ impl Call {
         Ok(now)
     }
 
-    /// The end of the bytes from an offset on that can be copied: the known length, or the end of the frames.
+    /// The end of the bytes from an offset on that can be copied: the known length, or the end of the cached part.
     pub(super) fn copyable_end(&self, leased: &LeasedFile, offset: u64) -> u64 {
         leased.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), |file| file.mapped(offset))
     }

@@ -1,7 +1,7 @@
 //! vmio's own descriptor of a file that the program has open: a duplicate of the program's.
 //!
 //! The program may close its descriptors without our noticing (raw system calls, io_uring), and other files get their numbers. So vmio
-//! writes back frames, retires logs and returns leases by the duplicate. One system call on the duplicate also tells whether a number of
+//! writes back cached bytes, retires logs and returns leases by the duplicate. One system call on the duplicate also tells whether a number of
 //! the program's still refers to the same open file.
 //!
 //! Closing it ends the process's record locks on the file (`F_SETLK`), as closing any descriptor does.

@@ -4,21 +4,21 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::split::leased_file::LeasedFile;
-use crate::split::own_descriptor::OwnDescriptor;
+use crate::leased::leased_file::LeasedFile;
+use crate::leased::own_descriptor::OwnDescriptor;
 
 /// A file is worth a lease and a mapping after this number of calls.
 const CALLS_BEFORE_LEASE: u32 = 8;
 /// A call that is still under way after this time waits for its own thread: a signal handler has interrupted it.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether vmio or the kernel serves the calls on a description.
+/// Whether vmio or Linux serves the calls on a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
     /// The slot is not in use.
     Free,
-    /// The kernel serves it, and a lease may follow.
+    /// Linux serves it, and a lease may follow.
     Unleased,
     /// The lease manager is taking a lease: calls wait.
     Leasing,
@@ -26,7 +26,7 @@ pub(crate) enum State {
     Leased,
     /// A thread is returning the lease: calls wait.
     Returning,
-    /// The kernel serves it from now on.
+    /// Linux serves it from now on.
     Linux,
 }
 

@@ -91,7 +91,7 @@ pub(super) fn is_outside(fd: RawFd) -> bool {
     of_descriptor(fd).is_some_and(|description| description.is_outside.load(Ordering::Relaxed))
 }
 
-/// How long the kernel serves a description.
+/// How long Linux serves a description.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// Until a lease is worth taking again.
@@ -101,7 +101,7 @@ enum Until {
 }
 
 /// Whether the caller is a child by vfork. It shares its parent's memory until it runs another program, but has descriptors of its own, so
-/// its calls say nothing about its parent's. The kernel serves all descriptions of both from here on.
+/// its calls say nothing about its parent's. Linux serves all descriptions of both from here on.
 fn is_vfork_child() -> bool {
     if mode::is_in_this_process() {
         return false;
@@ -289,7 +289,7 @@ pub(crate) fn stop_serving(fd: RawFd) {
     }
 }
 
-/// Keeps a description without a lease while the kernel does a call on its file, from the kernel's own position.
+/// Keeps a description without a lease while Linux does a call on its file, from the kernel's own position.
 #[must_use = "the kernel's call is still to come"]
 pub(crate) struct Suspension(Option<&'static Description>);
 
@@ -301,7 +301,7 @@ impl Drop for Suspension {
     }
 }
 
-/// Suspends serving a descriptor's description, for a call that the kernel does.
+/// Suspends serving a descriptor's description, for a call that Linux does.
 pub(crate) fn suspend(fd: RawFd) -> Suspension {
     let suspension = Suspension(of_descriptor(fd));
     if let Some(description) = suspension.0 {
@@ -374,7 +374,7 @@ pub(super) fn add_counts(total: &Counts) {
 
 /// Writes back the bytes that calls have written on any description. Waits for leases that threads are returning. Returns the first error.
 pub(crate) fn write_back_all() -> Result<(), Errno> {
-    if !mode::has_frames() {
+    if !mode::has_cache() {
         return Ok(());
     }
     let mut outcome = Ok(());
@@ -404,7 +404,7 @@ pub(super) fn own_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
     Some(written.and_then(|()| Ok(found.own.get().ok_or(Errno::BADF)?.as_raw_fd())))
 }
 
-/// Whether the kernel serves a description, or does so from now on because there was no lease.
+/// Whether Linux serves a description, or does so from now on because there was no lease.
 fn is_unserved(description: &Description, until: Until) -> bool {
     match description.state() {
         State::Linux | State::Free => true,
@@ -449,7 +449,7 @@ fn end_lease(description: &'static Description, until: Until) {
         .change(State::Returning, if until == Until::Forever || !is_quiet { State::Linux } else { State::Unleased });
 }
 
-/// Gives the kernel the position and times of a description, and retires its log. `written` says whether the bytes of its frames are
+/// Gives the kernel the position and times of a description, and retires its log. `written` says whether its cached bytes are
 /// written.
 fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
     let logged = description.leased().and_then(LeasedFile::logged);
@@ -482,7 +482,7 @@ mod tests {
 
     use super::*;
 
-    /// A call that has begun on frames would else read from the kernel bytes that are not written back yet.
+    /// A call that has begun on a cached file would else read from the kernel bytes that are not written back yet.
     #[test]
     fn a_call_that_began_with_a_lease_keeps_it_while_the_lease_is_returned() {
         let file = tempfile::tempfile().unwrap();

@@ -1,7 +1,7 @@
-//! Faults of mapped files that end with SIGBUS: a message gives the reason. With `--on-full wait` a program whose disk is full waits until
-//! there is space. Pages that a reader thread could not read get another try, since they may be readable by now.
+//! SIGBUS in mapped files: the access is tried again, or a message gives the reason. With `--on-full wait` a program whose disk is full
+//! waits until there is space. Pages that a reader thread could not read get another try, since they may be readable by now.
 //!
-//! All of it runs in the handler of the signal, without allocations and locks, except [`adopt_length`].
+//! The handler runs in the signal, without allocations and locks, except [`adopt_length`]. [`Watched`] runs in calls of the program's.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,14 +29,14 @@ const FOLIO_BYTES_MAX: u64 = 2 << 20;
 /// The time between two attempts to get space on a full disk.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// The addresses at which a file is mapped.
-struct Place {
+/// A file, and the addresses at which it is mapped.
+struct WatchedFile {
     /// 0 for none; [`BEING_FILLED`] while the rest is not valid yet.
     base: AtomicUsize,
     bytes: AtomicU64,
     fd: AtomicI32,
     /// Whether its pages are those of Linux's page cache.
-    is_linuxs: AtomicBool,
+    uses_page_cache: AtomicBool,
     /// The identity of the file: a forked child may close the descriptor and use its number for another file.
     device: AtomicU64,
     inode: AtomicU64,
@@ -49,12 +49,12 @@ struct Place {
 
 const BEING_FILLED: usize = 1;
 
-static PLACES: [Place; WATCHED_MAX] = [const {
-    Place {
+static WATCHED_FILES: [WatchedFile; WATCHED_MAX] = [const {
+    WatchedFile {
         base: AtomicUsize::new(0),
         bytes: AtomicU64::new(0),
         fd: AtomicI32::new(-1),
-        is_linuxs: AtomicBool::new(false),
+        uses_page_cache: AtomicBool::new(false),
         device: AtomicU64::new(0),
         inode: AtomicU64::new(0),
         said: AtomicU32::new(0),
@@ -64,61 +64,63 @@ static PLACES: [Place; WATCHED_MAX] = [const {
 }; WATCHED_MAX];
 
 /// While it exists, messages explain faults of a file.
-pub(crate) struct Watched(Option<&'static Place>);
+pub(crate) struct Watched(Option<&'static WatchedFile>);
 
 impl Watched {
     /// Watches `bytes` of address space from `base` on, where the file behind `fd` is mapped from its beginning, by Linux or by vmio's own
     /// pages.
-    pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>, is_linuxs: bool) -> Self {
-        // SAFETY: `explain` does as handlers of signals must.
-        if unsafe { vmio::on_unresolved_sigbus(explain) }.is_err() {
+    pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>, uses_page_cache: bool) -> Self {
+        // SAFETY: `resolve_or_explain` does as handlers of signals must.
+        if unsafe { vmio::on_unresolved_sigbus(resolve_or_explain) }.is_err() {
             return Watched(None);
         }
         let Ok(stat) = fstat(fd) else { return Watched(None) };
-        let claim =
-            |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // A forked child inherits its parent's places, with their messages.
-        let inherited = PLACES.iter().find(|place| place.base.load(Ordering::Relaxed) == base);
-        let place = inherited.or_else(|| PLACES.iter().find(claim));
-        if let Some(place) = place {
-            place.bytes.store(bytes, Ordering::Relaxed);
-            place.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
-            place.is_linuxs.store(is_linuxs, Ordering::Relaxed);
-            place.device.store(stat.st_dev, Ordering::Relaxed);
-            place.inode.store(stat.st_ino, Ordering::Relaxed);
+        let claim = |watched: &&WatchedFile| {
+            watched.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        // A forked child inherits its parent's entries, with their messages.
+        let inherited = WATCHED_FILES.iter().find(|watched| watched.base.load(Ordering::Relaxed) == base);
+        let watched = inherited.or_else(|| WATCHED_FILES.iter().find(claim));
+        if let Some(watched) = watched {
+            watched.bytes.store(bytes, Ordering::Relaxed);
+            watched.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
+            watched.uses_page_cache.store(uses_page_cache, Ordering::Relaxed);
+            watched.device.store(stat.st_dev, Ordering::Relaxed);
+            watched.inode.store(stat.st_ino, Ordering::Relaxed);
             if inherited.is_none() {
-                place.said.store(0, Ordering::Relaxed);
+                watched.said.store(0, Ordering::Relaxed);
             }
-            place.last_page.store(u64::MAX, Ordering::Relaxed);
-            place.base.store(base, Ordering::Release);
+            watched.last_page.store(u64::MAX, Ordering::Relaxed);
+            watched.base.store(base, Ordering::Release);
         }
-        Watched(place)
+        Watched(watched)
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        if let Some(place) = self.0 {
-            place.base.store(0, Ordering::Release);
+        if let Some(watched) = self.0 {
+            watched.base.store(0, Ordering::Release);
         }
     }
 }
 
-/// The reason why a fault fails.
+/// A message about a fault.
 #[derive(Clone, Copy)]
-enum Why {
+enum Message {
     Shorter {
         len: u64,
     },
     NotRead,
     NoRoom(Errno),
-    Waits(Errno),
+    /// There is no space, and the access is tried again until there is.
+    ProgramWaits(Errno),
     NotStored,
     /// The cache is full of pages that cannot be written.
     CacheIsFull(Errno),
 }
 
-impl Place {
+impl WatchedFile {
     /// The byte of the file at an address.
     fn offset_of(&self, address: usize) -> Option<u64> {
         let base = self.base.load(Ordering::Acquire);
@@ -137,49 +139,49 @@ impl Place {
     }
 
     /// Prints a message, once for each file and reason.
-    fn say(&self, fd: BorrowedFd<'_>, why: Why, offset: u64) {
-        let bit = match why {
-            Why::Shorter { .. } => 1,
-            Why::NotRead => 2,
-            Why::NoRoom(_) => 4,
-            Why::Waits(_) => 8,
-            Why::NotStored => 16,
-            Why::CacheIsFull(_) => 32,
+    fn say(&self, fd: BorrowedFd<'_>, message: Message, offset: u64) {
+        let bit = match message {
+            Message::Shorter { .. } => 1,
+            Message::NotRead => 2,
+            Message::NoRoom(_) => 4,
+            Message::ProgramWaits(_) => 8,
+            Message::NotStored => 16,
+            Message::CacheIsFull(_) => 32,
         };
         if self.said.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
         // Its stack has space for a path and a message, which the handler's may not have.
-        unshared_fd_thread::run(|| Settings::with_path(fd, |path| say(path, why, offset)));
+        unshared_fd_thread::run(|| Settings::with_path(fd, |path| say(path, message, offset)));
     }
 }
 
-fn say(path: &Path, why: Why, offset: u64) {
+fn say(path: &Path, message: Message, offset: u64) {
     let path = path.display();
-    match why {
-        Why::Shorter { len } => messages::say(format_args!(
+    match message {
+        Message::Shorter { len } => messages::say(format_args!(
             "SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and the program touched byte {offset}"
         )),
-        Why::NotRead => {
+        Message::NotRead => {
             messages::say(format_args!("SIGBUS: cannot read byte {offset} of {path} from its device (see dmesg)"))
         }
-        Why::NoRoom(error) => messages::say(format_args!(
+        Message::NoRoom(error) => messages::say(format_args!(
             "SIGBUS: the disk has no space for a store to byte {offset} of {path}: {error}; with --on-full wait the program waits for space"
         )),
-        Why::Waits(error) => messages::say(format_args!(
+        Message::ProgramWaits(error) => messages::say(format_args!(
             "the program waits: the disk has no space for a store to byte {offset} of {path}: {error}"
         )),
-        Why::NotStored => messages::say(format_args!(
+        Message::NotStored => messages::say(format_args!(
             "SIGBUS: a store to byte {offset} of {path} fails though the disk has space (see dmesg)"
         )),
-        Why::CacheIsFull(error) => messages::say(format_args!(
+        Message::CacheIsFull(error) => messages::say(format_args!(
             "SIGBUS: the cache cannot write its dirty pages, and has no space for byte {offset} of {path}: {error}; with --engine managed and --on-full wait the program waits for space on the disk"
         )),
     }
 }
 
 /// Handles a SIGBUS that nobody else handles; true to try the access again.
-fn explain(address: usize, is_store: bool) -> bool {
+fn resolve_or_explain(address: usize, is_store: bool) -> bool {
     // The calls that the cache makes are vmio's own.
     let refused = match entry::as_vmio(|| vmio::fault_again(address, is_store)) {
         Some(Ok(())) => return true,
@@ -188,10 +190,12 @@ fn explain(address: usize, is_store: bool) -> bool {
     };
     // The cache knows the file's main addresses, whichever window the fault is in.
     let known_at = refused.map_or(address, |refused| refused.mapping + refused.offset as usize + address % PAGE_BYTES);
-    let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(known_at)?))) else {
+    let Some((watched, offset)) =
+        WATCHED_FILES.iter().find_map(|watched| Some((watched, watched.offset_of(known_at)?)))
+    else {
         return false;
     };
-    let Some((fd, len)) = place.file() else { return false };
+    let Some((fd, len)) = watched.file() else { return false };
     let page = offset / PAGE_BYTES as u64;
     if let Some(Unavailable { why: WhyUnavailable::BehindEnd, .. }) = refused
         && page < len.div_ceil(PAGE_BYTES as u64)
@@ -200,41 +204,41 @@ fn explain(address: usize, is_store: bool) -> bool {
         return entry::as_vmio(|| vmio::fault_again(address, is_store)).is_some_and(|outcome| outcome.is_ok());
     }
     if page >= len.div_ceil(PAGE_BYTES as u64) {
-        place.say(fd, Why::Shorter { len }, offset);
+        watched.say(fd, Message::Shorter { len }, offset);
         return false;
     }
     if let Some(Unavailable { why: WhyUnavailable::NotWritten(number), .. }) = refused {
         let error = if number == 0 { Errno::IO } else { Errno::from_raw_os_error(number) };
-        place.say(fd, Why::CacheIsFull(error), offset);
+        watched.say(fd, Message::CacheIsFull(error), offset);
         return false;
     }
     if !is_store || refused.is_some() {
-        place.say(fd, Why::NotRead, offset);
+        watched.say(fd, Message::NotRead, offset);
         return false;
     }
-    let is_linuxs = place.is_linuxs.load(Ordering::Relaxed);
+    let uses_page_cache = watched.uses_page_cache.load(Ordering::Relaxed);
     let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_space);
-    let tries = place.tries_of(page);
+    let tries = watched.tries_of(page);
     let space = space_for(page, tries, len);
     match retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, space.start, space.end - space.start)) {
-        Ok(()) if tries < TRIES_MAX && is_linuxs => {
-            place.tries.store(tries + 1, Ordering::Relaxed);
+        Ok(()) if tries < TRIES_MAX && uses_page_cache => {
+            watched.tries.store(tries + 1, Ordering::Relaxed);
             true
         }
         Ok(()) => {
-            place.tries.store(0, Ordering::Relaxed);
-            place.say(fd, Why::NotStored, offset);
+            watched.tries.store(0, Ordering::Relaxed);
+            watched.say(fd, Message::NotStored, offset);
             false
         }
         Err(error @ (Errno::NOSPC | Errno::DQUOT)) if waits => {
-            place.say(fd, Why::Waits(error), offset);
+            watched.say(fd, Message::ProgramWaits(error), offset);
             let time = Timespec { tv_sec: 0, tv_nsec: RETRY_AFTER.subsec_nanos().into() };
             let _ = nanosleep(&time);
             // The repeated store finds out whether there is space by now. Before it the thread gets its pending signals.
             true
         }
         Err(error) => {
-            place.say(fd, Why::NoRoom(error), offset);
+            watched.say(fd, Message::NoRoom(error), offset);
             false
         }
     }
@@ -247,7 +251,7 @@ fn adopt_length(address: usize) -> Answer<()> {
     Some(file.adopt_length().map(drop))
 }
 
-impl Place {
+impl WatchedFile {
     /// How often in a row a store to a page with space was tried again.
     fn tries_of(&self, page: u64) -> u32 {
         if self.last_page.swap(page, Ordering::Relaxed) != page {

@@ -1,4 +1,4 @@
-//! A leased file whose bytes are in the process's own frames: `--mode` with `--cache`.
+//! A leased file whose bytes are in the process's own cache: `--mode` with `--cache`.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -80,7 +80,7 @@ impl CachedFile {
             let _alone = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
             let mappable = self.mappable();
             if mappable > self.mapping.len() {
-                // If that fails, the kernel serves these bytes.
+                // If that fails, Linux serves these bytes.
                 let _ = self.mapping.set_len(mappable);
             }
         });

@@ -36,13 +36,13 @@ struct Owner {
     id: libc::pid_t,
 }
 
-/// Takes a lease of a file under the folders, and maps the file: in frames if `frames` has a cache for them.
+/// Takes a lease of a file under the folders, and maps the file: in a cache if `cache_for` has one.
 pub(super) fn take(
     fd: BorrowedFd<'_>,
     thread: libc::pid_t,
     description: &Description,
     logs: &mut Logs,
-    frames: impl FnOnce(&Settings) -> Option<&'static Cache>,
+    cache_for: impl FnOnce(&Settings) -> Option<&'static Cache>,
 ) -> Result<(), UnservedReason> {
     let settings = Settings::of_this_process().ok_or(UnservedReason::NotAsked)?;
     let stat = fstat(fd).ok().filter(is_regular).ok_or(UnservedReason::NotAsked)?;
@@ -77,7 +77,7 @@ pub(super) fn take(
             OFlags::WRONLY => LeasedFile::of_writes_alone(),
             // A write-back by a descriptor with O_APPEND would append the page.
             _ if flags.contains(OFlags::APPEND) => LeasedFile::new(fd, len, access, settings.stores_after_bytes)?,
-            _ => mapped(fd, len, access, settings, frames)?,
+            _ => mapped(fd, len, access, settings, cache_for)?,
         };
         if settings.report.is_some() {
             leased = leased.counted();
@@ -108,16 +108,16 @@ fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -
     if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
 }
 
-/// Maps a leased file: in frames of this process if there are any, unless the file is in persistent memory.
+/// Maps a leased file: in the cache of this process if there is one, unless the file is in persistent memory.
 fn mapped(
     fd: BorrowedFd<'_>,
     len: u64,
     access: Access,
     settings: &Settings,
-    frames: impl FnOnce(&Settings) -> Option<&'static Cache>,
+    cache_for: impl FnOnce(&Settings) -> Option<&'static Cache>,
 ) -> std::io::Result<LeasedFile> {
     let shared = || LeasedFile::new(fd, len, access, settings.stores_after_bytes);
-    let Some(cache) = frames(settings) else { return shared() };
+    let Some(cache) = cache_for(settings) else { return shared() };
     if let Ok(shared) = shared()
         && shared.is_persistent()
     {

@@ -29,7 +29,7 @@ pub(super) fn belongs_to_this_process() {
 }
 
 /// Says that this process cannot build the cache of `--cache`.
-pub(super) fn no_frames(error: &vmio::Error) {
+pub(super) fn no_cache(error: &vmio::Error) {
     messages::say(format_args!("cannot build the cache, so reads and writes use the page cache: {error}"));
 }
 

@@ -8,7 +8,7 @@ use crate::settings::{Mode, Settings};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static IS_STRICT: AtomicBool = AtomicBool::new(false);
-static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
+static HAS_CACHE: AtomicBool = AtomicBool::new(false);
 /// The number of the process. A child by vfork has another, though it shares this memory until it runs another program.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
@@ -16,7 +16,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 pub(super) fn start() {
     let settings = Settings::of_this_process();
     let mode = settings.and_then(|settings| settings.mode);
-    HAS_FRAMES.store(settings.is_some_and(|settings| settings.frames_bytes.is_some()), Ordering::Relaxed);
+    HAS_CACHE.store(settings.is_some_and(|settings| settings.mode_cache_bytes.is_some()), Ordering::Relaxed);
     IS_ON.store(mode.is_some(), Ordering::Relaxed);
     IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
     belongs_to_this_process();
@@ -39,10 +39,10 @@ pub(crate) fn is_strict() -> bool {
     IS_STRICT.load(Ordering::Relaxed)
 }
 
-/// Whether the bytes of leased files are in frames of this process, so that the kernel has only those written back.
+/// Whether leased files are cached in this process, so that Linux has only the bytes written back.
 #[inline]
-pub(crate) fn has_frames() -> bool {
-    HAS_FRAMES.load(Ordering::Relaxed)
+pub(crate) fn has_cache() -> bool {
+    HAS_CACHE.load(Ordering::Relaxed)
 }
 
 /// Whether the caller is this process, and not a child by vfork, which shares its memory until it runs another program.

@@ -22,7 +22,7 @@ pub(super) const BUFFERS_ON_STACK: usize = 16;
 /// Every file system allows files of this length.
 const ALLOWED_LEN_MIN: u64 = 1 << 31;
 
-/// Whether vmio or the kernel does a call.
+/// Whether vmio or Linux does a call.
 pub(crate) enum Way {
     /// vmio has done it, with this outcome.
     Done(Result<usize, Errno>),
@@ -87,7 +87,7 @@ fn read_part<'a>(
     transfer_in_pieces(start..start + bytes, buffers, read)
 }
 
-/// A part of a buffer that lies in one place: in frames, or behind them with the kernel.
+/// A part of a buffer that lies in one place: in the cache, or behind the cached part with Linux.
 struct Piece {
     len: usize,
     transferred: usize,
@@ -140,7 +140,7 @@ fn read_piece(
     Ok(Piece { len, transferred: pread(fd, part, at)? })
 }
 
-/// The length of the first piece of a buffer. Without frames the kernel has all bytes, and there is one piece.
+/// The length of the first piece of a buffer. Without a cache Linux has all bytes, and there is one piece.
 fn piece_len(leased: &LeasedFile, copyable_end: u64, at: u64, len: usize) -> usize {
     if leased.cached().is_some() && at < copyable_end { (copyable_end - at).min(len as u64) as usize } else { len }
 }
@@ -178,7 +178,7 @@ pub(crate) fn write<'a>(
         Position::Current => call.description.position.load(Ordering::Relaxed),
         Position::At(offset) => offset as u64,
     };
-    // This write makes a hole, and files with holes are not cached in frames.
+    // This write makes a hole, and files with holes are not cached.
     if bytes > 0 && leased.cached().is_some_and(|file| start > file.len()) {
         drop(call);
         let _suspension = descriptors::suspend(fd.as_raw_fd());
@@ -311,20 +311,20 @@ pub(crate) fn sync(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     leased.write_back().err().map(Err)
 }
 
-/// Writes back the frames of a file before the kernel reads the file by itself.
+/// Writes back the bytes of a cached file before Linux reads the file by itself.
 pub(crate) fn before_kernel_reads(fd: RawFd) -> Option<Suspension> {
-    mode::has_frames().then(|| descriptors::suspend(fd))
+    mode::has_cache().then(|| descriptors::suspend(fd))
 }
 
 /// Prepares for a change of a file's bytes by the kernel that no log has. In strict mode a replay must not undo the change, and the
-/// process's frames must not hold older bytes.
+/// process's cache must not hold older bytes.
 pub(crate) fn before_kernel_writes(fd: RawFd) -> Option<Suspension> {
-    (mode::is_strict() || mode::has_frames()).then(|| descriptors::suspend(fd))
+    (mode::is_strict() || mode::has_cache()).then(|| descriptors::suspend(fd))
 }
 
 /// Prepares for a mapping of a file by the kernel, which then reads or changes the file for as long as the mapping lasts.
 pub(crate) fn before_kernel_maps(fd: BorrowedFd<'_>, changes: bool) {
-    if mode::has_frames() || changes && mode::is_strict() {
+    if mode::has_cache() || changes && mode::is_strict() {
         descriptors::stop_serving(fd.as_raw_fd());
     }
 }

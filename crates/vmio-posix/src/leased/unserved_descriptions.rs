@@ -7,7 +7,7 @@ use super::{descriptors, mode};
 /// The number of [`AllUnserved`] that exist.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// While one exists the kernel serves all descriptions: vmio has returned their leases, and takes none.
+/// While one exists Linux serves all descriptions: vmio has returned their leases, and takes none.
 pub(crate) struct AllUnserved {
     /// False in a child by vfork, which shares its parent's memory until it runs another program: it never drops the value.
     is_counted: bool,

@@ -79,8 +79,8 @@ struct LeaseManager {
     counts: Counts,
     /// Leases taken by this thread.
     leases_taken: AtomicU64,
-    /// The process's own frames, from the first lease on; none if the cache cannot be built.
-    frames: OnceLock<Option<Cache>>,
+    /// The process's cache, from the first lease on; none if it cannot be built.
+    cache: OnceLock<Option<Cache>>,
 }
 
 /// The thread's number; [`NO_THREAD`] until it runs, and in a forked child.
@@ -139,7 +139,7 @@ fn start_thread() -> bool {
         requests: ArrayQueue::new(REQUESTS_MAX),
         counts: Counts::default(),
         leases_taken: AtomicU64::new(0),
-        frames: OnceLock::new(),
+        cache: OnceLock::new(),
     }));
     // SAFETY: it is freed below if no thread could be started, and never if one runs.
     let shared: &'static LeaseManager = unsafe { &*manager };
@@ -321,7 +321,7 @@ fn serve_requests(manager: &'static LeaseManager) {
                 Request::Write(write, answer) => {
                     // SAFETY: by `Request`.
                     let (write, answer) = unsafe { (&*write, &*answer) };
-                    // The file may have been leased since, for another thread: this write would then bypass the log and the frames.
+                    // The file may have been leased since, for another thread: this write would then bypass the log and the cache.
                     let suspension = descriptors::suspend(write.fd.as_raw_fd());
                     let settings = Settings::of_this_process().ok_or(Errno::IO);
                     let outcome = settings.and_then(|settings| write.perform(&mut logs, settings));
@@ -375,7 +375,7 @@ fn try_lease(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
         description.change(State::Leasing, State::Unleased);
         return;
     }
-    let taken = lease::take(opened, thread, description, logs, |settings| manager()?.frames(settings));
+    let taken = lease::take(opened, thread, description, logs, |settings| manager()?.cache(settings));
     let is_leased = taken.is_ok();
     if let (true, Some(manager)) = (is_leased, manager()) {
         manager.leases_taken.fetch_add(1, Ordering::Relaxed);
@@ -385,14 +385,14 @@ fn try_lease(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
 }
 
 impl LeaseManager {
-    /// The cache of frames, built for the first lease.
-    fn frames(&self, settings: &Settings) -> Option<&Cache> {
+    /// The cache of leased files, built for the first lease.
+    fn cache(&self, settings: &Settings) -> Option<&Cache> {
         let build = |bytes: &u64| {
             let cache = Cache::builder().engine(Engine::Sigbus).capacity(*bytes).build();
-            cache.inspect_err(report::no_frames).ok()
+            cache.inspect_err(report::no_cache).ok()
         };
-        let cache = self.frames.get_or_init(|| {
-            let cache = settings.frames_bytes.as_ref().and_then(build)?;
+        let cache = self.cache.get_or_init(|| {
+            let cache = settings.mode_cache_bytes.as_ref().and_then(build)?;
             cache.descriptors().iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
             Some(cache)
         });
@@ -402,7 +402,7 @@ impl LeaseManager {
 
 /// The counts of this process's cache, if there is one.
 pub(super) fn cache_stats() -> Option<Stats> {
-    manager()?.frames.get()?.as_ref().map(Cache::stats)
+    manager()?.cache.get()?.as_ref().map(Cache::stats)
 }
 
 /// The number of leases taken so far.

@@ -33,7 +33,7 @@ pub(crate) struct LeasedFile {
 enum Data {
     /// In the kernel's page cache, which this shared mapping shows.
     Shared(SharedMap),
-    /// In frames of this process. The kernel has only the bytes written back.
+    /// In the cache of this process. Linux has only the bytes written back.
     Cached(CachedFile),
     /// In the page cache alone: the descriptor is open for writing only, and nothing is mapped.
     Unmapped,
@@ -95,12 +95,12 @@ impl LeasedFile {
         Ok(Self::of(Data::Shared(map), len, access, stores_after_bytes))
     }
 
-    /// A file in frames of this process.
+    /// A file in the cache of this process.
     pub(super) fn of_cached(file: CachedFile, access: Access) -> Self {
         Self::of(Data::Cached(file), 0, access, 0)
     }
 
-    /// A file that is open for writing only: its writes are logged, and the kernel does them.
+    /// A file that is open for writing only: its writes are logged, and Linux does them.
     pub(super) fn of_writes_alone() -> Self {
         Self::of(Data::Unmapped, 0, Access::ReadOnly, 0)
     }
@@ -138,7 +138,7 @@ impl LeasedFile {
         self.logged.as_ref()
     }
 
-    /// The file in frames of this process, if it is cached there.
+    /// The file in the cache of this process, if it is there.
     pub(super) fn cached(&self) -> Option<&CachedFile> {
         if let Data::Cached(file) = &self.data { Some(file) } else { None }
     }
