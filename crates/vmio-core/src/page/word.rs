@@ -325,6 +325,7 @@ impl PageWord {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::page::visit::FifoQueue;
