@@ -234,7 +234,7 @@ fn a_failed_write_fails_the_syncs_of_its_file_alone() -> TestResult {
     let (dir, beside) = (tempfile::tempdir()?, tempfile::tempdir()?);
     // The disk promises more than its own disk has: writes fail.
     let Some(memory) = SmallMemory::new(&dir.path().join("memory"))? else { return Ok(()) };
-    let Some(disk) = Disk::new(&memory.0, FileSystem::Xfs)? else { return Ok(()) };
+    let Some(disk) = Disk::new(&memory.0, FileSystem::Ext4)? else { return Ok(()) };
     let files = [dir.path().join("healthy"), beside.path().join("unserved"), disk.path().join("failing")];
     let mut words = vec!["python3", "-c", SYNCS];
     words.extend(files.iter().map(|path| text(path)));
