@@ -63,3 +63,17 @@ require_rust() {
 
 # has_rocksdb: whether programs can be linked with RocksDB.
 has_rocksdb() { printf '#include <rocksdb/c.h>\n' | c++ -E -x c++ - >/dev/null 2>&1; }
+
+# install_nextest: the test runner, in the version of scripts/nextest.txt. If there is no binary for this machine, it is built from source, which takes minutes.
+install_nextest() {
+    local tools version
+    tools=$(realpath -m "$target_dir/tools")
+    version=$(sed -n 's/.*==\([0-9.]*\).*/\1/p' scripts/nextest.txt)
+    export PATH="$tools/bin:$tools/nextest/bin:$PATH"
+    if [[ $(cargo nextest --version 2>/dev/null) == "cargo-nextest $version"* ]]; then return 0; fi
+    say "Installing nextest $version into $target_dir/tools"
+    rm -rf "$tools/nextest"
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+        --require-hashes --target "$tools/nextest" --requirement scripts/nextest.txt ||
+        cargo install --locked --root "$tools" --version "$version" cargo-nextest
+}

@@ -33,7 +33,7 @@ fn writes_survive_their_process() -> TestResult {
         return write_until_killed(Path::new(&under));
     }
     let folder = tempfile::tempdir()?;
-    let mut writer = child("writes_survive_their_process", folder.path())?;
+    let mut writer = child("kill::writes_survive_their_process", folder.path())?;
     let mut lines = BufReader::new(writer.stdout.take().ok_or("its output is piped")?).lines();
     let mut acknowledged = 0;
     while acknowledged < 150 {
@@ -52,7 +52,7 @@ fn writes_survive_their_process() -> TestResult {
 
     // Each recovery gets a little further; the last one runs to its end.
     for delay in 0..12 {
-        let mut recoverer = child("recovers_what_it_is_told_to", folder.path())?;
+        let mut recoverer = child("kill::recovers_what_it_is_told_to", folder.path())?;
         sleep(Duration::from_millis(3 + delay * 2));
         recoverer.kill()?;
         recoverer.wait()?;
