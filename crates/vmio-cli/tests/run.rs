@@ -83,7 +83,8 @@ fn a_child_maps_files_whatever_its_parent_was_mapping_at_the_fork() -> TestResul
     let dir = tempfile::tempdir()?;
     let program = compiled("forks", dir.path(), &[])?;
     for engine in engines()? {
-        let words = |folder: &Path| words(&[text(&program), text(&folder.join("data")), "map", "300"]);
+        let words =
+            |folder: &Path| words(&[text(&program), text(&folder.join("data")), "map", test_depth::pick("150", "300")]);
         same_as_plain(&engine, dir.path(), words)?;
     }
     Ok(())

@@ -71,9 +71,10 @@ fn a_handler_that_ends_the_program_in_the_middle_of_a_call_loses_nothing() -> Te
 fn a_fork_in_the_middle_of_anything_takes_nothing_from_the_parent() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("forks", dir.path(), &[])?;
+    let forks = test_depth::pick("200", "400");
     for mode in MODES {
         let output =
-            under(mode, dir.path(), &[text(&program), text(&dir.path().join("data")), "read", "400"]).output()?;
+            under(mode, dir.path(), &[text(&program), text(&dir.path().join("data")), "read", forks]).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, "0 old bytes\n", "{mode}: {:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
         assert!(served(&output, "reads_served") > 0, "{mode}: nothing was tested");

@@ -202,7 +202,7 @@ fn run(fault: Fault) -> u64 {
 fn at_every_point(errno: i32, for_ever: bool, writes_alone: bool) -> u64 {
     let (mut first, mut points) = (0, 0);
     while run(Fault { first, errno, for_ever, writes_alone }) > first {
-        first += test_depth::step(7, 1);
+        first += test_depth::step(11, 1);
         points += 1;
     }
     assert!(first > 50 && points > 3, "{first}, {points} of them");

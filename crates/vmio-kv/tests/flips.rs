@@ -237,7 +237,7 @@ fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usiz
 
 #[test]
 fn no_flipped_byte_causes_a_wrong_answer() {
-    let stride = test_depth::number("VMIO_TEST_FLIPS", 8209, 1201) as usize;
+    let stride = test_depth::number("VMIO_TEST_FLIPS", 24593, 1201) as usize;
     // Records in the log alone, and in trees of several levels as well.
     for volume in [
         Volume::new(40, 0, false, false),

@@ -170,7 +170,7 @@ fn readers_and_writers_go_on_while_it_grows() {
 #[test]
 fn a_crash_during_growth_leaves_the_volume_as_it_was_or_longer() {
     let (mut cut_short, mut lengths) = (0, std::collections::BTreeSet::new());
-    for seed in 0..test_depth::pick(20, 60) {
+    for seed in 0..test_depth::pick(12, 60) {
         let limits = options().max_volume_bytes(160 * MIB);
         let mut random = Random(seed);
         let mut disk = SimulatedDisk::new(seed, &[32 * MIB]);

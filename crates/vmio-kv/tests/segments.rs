@@ -266,7 +266,7 @@ fn segments_grow_separately_until_the_volume_is_full() {
 #[test]
 fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     let (mut with, mut without, mut operations) = (0, 0, 0);
-    let step = test_depth::step(3, 1);
+    let step = test_depth::step(5, 1);
     loop {
         let when = format!("power fails after {operations} operations");
         let disk = SimulatedDisk::new(operations, &[40 * MIB]);

@@ -363,7 +363,7 @@ fn run(seed: u64) -> (u64, u64) {
 
 #[test]
 fn every_power_cut_leaves_a_commit() {
-    let seeds = test_depth::seeds(200, 800);
+    let seeds = test_depth::seeds(120, 800);
     let (mut commits, mut changes) = (0, 0);
     let lives = seeds.end - seeds.start;
     for seed in seeds {
