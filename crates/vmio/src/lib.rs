@@ -101,6 +101,8 @@ mod options;
 mod policy;
 #[cfg(not(loom))]
 pub mod probe;
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub mod ring0;
 #[cfg(not(loom))]
 mod shared_map;
 mod store_gate;

@@ -103,10 +103,7 @@ impl Cache {
     /// Returns the engine of the cache; never [`Engine::Auto`], but the one that stands for it here.
     pub fn engine(&self) -> Engine {
         match &self.backend {
-            FaultBackend::Workers(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
-                Engine::ReaderThread
-            }
-            FaultBackend::Workers(_) => Engine::Sigbus,
+            FaultBackend::Workers(core) => core.shared.paging.engine.engine(),
             FaultBackend::Reclaimer(_) => Engine::Managed,
             FaultBackend::Module(_) => Engine::Kernel,
         }
