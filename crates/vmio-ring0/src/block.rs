@@ -58,6 +58,8 @@ pub(crate) struct Block {
     pub(crate) extended_high: u32,
     /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
     pub(crate) refused: AtomicU64,
+    /// Whether its thread is in the machine, in the monitor for it, or in a handler of a signal there.
+    pub(crate) is_active: bool,
     /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
     pub(crate) interrupted: kvm_regs,
     pub(crate) blocked_signals: u64,
@@ -86,7 +88,7 @@ pub(crate) struct ReturnFrame {
 }
 
 impl ReturnFrame {
-    /// To the program in ring 3.
+    /// To code in ring 3.
     pub(crate) fn to_ring_3(rip: u64, rflags: u64, rsp: u64) -> ReturnFrame {
         let Segments { code, data } = Segments::of(Level::Ring3);
         ReturnFrame { rip, cs: u64::from(code.selector), rflags, rsp, ss: u64::from(data.selector) }

@@ -19,7 +19,7 @@ pub(crate) extern "C" fn on_page_fault(block: &Block, frame: &TrapFrame) -> bool
 }
 
 /// Asks the handler. The address is managed.
-pub(crate) fn resolve(block: &Block, frame: &TrapFrame) -> bool {
+fn resolve(block: &Block, frame: &TrapFrame) -> bool {
     Counters::count(&block.counters.faults);
     let Some(handler) = block.machine.handler.get() else { return false };
     // SAFETY: the word is the thread's own.

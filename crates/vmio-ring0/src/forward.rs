@@ -12,6 +12,9 @@ pub(crate) const LEAVE: u64 = 0x0766_1000;
 /// Another: whether the thread is in the machine.
 pub(crate) const IS_INSIDE: u64 = 0x0766_1001;
 
+/// Of the stub alone: the program's fault handler has run at ring 3.
+pub(crate) const HANDLED: u64 = 0x0766_1002;
+
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
 const GET_SREGS: u64 = 0x8138_ae83;
@@ -39,6 +42,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         libc::SYS_rt_sigreturn => outside(monitor),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
+        _ if number == HANDLED => return monitor.handled(first & 1 == 1),
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         _ => unsafe { raw::call(number, arguments) },
     };
@@ -86,6 +90,7 @@ fn clone(
 
 /// The processor is free once the thread is gone.
 fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
+    monitor.block.is_active = false;
     let all = u64::MAX;
     // SAFETY: blocks the signals of a thread that ends; the set lives meanwhile. From then on nothing but `end_thread` uses the stack.
     unsafe {

@@ -179,7 +179,9 @@ impl Machine {
             return Ok(());
         }
         self.check_process()?;
-        self.own_or_take()?.enter()
+        let vcpu = self.own_or_take()?;
+        // In a handler of a signal that has come inside, the monitor's stack is in use.
+        if vcpu.block().is_active { Err(Error::InHandler) } else { vcpu.enter() }
     }
 
     /// As [`Self::enter`], from a handler of a signal, with the registers that it interrupted. Returns if that is impossible.
@@ -337,7 +339,9 @@ unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
     let kept = unsafe { errno.read() };
     // SAFETY: the context is that of the handler that waits for this.
     let prepare = |vcpu: &&'static Vcpu| unsafe { vcpu.prepare_from(entry.context) }.is_ok();
-    entry.vcpu = entry.machine.own_or_take().ok().filter(prepare);
+    // Not on the monitor's stack, which is in use by the thread's entry before.
+    let is_free = |vcpu: &&'static Vcpu| !vcpu.block().is_active;
+    entry.vcpu = entry.machine.own_or_take().ok().filter(is_free).filter(prepare);
     // SAFETY: as above.
     unsafe { errno.write(kept) };
 }

@@ -10,7 +10,6 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
 use crate::counters::Counters;
-use crate::faults;
 use crate::forward;
 use crate::level::Level;
 use crate::native::{self, EXTENDED_BYTES, Extended, PLAIN_FLAGS, Registers, set_general};
@@ -29,6 +28,7 @@ const FAULT_OF_RIGHTS: u64 = 1;
 pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's. References to it end before it runs.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
+    monitor.block.is_active = true;
     let [rsp, rbx, rbp, r12, r13, r14, r15] = monitor.block.kept;
     *monitor.registers() = kvm_regs {
         rip: stubs::of_start(),
@@ -55,6 +55,7 @@ pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
 pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
+    monitor.block.is_active = true;
     *monitor.registers() = monitor.block.interrupted;
     let blocked = &raw const monitor.block.blocked_signals as u64;
     let set = [libc::SIG_SETMASK as u64, blocked, 0, size_of::<u64>() as u64, 0, 0];
@@ -114,9 +115,55 @@ impl Monitor<'_> {
         if place == self.block.handler_frame {
             self.block.in_handler.store(0, Ordering::Relaxed);
         }
-        if frame.vector == PAGE_FAULT && self.resolve(&frame) {
-            return self.return_to(&frame);
+        if frame.vector == PAGE_FAULT {
+            let address = frame.address as usize;
+            let is_managed = self.block.machine.space.is_managed(address);
+            if !is_managed && self.bring_in(address, frame.error) {
+                return self.return_to(&frame);
+            }
+            // At ring 0 the handler was asked there, or faults itself.
+            if is_managed
+                && self.block.machine.level == Level::Ring3
+                && self.block.in_handler.load(Ordering::Relaxed) == 0
+            {
+                return self.ask_handler(&frame);
+            }
         }
+        self.depart_from(&frame)
+    }
+
+    /// At ring 3, has the program's handler run in the machine; [`Self::handled`] comes next.
+    fn ask_handler(&mut self, frame: &TrapFrame) {
+        let place = self.block.handler_frame;
+        // SAFETY: the place is on the handler's stack, which is not in use.
+        unsafe { (place as *mut TrapFrame).write(*frame) };
+        self.block.in_handler.store(1, Ordering::Relaxed);
+        self.registers().rbx = &raw const *self.block as u64;
+        self.return_to_ring_3(ReturnFrame::to_ring_3(stubs::of_ring_3_fault(), PLAIN_FLAGS, place));
+    }
+
+    /// The handler has run at ring 3.
+    pub(crate) fn handled(&mut self, is_resolved: bool) {
+        // SAFETY: the frame that `ask_handler` has written.
+        let frame = unsafe { (self.block.handler_frame as *const TrapFrame).read() };
+        self.block.in_handler.store(0, Ordering::Relaxed);
+        if !is_resolved {
+            self.depart_from(&frame);
+        }
+        set_general(self.registers(), &frame.general);
+        self.return_to_ring_3(ReturnFrame::to_ring_3(frame.rip, frame.rflags, frame.rsp));
+    }
+
+    fn return_to_ring_3(&mut self, frame: ReturnFrame) {
+        self.block.return_frame = frame;
+        let place = &raw const self.block.return_frame as u64;
+        let registers = self.registers();
+        registers.rsp = place;
+        registers.rip = stubs::of_return();
+    }
+
+    /// Has the program go on outside at a trap.
+    fn depart_from(&mut self, frame: &TrapFrame) -> ! {
         if frame.vector == PAGE_FAULT && self.block.machine.space.is_managed(frame.address as usize) {
             self.block.refused.store(frame.address, Ordering::Relaxed);
         }
@@ -130,17 +177,6 @@ impl Monitor<'_> {
         };
         (registers.rip, registers.rsp, registers.rflags) = (frame.rip - executed, frame.rsp, frame.rflags);
         self.depart()
-    }
-
-    /// Does what it takes for the access of a page fault to succeed. False if the host has to answer it.
-    fn resolve(&mut self, frame: &TrapFrame) -> bool {
-        let address = frame.address as usize;
-        let block = &*self.block;
-        if !block.machine.space.is_managed(address) {
-            return self.bring_in(address, frame.error);
-        }
-        // At ring 0 the handler was asked there, or faults itself.
-        block.machine.level == Level::Ring3 && faults::resolve(block, frame)
     }
 
     /// Has the machine map a gigabyte that was touched. Whether there is a reason to try again.
@@ -177,17 +213,14 @@ impl Monitor<'_> {
     /// Has the program go on after a system call, with its answer.
     pub(crate) fn return_from_call(&mut self, answer: u64) {
         let level = self.block.machine.level;
-        let frame = &raw mut self.block.return_frame;
         let registers = self.registers();
         registers.rax = answer;
         match level {
             // As SYSCALL has noted both.
             Level::Ring0 => (registers.rip, registers.rflags) = (registers.rcx, registers.r11),
             Level::Ring3 => {
-                // SAFETY: the frame is the block's, whose thread this is.
-                unsafe { *frame = ReturnFrame::to_ring_3(registers.rcx, registers.r11, registers.rsp) };
-                registers.rsp = frame as u64;
-                registers.rip = stubs::of_return();
+                let frame = ReturnFrame::to_ring_3(registers.rcx, registers.r11, registers.rsp);
+                self.return_to_ring_3(frame);
             }
         }
     }
@@ -202,6 +235,7 @@ impl Monitor<'_> {
     pub(crate) fn leave(&mut self) -> ! {
         let mut registers = Registers::of(self.registers());
         let extended = self.extended();
+        self.block.is_active = false;
         // SAFETY: the registers are the program's, and KVM has written the extended state. Both are on the monitor's stack, which this thread alone
         // uses until it enters again.
         unsafe { native::resume(&raw mut registers, extended.0.as_ptr(), self.block.machine.extended_states) }

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::block::Block;
 use crate::faults;
+use crate::forward;
 use crate::native::Registers;
 
 /// Traps of the processor's own.
@@ -146,6 +147,25 @@ global_asm!(
     "popq %rax",
     "addq $16, %rsp",
     "iretq",
+    // The same at ring 3, where the monitor has put the frame. The call does not return.
+    "vmio_ring0_ring_3_fault:",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xsave64 {extended}(%rbx)",
+    "movl ${mxcsr_default}, -8(%rsp)",
+    "ldmxcsr -8(%rsp)",
+    "cld",
+    "movq %rbx, %rdi",
+    "movq %rsp, %rsi",
+    "xorl %ebp, %ebp",
+    "callq {on_page_fault}",
+    "movzbl %al, %edi",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xrstor64 {extended}(%rbx)",
+    "movl ${handled}, %eax",
+    "syscall",
+    "ud2",
     // In the handler itself: the monitor may help, if a gigabyte is missing.
     "3:",
     "popq %rdx",
@@ -207,6 +227,7 @@ global_asm!(
     x87_control = const offset_of!(Block, x87_control),
     start = const offset_of!(Block, start),
     page_fault = const PAGE_FAULT,
+    handled = const forward::HANDLED,
     in_handler = const offset_of!(Block, in_handler),
     handler_frame = const offset_of!(Block, handler_frame),
     extended_low = const offset_of!(Block, extended_low),
@@ -225,6 +246,7 @@ global_asm!(
 unsafe extern "C" {
     static vmio_ring0_traps: [u8; 0];
     static vmio_ring0_page_fault: [u8; 0];
+    static vmio_ring0_ring_3_fault: [u8; 0];
     static vmio_ring0_call_32: [u8; 0];
     static vmio_ring0_system_call: [u8; 0];
     static vmio_ring0_return: [u8; 0];
@@ -247,6 +269,11 @@ pub(crate) fn of_trap(vector: usize) -> usize {
 /// Where a page fault enters that came in ring 0.
 pub(crate) fn of_page_fault() -> usize {
     (&raw const vmio_ring0_page_fault).addr()
+}
+
+/// Where the program's fault handler begins at ring 3, with the [`Block`] in RBX.
+pub(crate) fn of_ring_3_fault() -> u64 {
+    (&raw const vmio_ring0_ring_3_fault).addr() as u64
 }
 
 /// Where INT 0x80 enters.

@@ -31,6 +31,12 @@ pub enum Error {
         /// The missing part, and the remedy.
         reason: String,
     },
+    /// The process cannot have a virtual machine for [`crate::Engine::Ring0`].
+    #[error("guest mode is not available: {reason}")]
+    NoRing0 {
+        /// The missing feature, and the way to get it.
+        reason: String,
+    },
     /// A system call that vmio needs failed.
     #[error("{operation} failed")]
     System {

@@ -82,6 +82,8 @@ mod open;
 mod options;
 mod policy;
 pub mod probe;
+#[cfg(target_arch = "x86_64")]
+pub mod ring0;
 mod shared_map;
 mod sys;
 pub mod telemetry;

@@ -9,6 +9,10 @@ mod memfd_frames;
 mod reader;
 mod reader_thread_engine;
 mod refusals;
+#[cfg(target_arch = "x86_64")]
+mod ring0_engine;
+#[cfg(target_arch = "x86_64")]
+mod ring0_frames;
 mod sigbus_engine;
 
 use std::io;
@@ -17,8 +21,13 @@ use std::os::fd::BorrowedFd;
 pub(crate) use anonymous_frames::AnonymousFrames;
 pub(crate) use memfd_frames::MemfdFrames;
 pub(crate) use reader_thread_engine::ReaderThreadEngine;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ring0_engine::Ring0Engine;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ring0_frames::Ring0Frames;
 pub(crate) use sigbus_engine::SigbusEngine;
 
+use crate::options::Engine;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::FaultHandler;
@@ -33,6 +42,9 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// Makes a range of `len` bytes at a multiple of `align`, over frames that can be deactivated. A touch of a missing or inactive
     /// page in it is a fault. The kernel notes the first store to a protected page.
     fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)>;
+
+    /// Its name.
+    fn engine(&self) -> Engine;
 
     /// Whether a thread handles its own faults.
     fn handles_faults_in_their_threads(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::engine::memfd_frames::Tracker;
 use crate::engine::reader::{self, BusyCount, Desk};
 use crate::engine::refusals::Refusals;
 use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames};
+use crate::options::Engine;
 use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
@@ -62,6 +63,10 @@ impl ReaderThreadEngine {
 }
 
 impl FaultEngine for ReaderThreadEngine {
+    fn engine(&self) -> Engine {
+        Engine::ReaderThread
+    }
+
     fn attach(&self, range: &Reservation) -> io::Result<()> {
         self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::memfd_frames::Tracker;
 use crate::engine::{DeactivatableFrames, FaultEngine, MemfdFrames};
+use crate::options::Engine;
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{FaultHandler, FaultSource, install_sigbus_handler};
@@ -33,6 +34,10 @@ impl SigbusEngine {
 }
 
 impl FaultEngine for SigbusEngine {
+    fn engine(&self) -> Engine {
+        Engine::Sigbus
+    }
+
     fn attach(&self, range: &Reservation) -> io::Result<()> {
         self.userfaultfd.register(range.base() as usize, range.len())
     }

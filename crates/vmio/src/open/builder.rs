@@ -8,7 +8,7 @@ use crate::cache::fault::handle_fault;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Settings, Shared};
-use crate::engine::{AnonymousFrames, FaultCalls};
+use crate::engine::FaultCalls;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
@@ -351,7 +351,8 @@ impl CacheBuilder {
             return Ok(Cache { backend: FaultBackend::Kernel(Arc::new(core)) });
         }
         let calls = FaultCalls { resolve: handle_fault, while_absent };
-        let (engine, userfaultfd) = match self.engine.start(calls, readers, self.kernel_features) {
+        let started = self.engine.start(calls, readers, self.kernel_features, capacity_pages as u32);
+        let (engine, frames) = match started {
             Ok(started) => started,
             Err(why @ Error::NoUserfaultfd { .. }) if self.engine == Engine::Auto => {
                 tracing::warn!(
@@ -364,7 +365,6 @@ impl CacheBuilder {
             Err(error) => return Err(error),
         };
         let locks_memory = self.decide_on_locking()?;
-        let frames = AnonymousFrames::new(userfaultfd, self.kernel_features);
         let overhead = Overhead::of(workers, least_bytes);
         let settings = Settings {
             generation,
@@ -373,7 +373,7 @@ impl CacheBuilder {
             dirty_ratio: self.dirty_ratio,
             policy: self.policy,
             engine,
-            frames: Box::new(frames),
+            frames,
             frame_hint: self.frames,
             locks_memory,
             measures_misses: self.measures_misses,

@@ -104,10 +104,7 @@ impl Cache {
     /// Returns the engine of the cache. For [`Engine::Auto`] that is the engine chosen on this machine.
     pub fn engine(&self) -> Engine {
         match &self.backend {
-            FaultBackend::Cached(core) if !core.shared.paging.engine.handles_faults_in_their_threads() => {
-                Engine::ReaderThread
-            }
-            FaultBackend::Cached(_) => Engine::Sigbus,
+            FaultBackend::Cached(core) => core.shared.paging.engine.engine(),
             FaultBackend::Managed(_) => Engine::Managed,
             FaultBackend::Kernel(_) => Engine::Kernel,
         }

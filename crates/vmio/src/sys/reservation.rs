@@ -148,6 +148,28 @@ impl Reservation {
         Ok(())
     }
 
+    /// Makes every access to the range a SIGSEGV.
+    pub(crate) fn make_inaccessible(&self) -> io::Result<()> {
+        // SAFETY: the range is ours, and whoever takes its bytes away has ended every use of them.
+        unsafe { mprotect(self.base().cast(), self.len, MprotectFlags::empty())? };
+        Ok(())
+    }
+
+    /// Makes addresses behind the range inaccessible, up to a multiple of `align`; an error if there is something else.
+    pub(crate) fn pad(&self, align: usize) -> io::Result<Option<Reservation>> {
+        let end = self.addresses().end;
+        let len = end.next_multiple_of(align) - end;
+        if len == 0 {
+            return Ok(None);
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: the kernel refuses where something is mapped already.
+        let raw = unsafe { mmap_anonymous(end as *mut _, len, ProtFlags::empty(), flags)? };
+        let mut padding = Self::of(raw.cast(), len)?;
+        padding.leave_out_on_fork()?;
+        Ok(Some(padding))
+    }
+
     /// Makes the kernel give forked children zeros in place of the contents.
     pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
         self.advise(Advice::LinuxWipeOnFork)

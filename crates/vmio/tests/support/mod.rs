@@ -50,7 +50,8 @@ pub fn engine() -> Engine {
         Ok("reader-thread") => Engine::ReaderThread,
         Ok("managed") => Engine::Managed,
         Ok("kernel") => Engine::Kernel,
-        Ok(other) => panic!("{ENGINE} is {other:?}: there are sigbus, reader-thread, managed and kernel"),
+        Ok("ring0") => Engine::Ring0,
+        Ok(other) => panic!("{ENGINE} is {other:?}: there are sigbus, reader-thread, managed, kernel and ring0"),
     }
 }
 

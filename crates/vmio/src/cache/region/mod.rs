@@ -163,19 +163,21 @@ impl Region {
         let spans = reserved.div_ceil(SPAN_BYTES) as u64;
         let build = || -> io::Result<_> {
             let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
-            let (mut range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
-                Some((range, frames)) => (range, Some(frames)),
+            // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
+            let read_only = access == Access::ReadOnly && huge_pages == HugePages::Never;
+            let prepare = |range: &mut Reservation| range.prepare_for_frames(read_only, shared.paging.locks_memory);
+            let (range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
+                Some((mut range, frames)) => {
+                    prepare(&mut range)?;
+                    (range, Some(frames))
+                }
                 None => {
-                    let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
+                    let mut range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
+                    prepare(&mut range)?;
                     shared.paging.engine.attach(&range)?;
                     (range, None)
                 }
             };
-            // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
-            range.prepare_for_frames(
-                access == Access::ReadOnly && huge_pages == HugePages::Never,
-                shared.paging.locks_memory,
-            )?;
             let views = Views::of(&range, hint == FrameHint::SharedAddresses && deactivatable.is_some());
             let table = PageTable::new(range, len, unit)?;
             let dirty = DirtyTracking::new(spans, journaled.is_some(), saved, pre_images)?;

@@ -1,0 +1,88 @@
+//! Guest mode at ring 0: the faulting thread handles its own fault there, without the kernel.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use vmio_ring0::{FramePool, Level, Machine, ManagedRange, Pages};
+
+use crate::engine::{DeactivatableFrames, FaultEngine, Ring0Frames};
+use crate::options::Engine;
+use crate::sys::reservation::Reservation;
+use crate::sys::signal::{FaultAccess, FaultHandler, Resolution};
+use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
+
+/// Where `3` has the machine run at ring 3, for development on hosts that emulate ring 0.
+const LEVEL: &str = "VMIO_RING0_LEVEL";
+
+/// Of the cache that was started first; others have the same.
+static RESOLVE: OnceLock<FaultHandler> = OnceLock::new();
+
+/// Delivers faults in the machine, in the thread that took them.
+pub(crate) struct Ring0Engine {
+    pages: Pages,
+    /// By their first address, with what fills them up to whole large pages.
+    ranges: Mutex<HashMap<usize, (ManagedRange, Option<Reservation>)>>,
+}
+
+impl Ring0Engine {
+    /// The machine of this process.
+    pub(crate) fn machine() -> vmio_ring0::Result<&'static Machine> {
+        let is_ring_3 = std::env::var(LEVEL).is_ok_and(|level| level == "3");
+        Machine::start(if is_ring_3 { Level::Ring3 } else { Level::Ring0 })
+    }
+
+    /// Has `handler` called for the faults of this process's ranges. The pool has as many frames as the host has memory, so that a cache can grow;
+    /// of those `capacity_pages` take memory at once.
+    pub(crate) fn start(handler: FaultHandler, capacity_pages: u32) -> vmio_ring0::Result<(Self, Ring0Frames)> {
+        let machine = Self::machine()?;
+        RESOLVE.get_or_init(|| handler);
+        machine.enter_on_touch()?;
+        let memory = rustix::system::sysinfo();
+        let frames = (memory.totalram * u64::from(memory.mem_unit) / PAGE_BYTES as u64).min(u64::from(u32::MAX / 2));
+        let pool = FramePool::new(machine, capacity_pages.max(frames as u32), capacity_pages)?;
+        let pages = Pages::new(machine, pool);
+        Ok((Ring0Engine { pages: pages.clone(), ranges: Mutex::default() }, Ring0Frames::new(pages)))
+    }
+
+    fn range(&self, range: &Reservation) -> io::Result<(ManagedRange, Option<Reservation>)> {
+        // Outside the machine a touch has to fault.
+        range.make_inaccessible()?;
+        let padding = range.pad(HUGE_PAGE_BYTES)?;
+        let addresses = range.addresses();
+        let addresses = addresses.start..addresses.end.next_multiple_of(HUGE_PAGE_BYTES);
+        // SAFETY: a new reservation, and addresses behind it that were free: nobody has references to what lies there.
+        let managed = unsafe { ManagedRange::new(self.pages.clone(), addresses, on_fault) };
+        Ok((managed.map_err(io::Error::other)?, padding))
+    }
+}
+
+fn on_fault(address: usize, is_store: bool) -> bool {
+    let access = if is_store { FaultAccess::Store } else { FaultAccess::Load };
+    RESOLVE.get().is_some_and(|resolve| resolve(address, access) == Resolution::Resolved)
+}
+
+impl FaultEngine for Ring0Engine {
+    fn engine(&self) -> Engine {
+        Engine::Ring0
+    }
+
+    fn attach(&self, range: &Reservation) -> io::Result<()> {
+        let managed = self.range(range)?;
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.insert(range.base() as usize, managed);
+        Ok(())
+    }
+
+    fn deactivatable(&self, _len: usize, _align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn detach(&self, range: &Reservation) {
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let managed = ranges.remove(&(range.base() as usize));
+        drop(ranges);
+        // Its frames go back to the pool.
+        drop(managed);
+    }
+}

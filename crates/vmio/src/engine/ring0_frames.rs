@@ -1,0 +1,92 @@
+//! Frames of the engine's own, mapped in the machine's page tables: no system call, and access and dirty bits are the processor's.
+
+use std::io;
+use std::ptr;
+
+use vmio_ring0::{Pages, Rights};
+
+use crate::engine::{Frames, InstallError};
+use crate::sys::PAGE_BYTES;
+use crate::sys::unmap::UnmapList;
+
+/// The frames of all ranges of a cache.
+pub(crate) struct Ring0Frames {
+    pages: Pages,
+}
+
+impl Ring0Frames {
+    /// Frames for ranges with these pages.
+    pub(crate) fn new(pages: Pages) -> Self {
+        Ring0Frames { pages }
+    }
+
+    fn install_page(&self, address: usize, data: &[u8], rights: Rights) -> io::Result<()> {
+        let pool = self.pages.pool();
+        let frame = pool.take().ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the frame is ours alone, and has a page.
+        let mapped = unsafe {
+            ptr::copy_nonoverlapping(data.as_ptr(), pool.address(frame), PAGE_BYTES);
+            self.pages.map(address, frame, rights)
+        };
+        match mapped {
+            Ok(true) => return Ok(()),
+            Ok(false) => pool.give_back(frame),
+            Err(error) => {
+                pool.give_back(frame);
+                return Err(io::Error::other(error));
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Frames for Ring0Frames {
+    unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError> {
+        let rights = if protect { Rights::Read } else { Rights::ReadWrite };
+        for (number, page) in data.chunks_exact(PAGE_BYTES).enumerate() {
+            let installed_bytes = number * PAGE_BYTES;
+            self.install_page(address + installed_bytes, page, rights)
+                .map_err(|source| InstallError { installed_bytes, source })?;
+        }
+        Ok(())
+    }
+
+    fn protect(&self, address: usize, len: usize) -> io::Result<()> {
+        for page in (address..address + len).step_by(PAGE_BYTES) {
+            self.pages.set_rights(page, Rights::Read);
+        }
+        self.pages.machine().shootdown();
+        Ok(())
+    }
+
+    fn unprotect(&self, address: usize, len: usize) -> io::Result<()> {
+        // A TLB that still has it protected faults once more.
+        for page in (address..address + len).step_by(PAGE_BYTES) {
+            self.pages.set_rights(page, Rights::ReadWrite);
+        }
+        Ok(())
+    }
+
+    fn unmaps_scattered(&self) -> bool {
+        true
+    }
+
+    unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
+        let each = |address: usize, len: usize| (address..address + len).step_by(PAGE_BYTES);
+        pages.drop_ranges(0, |address, len| {
+            each(address, len).for_each(|page| self.pages.hide(page));
+            true
+        });
+        self.pages.machine().shootdown();
+        pages.drop_ranges(0, |address, len| {
+            for page in each(address, len) {
+                // SAFETY: the caller vouches for the pages, whose contents nobody needs any more.
+                if let Some(state) = unsafe { self.pages.unmap(page) } {
+                    self.pages.pool().give_back(state.frame);
+                }
+            }
+            true
+        });
+        1
+    }
+}
