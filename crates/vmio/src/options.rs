@@ -178,8 +178,9 @@ pub enum Engine {
     /// Write-back begins when half of the cache is dirty, and writes by age alone. It overwrites bytes that another process appends
     /// to the last page of a file while that page is dirty.
     Kernel,
-    /// Experimental. The faulting thread handles its own fault at ring 0 of a virtual machine that is the process's own: no switch to the kernel.
-    /// Needs KVM on x86-64, with hardware virtualisation. [`Engine::Auto`] never stands for it.
+    /// Experimental: not all of vmio's own tests pass with it yet. The faulting thread handles its own fault at ring 0 of a virtual
+    /// machine that is the process's own, without a switch to the kernel. Needs KVM on x86-64, with hardware virtualisation.
+    /// [`Engine::Auto`] never stands for it.
     ///
     /// A thread enters the machine when it first touches mapped memory, or by [`crate::ring0::enter`]. System calls of threads inside are forwarded,
     /// at some microseconds each, and threads and processes that they start are outside. System calls may not be given pointers to mapped
