@@ -351,7 +351,7 @@ impl CacheBuilder {
             return Ok(Cache { backend: FaultBackend::Kernel(Arc::new(core)) });
         }
         let calls = FaultCalls { resolve: handle_fault, while_absent };
-        let started = self.engine.start(calls, readers, self.kernel_features, capacity_pages as u32);
+        let started = self.engine.start(calls, readers, self.kernel_features, capacity_pages);
         let (engine, frames) = match started {
             Ok(started) => started,
             Err(why @ Error::NoUserfaultfd { .. }) if self.engine == Engine::Auto => {
