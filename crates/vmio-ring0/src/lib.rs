@@ -5,12 +5,12 @@
 //! switch to the kernel. Everything else is the host's as before: a system call is forwarded, and an access that the host refuses ends in the
 //! host's signal.
 //!
-//! From the bottom: [`raw`], [`lock`] and [`memory`] stand on the kernel alone. [`address_space`] gives the machine the process's memory, in which
-//! the processor finds [`descriptors`] and [`stubs`]. [`block`] is a virtual processor's memory and [`vcpu`] the processor. [`monitor`] is the
-//! host's side of it, with [`forward`] for system calls and [`native`] for going on outside. Users hold a [`Machine`].
+//! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `address_space` gives the machine the process's memory, in which
+//! the processor finds `descriptors` and `stubs`. `block` is a virtual processor's memory and `vcpu` the processor. `monitor` is the
+//! host's side of it, with `forward` for system calls and `native` for going on outside. Users hold a [`Machine`].
 //!
-//! Managed memory is beside all that: [`frames`] are a pool, [`managed`] ranges map them, [`faults`] asks the program's handler for them, and
-//! [`shootdown`] empties the TLBs when they go.
+//! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
+//! `shootdown` empties the TLBs when they go.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("this crate is for Linux on x86-64");

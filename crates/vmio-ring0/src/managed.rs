@@ -36,7 +36,7 @@ pub struct PageState {
     pub frame: Frame,
     /// The rights to it.
     pub rights: Rights,
-    /// A thread has touched it since it was mapped, or since [`ManagedRange::take_accessed`].
+    /// A thread has touched it since it was mapped, or since [`Pages::take_accessed`].
     pub is_accessed: bool,
     /// A thread has stored to it since it was mapped, or since its rights became [`Rights::Read`].
     pub is_dirty: bool,
