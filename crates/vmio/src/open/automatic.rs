@@ -63,25 +63,25 @@ impl FollowerParts {
 
 /// A cache that may end before the thread does.
 enum Followed {
-    Workers(Weak<CacheCore>),
-    Reclaimer(Weak<ManagedCore>),
-    Module(Weak<KernelCore>),
+    Cached(Weak<CacheCore>),
+    Managed(Weak<ManagedCore>),
+    Kernel(Weak<KernelCore>),
 }
 
 impl Followed {
     fn of(cache: &Cache) -> Self {
         match cache.backend() {
-            FaultBackend::Cached(core) => Followed::Workers(Arc::downgrade(core)),
-            FaultBackend::Managed(core) => Followed::Reclaimer(Arc::downgrade(core)),
-            FaultBackend::Kernel(core) => Followed::Module(Arc::downgrade(core)),
+            FaultBackend::Cached(core) => Followed::Cached(Arc::downgrade(core)),
+            FaultBackend::Managed(core) => Followed::Managed(Arc::downgrade(core)),
+            FaultBackend::Kernel(core) => Followed::Kernel(Arc::downgrade(core)),
         }
     }
 
     fn cache(&self) -> Option<Cache> {
         let backend = match self {
-            Followed::Workers(core) => FaultBackend::Cached(core.upgrade()?),
-            Followed::Reclaimer(core) => FaultBackend::Managed(core.upgrade()?),
-            Followed::Module(core) => FaultBackend::Kernel(core.upgrade()?),
+            Followed::Cached(core) => FaultBackend::Cached(core.upgrade()?),
+            Followed::Managed(core) => FaultBackend::Managed(core.upgrade()?),
+            Followed::Kernel(core) => FaultBackend::Kernel(core.upgrade()?),
         };
         Some(Cache { backend })
     }
