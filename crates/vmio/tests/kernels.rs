@@ -130,3 +130,15 @@ fn a_declined_feature_is_reported_as_missing() {
         }
     }
 }
+
+/// Where KVM is missing, or emulates ring 0, the cache says so, and no other engine takes its place.
+#[test]
+fn without_ring_0_its_engine_is_refused() {
+    match Cache::builder().capacity(16 << 20).engine(Engine::Ring0).build() {
+        Ok(_) => test_depth::skipped("ring 0 runs on this machine"),
+        Err(Error::NoRing0 { reason }) => {
+            assert!(reason.contains("kvm") || reason.contains("ring 0"), "{reason}")
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
