@@ -3,7 +3,7 @@
 
 #[allow(dead_code)]
 #[path = "../examples/persistent_map.rs"]
-mod persistent_map;
+mod example;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -22,7 +22,7 @@ const CHECKS: &str = "VMIO_TEST_CHECKS";
 fn the_map_survives_kills() {
     if is_child(NAME) {
         let folder = std::env::var(FOLDER).unwrap();
-        persistent_map::run(Path::new(&folder), std::env::var(CHECKS).is_ok()).unwrap();
+        example::run(Path::new(&folder), std::env::var(CHECKS).is_ok()).unwrap();
         return;
     }
     if is_managed("an atomic mapping") {
