@@ -47,6 +47,11 @@ pub(crate) struct TrapFrame {
 }
 
 global_asm!(
+    // Rust names these in other codegen units, too, and the linker finds only global symbols there; outside of the program nobody sees them.
+    ".irp name, traps, page_fault, ring_3_fault, call_32, system_call, return, start, probe, end",
+    ".globl vmio_ring0_\\name",
+    ".hidden vmio_ring0_\\name",
+    ".endr",
     ".balign 16",
     "vmio_ring0_traps:",
     ".set vmio_ring0_vector, 0",
