@@ -119,10 +119,10 @@ step_vm() {
     if [ "$depth" = quick ]; then
         # Without tests that take five seconds or more.
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
-        xtask vm-tests --kernel 6.12 --module kernel_engine
+        xtask vm-tests --kernel 6.12 --engine kernel kernel_engine
     else
         xtask module-tests --kernel 6.12
-        xtask vm-tests --kernel 6.12 --module --timeout 1500
+        xtask vm-tests --kernel 6.12 --engine kernel --timeout 1500
         more_kernels
     fi
 }

@@ -91,9 +91,9 @@ enum Task {
     VmTests {
         #[command(flatten)]
         machine: Machine,
-        /// Load the kernel module, and run the tests of its engine
-        #[arg(long)]
-        module: bool,
+        /// The engine to run them over; the library's own choice by default
+        #[arg(long, value_enum)]
+        engine: Option<suite::Engine>,
         /// Run only these files of tests, even if the suite leaves them out
         tests: Vec<String>,
     },
@@ -241,7 +241,7 @@ fn main() -> Result<ExitCode> {
         }
         Task::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
         Task::VmInstructions { machine } => suite::count_instructions(machine)?,
-        Task::VmTests { machine, module, tests } => suite::run(machine, module, &tests)?,
+        Task::VmTests { machine, engine, tests } => suite::run(machine, engine, &tests)?,
         Task::VmRing0 { machine, tests } => ring0::run(machine, &tests)?,
         Task::Module { kernels, sparse } => {
             for kernel in kernels {
