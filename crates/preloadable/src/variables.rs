@@ -1,4 +1,8 @@
-//! The environment variables by which `vmio run` passes its options on to the library that it preloads.
+//! The environment variables by which `vmio run` passes its options on to the libraries that it preloads, and how these read them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
 
 /// The folders whose files are served, colons between them. Without it the library serves nothing.
 pub const UNDER: &str = "VMIO_RUN_UNDER";
@@ -24,3 +28,74 @@ pub const STRICT_COVERAGE: &str = "VMIO_RUN_STRICT_COVERAGE";
 pub const VERBOSE: &str = "VMIO_RUN_VERBOSE";
 /// The form of the report at the end.
 pub const STATS: &str = "VMIO_RUN_STATS";
+
+/// With `--heap`: the number of the process whose heap lies in the file. Without it there is no such heap.
+pub const HEAP_PROCESS: &str = "VMIO_HEAP_PROCESS";
+/// The file of the heap.
+pub const HEAP_FILE: &str = "VMIO_HEAP_FILE";
+/// The most bytes that the heap can have.
+pub const HEAP_BYTES: &str = "VMIO_HEAP_BYTES";
+/// The bytes of the heap that are in memory.
+pub const HEAP_CACHE: &str = "VMIO_HEAP_CACHE";
+/// The engine of the heap's cache.
+pub const HEAP_ENGINE: &str = "VMIO_HEAP_ENGINE";
+
+/// A variable whose value is none of those that `vmio run` passes on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WrongVariable {
+    name: &'static str,
+    /// None if it is missing.
+    value: Option<OsString>,
+}
+
+impl WrongVariable {
+    /// Of a variable that is not set.
+    pub fn missing(name: &'static str) -> Self {
+        WrongVariable { name, value: None }
+    }
+}
+
+impl fmt::Display for WrongVariable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(out, "{} has no such value as {}", self.name, value.display()),
+            None => write!(out, "{} is missing", self.name),
+        }
+    }
+}
+
+/// The variables of a process's environment, by a function that has their values.
+pub struct Variables<Of>(pub Of);
+
+impl<Of: Fn(&str) -> Option<OsString>> Variables<Of> {
+    /// Whether the variable is set.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.0(name).is_some()
+    }
+
+    /// The meaning of a variable's value; none if the variable is not set.
+    ///
+    /// # Errors
+    ///
+    /// If the value has no meaning.
+    pub fn meaning<T>(
+        &self,
+        name: &'static str,
+        meaning: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, WrongVariable> {
+        let Some(value) = self.0(name) else { return Ok(None) };
+        match value.to_str().and_then(meaning) {
+            Some(meaning) => Ok(Some(meaning)),
+            None => Err(WrongVariable { name, value: Some(value) }),
+        }
+    }
+
+    /// The number that is a variable's value; none if the variable is not set.
+    ///
+    /// # Errors
+    ///
+    /// If the value is none.
+    pub fn number<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, WrongVariable> {
+        self.meaning(name, |value| value.parse().ok())
+    }
+}

@@ -125,6 +125,30 @@ fn a_heap_without_room_is_refused() -> TestResult {
     refused(command.args(["--", "true"]), "--heap-size")
 }
 
+/// A program whose variables the library does not understand would lack the heap that its user was promised.
+#[test]
+fn a_program_with_a_wrong_variable_does_not_start() -> TestResult {
+    for (name, value) in [
+        ("VMIO_HEAP_PROCESS", "me"),
+        ("VMIO_HEAP_CACHE", "much"),
+        ("VMIO_HEAP_BYTES", "-1"),
+        ("VMIO_HEAP_ENGINE", "steam"),
+    ] {
+        let folder = tempfile::tempdir()?;
+        let set = format!("{name}={value}");
+        let output = with_heap(folder.path(), &["env", &set, "echo", "started"]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(126), &b""[..]), "{set}: {said}");
+        assert_eq!(said, format!("vmio run: the program does not start: {name} has no such value as {value}\n"));
+    }
+    let folder = tempfile::tempdir()?;
+    let output = with_heap(folder.path(), &["env", "-u", "VMIO_HEAP_FILE", "echo", "started"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(126), &b""[..]), "{said}");
+    assert_eq!(said, "vmio run: the program does not start: VMIO_HEAP_FILE is missing\n");
+    Ok(())
+}
+
 /// A program cannot know that its memory is a file, so a message says it. A signal that somebody sent gets no message.
 #[test]
 fn a_heap_that_gets_no_room_says_why_the_program_ends() -> TestResult {

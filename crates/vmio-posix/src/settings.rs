@@ -8,10 +8,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::OnceLock;
 
-use preloadable::variables;
+use preloadable::variables::{self, Variables, WrongVariable};
 use rustix::fs::{CWD, readlinkat_raw};
 use vmio::Engine;
 
@@ -102,49 +101,6 @@ impl Mode {
     }
 }
 
-/// A variable whose value is none of those that `vmio run` passes on.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WrongVariable {
-    name: &'static str,
-    /// None if it is missing.
-    value: Option<OsString>,
-}
-
-impl fmt::Display for WrongVariable {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.value {
-            Some(value) => write!(out, "{} has no such value as {}", self.name, value.display()),
-            None => write!(out, "{} is missing", self.name),
-        }
-    }
-}
-
-/// The variables of a process's environment.
-struct Variables<Of>(Of);
-
-impl<Of: Fn(&str) -> Option<OsString>> Variables<Of> {
-    fn is_set(&self, name: &str) -> bool {
-        self.0(name).is_some()
-    }
-
-    /// The meaning of a variable's value; none if the variable is not set.
-    fn meaning<T>(
-        &self,
-        name: &'static str,
-        meaning: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<Option<T>, WrongVariable> {
-        let Some(value) = self.0(name) else { return Ok(None) };
-        match value.to_str().and_then(meaning) {
-            Some(meaning) => Ok(Some(meaning)),
-            None => Err(WrongVariable { name, value: Some(value) }),
-        }
-    }
-
-    fn number<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, WrongVariable> {
-        self.meaning(name, |value| value.parse().ok())
-    }
-}
-
 static SETTINGS: OnceLock<Result<Option<Settings>, WrongVariable>> = OnceLock::new();
 
 impl Settings {
@@ -177,7 +133,7 @@ impl Settings {
                     "managed" => Some(Some(Engine::Managed)),
                     _ => None,
                 })?;
-                let engine = engine.ok_or(WrongVariable { name: variables::ENGINE, value: None })?;
+                let engine = engine.ok_or(WrongVariable::missing(variables::ENGINE))?;
                 Some(CacheSettings { bytes, engine })
             }
             None => None,

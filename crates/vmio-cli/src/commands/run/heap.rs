@@ -6,6 +6,7 @@ use std::process::{self, Command};
 
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use preloadable::variables;
 use vmio::{Cache, Engine};
 use vmio_heap::{HEAP_BYTES_MIN, HeapEngine, HeapOptions};
 
@@ -32,12 +33,12 @@ pub(super) fn serve(
     let built = Cache::builder().engine(Engine::Managed).capacity(cache_bytes).build().map(drop);
     built.context("cannot build the cache (--cache sets its size)")?;
     // crates/vmio-heap-preload/src/settings.rs reads these.
-    command.env("VMIO_HEAP_FILE", file).env("VMIO_HEAP_ENGINE", engine.name());
+    command.env(variables::HEAP_FILE, file).env(variables::HEAP_ENGINE, engine.name());
     for (variable, number) in [
-        ("VMIO_HEAP_BYTES", heap_bytes),
-        ("VMIO_HEAP_CACHE", cache_bytes),
+        (variables::HEAP_BYTES, heap_bytes),
+        (variables::HEAP_CACHE, cache_bytes),
         // This process becomes the program.
-        ("VMIO_HEAP_PROCESS", u64::from(process::id())),
+        (variables::HEAP_PROCESS, u64::from(process::id())),
     ] {
         command.env(variable, number.to_string());
     }
