@@ -274,7 +274,7 @@ fn run(seed: u64, seen: &mut Seen) {
 #[test]
 fn acknowledged_writes_survive_power_cuts() {
     let mut seen = Seen::default();
-    for seed in test_depth::seeds(5, 40) {
+    for seed in test_depth::seeds(10, 40) {
         run(seed, &mut seen);
     }
     println!(

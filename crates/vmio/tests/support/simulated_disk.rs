@@ -27,10 +27,9 @@ struct State {
     discarded_bytes: u64,
 }
 
-#[derive(Clone)]
 struct File {
-    live: Vec<u8>,
-    durable: Vec<u8>,
+    live: Contents,
+    durable: Contents,
     /// The versions of each sector that were written since the last flush.
     unflushed: BTreeMap<usize, Vec<[u8; SECTOR]>>,
 }
@@ -49,10 +48,9 @@ enum Cut {
 impl SimulatedDisk {
     /// Files of these lengths, all zeros.
     pub fn new(seed: u64, lengths: &[u64]) -> Self {
-        let file = |len: &u64| File {
-            live: vec![0; *len as usize],
-            durable: vec![0; *len as usize],
-            unflushed: BTreeMap::new(),
+        let file = |len: &u64| {
+            let zeros = Contents::zeros(*len as usize);
+            File { live: zeros.clone(), durable: zeros, unflushed: BTreeMap::new() }
         };
         Self::with(seed, lengths.iter().map(file).collect())
     }
@@ -105,14 +103,18 @@ impl SimulatedDisk {
 
     /// What programs read of a file.
     pub fn contents(&self, file: usize) -> Vec<u8> {
-        self.0.lock().unwrap().files[file].live.clone()
+        self.0.lock().unwrap().files[file].live.to_vec()
     }
 
     /// Changes bytes behind everybody's back, for good.
     pub fn corrupt(&self, file: usize, offset: u64, change: impl Fn(&mut u8)) {
         let file = &mut self.0.lock().unwrap().files[file];
-        change(&mut file.live[offset as usize]);
-        change(&mut file.durable[offset as usize]);
+        for contents in [&mut file.live, &mut file.durable] {
+            let mut byte = [0];
+            contents.read(offset as usize, &mut byte);
+            change(&mut byte[0]);
+            contents.write(offset as usize, &byte);
+        }
     }
 
     /// The disk after a power cut.
@@ -141,7 +143,7 @@ impl File {
             _ => random.below(2) == 0,
         };
         if grows {
-            durable.resize(self.live.len(), 0);
+            durable.resize(self.live.len());
         }
         for (sector, versions) in &self.unflushed {
             let stays = match cut {
@@ -164,27 +166,27 @@ impl File {
             if !lands() {
                 continue;
             }
-            self.live[at..at + chunk.len()].copy_from_slice(chunk);
-            let sector = at / SECTOR;
+            self.live.write(at, chunk);
             let mut version = [0; SECTOR];
             let end = self.live.len().min(at + SECTOR);
-            version[..end - at].copy_from_slice(&self.live[at..end]);
-            self.unflushed.entry(sector).or_default().push(version);
+            self.live.read(at, &mut version[..end - at]);
+            self.unflushed.entry(at / SECTOR).or_default().push(version);
         }
     }
 
     /// Like writing zeros; what holds them stays as it is.
     fn discard(&mut self, range: Range<usize>, mut lands: impl FnMut() -> bool) {
         for at in range.step_by(SECTOR) {
-            let is_zero = self.live[at..at + SECTOR].iter().all(|byte| *byte == 0);
-            if !is_zero || self.unflushed.contains_key(&(at / SECTOR)) {
+            let mut bytes = [0; SECTOR];
+            self.live.read(at, &mut bytes);
+            if bytes != [0; SECTOR] || self.unflushed.contains_key(&(at / SECTOR)) {
                 self.write(at, &[0; SECTOR], &mut lands);
             }
         }
     }
 
     fn flush(&mut self) {
-        self.durable.resize(self.live.len(), 0);
+        self.durable.resize(self.live.len());
         for (sector, versions) in std::mem::take(&mut self.unflushed) {
             versions.last().into_iter().for_each(|version| put(&mut self.durable, sector, version));
         }
@@ -201,10 +203,77 @@ impl File {
     }
 }
 
-fn put(bytes: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
-    let start = (sector * SECTOR).min(bytes.len());
-    let end = (start + SECTOR).min(bytes.len());
-    bytes[start..end].copy_from_slice(&version[..end - start]);
+fn put(contents: &mut Contents, sector: usize, version: &[u8; SECTOR]) {
+    let start = (sector * SECTOR).min(contents.len());
+    let end = (start + SECTOR).min(contents.len());
+    contents.write(start, &version[..end - start]);
+}
+
+/// The bytes of a file. Copies share the pages that neither has changed, since a test makes many of large files.
+#[derive(Clone)]
+struct Contents {
+    len: usize,
+    /// None is zeros, as are the bytes behind the end.
+    pages: Vec<Option<Arc<[u8; PAGE]>>>,
+}
+
+const PAGE: usize = 4096;
+
+impl Contents {
+    fn zeros(len: usize) -> Self {
+        Contents { len, pages: vec![None; len.div_ceil(PAGE)] }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn resize(&mut self, len: usize) {
+        if len < self.len {
+            let zeros = vec![0; (len.next_multiple_of(PAGE)).min(self.len) - len];
+            self.write(len, &zeros);
+        }
+        self.pages.resize(len.div_ceil(PAGE), None);
+        self.len = len;
+    }
+
+    /// The parts of a range that lie in one page each: the page, where in it, and where in the range.
+    fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
+        let pages = at / PAGE..(at + len).div_ceil(PAGE);
+        pages.map(move |page| {
+            let (start, end) = (at.max(page * PAGE), (at + len).min((page + 1) * PAGE));
+            (page, start - page * PAGE..end - page * PAGE, start - at..end - at)
+        })
+    }
+
+    fn read(&self, at: usize, buffer: &mut [u8]) {
+        assert!(at + buffer.len() <= self.len);
+        for (page, in_page, in_buffer) in Self::parts(at, buffer.len()) {
+            match &self.pages[page] {
+                Some(bytes) => buffer[in_buffer].copy_from_slice(&bytes[in_page]),
+                None => buffer[in_buffer].fill(0),
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, data: &[u8]) {
+        assert!(at + data.len() <= self.len);
+        for (page, in_page, in_data) in Self::parts(at, data.len()) {
+            let bytes = self.pages[page].get_or_insert_with(|| Arc::new([0; PAGE]));
+            Arc::make_mut(bytes)[in_page].copy_from_slice(&data[in_data]);
+        }
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        // Zeros that nobody writes take no memory.
+        let mut all = vec![0; self.len];
+        for (bytes, page) in all.chunks_mut(PAGE).zip(&self.pages) {
+            if let Some(page) = page {
+                bytes.copy_from_slice(&page[..bytes.len()]);
+            }
+        }
+        all
+    }
 }
 
 /// What an operation is up against.
@@ -255,7 +324,7 @@ impl Backing for SimulatedFile {
         let live = &state.files[self.file].live;
         let start = (offset as usize).min(live.len());
         let bytes = buffer.len().min(live.len() - start);
-        buffer[..bytes].copy_from_slice(&live[start..start + bytes]);
+        live.read(start, &mut buffer[..bytes]);
         Ok(bytes)
     }
 
@@ -299,7 +368,7 @@ impl Backing for SimulatedFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.0.lock().unwrap();
         match state.fate() {
-            Fate::Succeeds => state.files[self.file].live.resize(len as usize, 0),
+            Fate::Succeeds => state.files[self.file].live.resize(len as usize),
             _ => return Err(failed()),
         }
         Ok(())
