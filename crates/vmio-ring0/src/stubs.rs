@@ -49,26 +49,26 @@ pub(crate) struct TrapFrame {
 global_asm!(
     // Rust names these in other codegen units, too, and the linker finds only global symbols there; outside of the program nobody sees them.
     ".irp name, traps, page_fault, ring_3_fault, call_32, system_call, return, start, probe, end",
-    ".globl vmio_ring0_\\name",
-    ".hidden vmio_ring0_\\name",
+    ".globl ring0_stub_\\name",
+    ".hidden ring0_stub_\\name",
     ".endr",
     ".balign 16",
-    "vmio_ring0_traps:",
-    ".set vmio_ring0_vector, 0",
+    "ring0_stub_traps:",
+    ".set ring0_stub_vector, 0",
     ".rept {traps}",
     ".balign {stub_bytes}",
     // Of these vectors the processor has pushed an error code.
-    ".if (0x60227d00 >> vmio_ring0_vector) & 1",
+    ".if (0x60227d00 >> ring0_stub_vector) & 1",
     ".else",
     "pushq $0",
     ".endif",
-    "pushq $vmio_ring0_vector",
-    "jmp vmio_ring0_trap",
-    ".set vmio_ring0_vector, vmio_ring0_vector + 1",
+    "pushq $ring0_stub_vector",
+    "jmp ring0_stub_trap",
+    ".set ring0_stub_vector, ring0_stub_vector + 1",
     ".endr",
     ".balign {stub_bytes}",
     // A page fault at ring 0 goes to the handler's stack at once: whatever faults there has this one again.
-    "vmio_ring0_page_fault:",
+    "ring0_stub_page_fault:",
     "pushq %rax",
     "pushq %rcx",
     "pushq %rdx",
@@ -153,7 +153,7 @@ global_asm!(
     "addq $16, %rsp",
     "iretq",
     // The same at ring 3, where the monitor has put the frame. The call does not return.
-    "vmio_ring0_ring_3_fault:",
+    "ring0_stub_ring_3_fault:",
     "movl {extended_low}(%rbx), %eax",
     "movl {extended_high}(%rbx), %edx",
     "xsave64 {extended}(%rbx)",
@@ -177,16 +177,16 @@ global_asm!(
     "popq %rcx",
     "popq %rax",
     "pushq ${page_fault}",
-    "jmp vmio_ring0_trap",
+    "jmp ring0_stub_trap",
     // Not resolved. The monitor takes the frame, and ends the handler's turn.
     "4:",
     "outb %al, ${trap_port}",
     "ud2",
     ".balign {stub_bytes}",
-    "vmio_ring0_call_32:",
+    "ring0_stub_call_32:",
     "pushq $0",
     "pushq ${call_32}",
-    "vmio_ring0_trap:",
+    "ring0_stub_trap:",
     "pushq %rax",
     "pushq %rbx",
     "pushq %rcx",
@@ -207,21 +207,21 @@ global_asm!(
     // The monitor goes on elsewhere.
     "outb %al, ${trap_port}",
     "ud2",
-    "vmio_ring0_system_call:",
+    "ring0_stub_system_call:",
     "outb %al, ${system_call_port}",
     // With a stack that the monitor has prepared, where it returns to ring 3.
-    "vmio_ring0_return:",
+    "ring0_stub_return:",
     "iretq",
-    "vmio_ring0_start:",
+    "ring0_stub_start:",
     "ldmxcsr {mxcsr}(%rdi)",
     "fldcw {x87_control}(%rdi)",
     "xorl %eax, %eax",
     "jmpq *{start}(%rdi)",
-    "vmio_ring0_probe:",
+    "ring0_stub_probe:",
     "mulps %xmm0, %xmm0",
     "outb %al, ${probe_port}",
     "ud2",
-    "vmio_ring0_end:",
+    "ring0_stub_end:",
     traps = const TRAPS,
     stub_bytes = const STUB_BYTES,
     call_32 = const CALL_32,
@@ -249,61 +249,61 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    static vmio_ring0_traps: [u8; 0];
-    static vmio_ring0_page_fault: [u8; 0];
-    static vmio_ring0_ring_3_fault: [u8; 0];
-    static vmio_ring0_call_32: [u8; 0];
-    static vmio_ring0_system_call: [u8; 0];
-    static vmio_ring0_return: [u8; 0];
-    static vmio_ring0_start: [u8; 0];
-    static vmio_ring0_probe: [u8; 0];
-    static vmio_ring0_end: [u8; 0];
+    static ring0_stub_traps: [u8; 0];
+    static ring0_stub_page_fault: [u8; 0];
+    static ring0_stub_ring_3_fault: [u8; 0];
+    static ring0_stub_call_32: [u8; 0];
+    static ring0_stub_system_call: [u8; 0];
+    static ring0_stub_return: [u8; 0];
+    static ring0_stub_start: [u8; 0];
+    static ring0_stub_probe: [u8; 0];
+    static ring0_stub_end: [u8; 0];
 }
 
 /// Where all of them are, but for those that come when the machine is running.
 pub(crate) fn addresses() -> Range<usize> {
-    (&raw const vmio_ring0_traps).addr()..(&raw const vmio_ring0_end).addr()
+    (&raw const ring0_stub_traps).addr()..(&raw const ring0_stub_end).addr()
 }
 
 /// Where a trap enters.
 pub(crate) fn of_trap(vector: usize) -> usize {
     debug_assert!(vector < TRAPS);
-    (&raw const vmio_ring0_traps).addr() + vector * STUB_BYTES
+    (&raw const ring0_stub_traps).addr() + vector * STUB_BYTES
 }
 
 /// Where a page fault enters that came in ring 0.
 pub(crate) fn of_page_fault() -> usize {
-    (&raw const vmio_ring0_page_fault).addr()
+    (&raw const ring0_stub_page_fault).addr()
 }
 
 /// Where the program's fault handler begins at ring 3, with the [`Block`] in RBX.
 pub(crate) fn of_ring_3_fault() -> u64 {
-    (&raw const vmio_ring0_ring_3_fault).addr() as u64
+    (&raw const ring0_stub_ring_3_fault).addr() as u64
 }
 
 /// Where INT 0x80 enters.
 pub(crate) fn of_32_bit_call() -> usize {
-    (&raw const vmio_ring0_call_32).addr()
+    (&raw const ring0_stub_call_32).addr()
 }
 
 /// Where SYSCALL enters.
 pub(crate) fn of_system_call() -> u64 {
-    (&raw const vmio_ring0_system_call).addr() as u64
+    (&raw const ring0_stub_system_call).addr() as u64
 }
 
 /// An IRETQ, for a stack that has what it takes.
 pub(crate) fn of_return() -> u64 {
-    (&raw const vmio_ring0_return).addr() as u64
+    (&raw const ring0_stub_return).addr() as u64
 }
 
 /// Where an entering thread begins, with its [`Block`] in RDI.
 pub(crate) fn of_start() -> u64 {
-    (&raw const vmio_ring0_start).addr() as u64
+    (&raw const ring0_stub_start).addr() as u64
 }
 
 /// Code that works where ring 0 is the processor's.
 pub(crate) fn of_probe() -> u64 {
-    (&raw const vmio_ring0_probe).addr() as u64
+    (&raw const ring0_stub_probe).addr() as u64
 }
 
 /// Where a shootdown enters.
