@@ -48,6 +48,13 @@ impl MemoryBacking {
     fn word(&self, byte: u64) -> &AtomicU64 {
         self.words.get((byte / 8) as usize)
     }
+
+    /// The words that hold some bytes, of which the first begins a word.
+    fn words(&self, offset: u64, len: usize) -> &[AtomicU64] {
+        debug_assert!(offset.is_multiple_of(8), "bytes from {offset} on begin within a word");
+        let first = (offset / 8) as usize;
+        self.words.slice(first..first + len.div_ceil(8))
+    }
 }
 
 impl Backing for MemoryBacking {
@@ -61,8 +68,18 @@ impl Backing for MemoryBacking {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.len().saturating_sub(offset).min(buffer.len() as u64);
-        for (at, chunk) in (offset..).step_by(8).zip(buffer[..bytes as usize].chunks_mut(8)) {
-            chunk.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_le_bytes()[..chunk.len()]);
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let buffer = &mut buffer[..bytes as usize];
+        let words = self.words(offset, buffer.len());
+        let (whole, rest) = buffer.as_chunks_mut::<8>();
+        for (chunk, word) in whole.iter_mut().zip(words) {
+            *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        if !rest.is_empty() {
+            let last = words[words.len() - 1].load(Ordering::Relaxed).to_le_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
         }
         Ok(bytes as usize)
     }
@@ -71,11 +88,16 @@ impl Backing for MemoryBacking {
         if offset + data.len() as u64 > self.len().next_multiple_of(PAGE_BYTES as u64) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (at, chunk) in (offset..).step_by(8).zip(data.chunks(8)) {
-            let word = self.word(at);
-            let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        let words = self.words(offset, data.len());
+        let (whole, rest) = data.as_chunks::<8>();
+        for (chunk, word) in whole.iter().zip(words) {
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let last = &words[words.len() - 1];
+            let mut bytes = last.load(Ordering::Relaxed).to_le_bytes();
+            bytes[..rest.len()].copy_from_slice(rest);
+            last.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::slice;
 
 use vmio_core::zero_init::ZeroInit;
 
@@ -52,5 +53,14 @@ impl<T: ZeroInit> SparseArray<T> {
         // SAFETY: in bounds by the assertion. The kernel has zeroed the memory, and T is valid there (ZeroInit). The
         // memory stays mapped as long as self. Only shared references are ever made.
         unsafe { &*self.reservation.base().cast::<T>().add(index) }
+    }
+
+    /// Some elements. Panics for a wrong range, which is a bug of the caller.
+    #[inline]
+    pub(crate) fn slice(&self, elements: Range<usize>) -> &[T] {
+        assert!(elements.start <= elements.end && elements.end <= self.len, "{elements:?} of {}", self.len);
+        // SAFETY: in bounds by the assertion. The kernel has zeroed the memory, and T is valid there (ZeroInit). The
+        // memory stays mapped as long as self. Only shared references are ever made.
+        unsafe { slice::from_raw_parts(self.reservation.base().cast::<T>().add(elements.start), elements.len()) }
     }
 }
