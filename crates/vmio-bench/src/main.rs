@@ -11,6 +11,7 @@ mod pages;
 mod raw_reads;
 mod scenarios;
 mod swap;
+mod targets;
 mod vmio_command;
 
 use std::io;

@@ -56,6 +56,26 @@ fn row<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn pages_ask_the_same_of_the_same_figure() -> TestResult {
+    let read = |name| fs::read_to_string(benchmarks().join(name));
+    let (ratios, map) = (read("README.md")?, read("map.md")?);
+    let figures = [
+        ("| random loads a second", "| uniform read, 2 threads: throughput"),
+        ("| random stores a second", "| uniform write, 2 threads: throughput"),
+        ("| p99 of a random load", "| uniform read, 2 threads: p99 "),
+        ("| ns of a hit", "| hit path: throughput"),
+        ("| p99.9 of a store during a sync", "| the same with `FrameHint::Mixed`: p99.9 × Linux msync"),
+    ];
+    for (of_ratios, of_map) in figures {
+        let better: f64 = row(&ratios, of_ratios)[6].parse()?;
+        let (sign, bound) = row(&map, of_map)[1].split_once(' ').ok_or("no sign")?;
+        let bound: f64 = bound.parse()?;
+        assert_eq!(better, if sign == "≤" { 1.0 / bound } else { bound }, "{of_ratios}, {of_map}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_page_of_map_compares_engines_and_judges_them() -> TestResult {
     let mut pages = Pages::new()?;
     pages.add("zram_map_uniform_read.json", &kept("figures/random-loads.json")?)?;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use vmio_report::{machine, surroundings};
 
 use crate::figure::{DASH, times};
+use crate::targets;
 
 /// A table in Markdown; columns of text are to the left, the others to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>], text_columns: &[usize]) -> String {
@@ -29,7 +30,7 @@ impl Wanted {
     /// Whether a figure is what is wanted.
     pub fn holds(self, measured: f64) -> bool {
         match self {
-            Self::AtLeast(wanted) => format!("{measured:.2}").parse().unwrap_or(measured) >= wanted,
+            Self::AtLeast(wanted) => targets::reaches(measured, wanted),
             Self::AtMost(wanted) => measured <= wanted,
         }
     }
