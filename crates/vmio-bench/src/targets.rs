@@ -1,5 +1,5 @@
-//! What is asked of figures that two pages have, docs/benchmarks/README.md and docs/benchmarks/map.md: how many times better vmio is to be. Two
-//! threads, unless the name says otherwise.
+//! The ratios that two pages ask of the same figures, docs/benchmarks/README.md and docs/benchmarks/map.md: how many times better vmio is to be.
+//! Two threads, unless the name says otherwise.
 
 /// Uniform loads a second, of Linux mmap's.
 pub const UNIFORM_LOADS: f64 = 1.1;
