@@ -49,11 +49,32 @@ impl MemoryBacking {
         self.words.get((byte / 8) as usize)
     }
 
-    /// The words that hold some bytes, of which the first begins a word.
-    fn words(&self, offset: u64, len: usize) -> &[AtomicU64] {
-        debug_assert!(offset.is_multiple_of(8), "bytes from {offset} on begin within a word");
+    /// The words of some bytes that fill them.
+    fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
         let first = (offset / 8) as usize;
-        self.words.slice(first..first + len.div_ceil(8))
+        self.words.slice(first..first + count)
+    }
+
+    /// How many of some bytes come before the first that begins a word.
+    fn bytes_before_words(offset: u64, len: usize) -> usize {
+        ((offset.next_multiple_of(8) - offset) as usize).min(len)
+    }
+
+    /// Reads bytes that share words with others.
+    fn read_bytes(&self, offset: u64, buffer: &mut [u8]) {
+        for (at, byte) in (offset..).zip(buffer) {
+            *byte = self.word(at).load(Ordering::Relaxed).to_le_bytes()[(at % 8) as usize];
+        }
+    }
+
+    /// Writes bytes that share words with others.
+    fn write_bytes(&self, offset: u64, data: &[u8]) {
+        for (at, byte) in (offset..).zip(data) {
+            let word = self.word(at);
+            let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
+            bytes[(at % 8) as usize] = *byte;
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
     }
 }
 
@@ -71,16 +92,15 @@ impl Backing for MemoryBacking {
         if bytes == 0 {
             return Ok(0);
         }
-        let buffer = &mut buffer[..bytes as usize];
-        let words = self.words(offset, buffer.len());
-        let (whole, rest) = buffer.as_chunks_mut::<8>();
+        let (before, rest) = buffer[..bytes as usize].split_at_mut(Self::bytes_before_words(offset, bytes as usize));
+        let (whole, after) = rest.as_chunks_mut::<8>();
+        let first = offset + before.len() as u64;
+        self.read_bytes(offset, before);
+        let words = self.words(first, whole.len());
         for (chunk, word) in whole.iter_mut().zip(words) {
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
-        if !rest.is_empty() {
-            let last = words[words.len() - 1].load(Ordering::Relaxed).to_le_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+        self.read_bytes(first + 8 * whole.len() as u64, after);
         Ok(bytes as usize)
     }
 
@@ -88,17 +108,14 @@ impl Backing for MemoryBacking {
         if offset + data.len() as u64 > self.len().next_multiple_of(PAGE_BYTES as u64) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let words = self.words(offset, data.len());
-        let (whole, rest) = data.as_chunks::<8>();
-        for (chunk, word) in whole.iter().zip(words) {
+        let (before, data) = data.split_at(Self::bytes_before_words(offset, data.len()));
+        let (whole, after) = data.as_chunks::<8>();
+        let first = offset + before.len() as u64;
+        self.write_bytes(offset, before);
+        for (chunk, word) in whole.iter().zip(self.words(first, whole.len())) {
             word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }
-        if !rest.is_empty() {
-            let last = &words[words.len() - 1];
-            let mut bytes = last.load(Ordering::Relaxed).to_le_bytes();
-            bytes[..rest.len()].copy_from_slice(rest);
-            last.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-        }
+        self.write_bytes(first + 8 * whole.len() as u64, after);
         Ok(())
     }
 
@@ -143,5 +160,25 @@ mod tests {
         assert_eq!(backing.read_at(4096, &mut page).unwrap(), 904);
         assert_eq!(page[..4], [7; 4]);
         assert!(page[4..904].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn bytes_may_begin_anywhere() {
+        let backing = MemoryBacking::new(4096).unwrap();
+        for offset in [0_u64, 3, 8, 13, 4080] {
+            for len in [1_usize, 5, 8, 13] {
+                backing.write_at(0, &[0; 4096]).unwrap();
+                let data: Vec<u8> = (1..=len as u8).collect();
+                backing.write_at(offset, &data).unwrap();
+                let mut all = vec![9; 4096];
+                backing.read_at(0, &mut all).unwrap();
+                let mut expected = vec![0; 4096];
+                expected[offset as usize..offset as usize + len].copy_from_slice(&data);
+                assert_eq!(all, expected, "{len} bytes at {offset}");
+                let mut read = vec![9; len];
+                assert_eq!((backing.read_at(offset, &mut read).unwrap(), read), (len, data));
+            }
+        }
+        assert_eq!(backing.read_at(u64::MAX, &mut [0]).unwrap(), 0);
     }
 }
