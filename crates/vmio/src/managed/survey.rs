@@ -39,7 +39,10 @@ pub(super) enum Cause {
 pub(super) struct Survey {
     counted: Instant,
     took: Duration,
-    mapped: u64,
+    /// What the process had mapped when the last count ended, and what of that was ours.
+    last: (u64, u64),
+    /// Whether the count before came to the same. Pages that come and go during a count spoil it without a trace.
+    is_confirmed: bool,
     period_began: Instant,
     /// Counts in a row that found no stretch with dense arrivals.
     in_vain: u32,
@@ -48,7 +51,14 @@ pub(super) struct Survey {
 impl Survey {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Survey { counted: now, took: Duration::ZERO, mapped: 0, period_began: now, in_vain: STREAMS_LAST }
+        Survey {
+            counted: now,
+            took: Duration::ZERO,
+            last: (0, 0),
+            is_confirmed: false,
+            period_began: now,
+            in_vain: STREAMS_LAST,
+        }
     }
 }
 
@@ -77,7 +87,7 @@ impl Ledger {
         Ok(self.totals.resident(self.mapped.read()?))
     }
 
-    /// Whether the last count is too old. Counts take at most 0.5 % of the time if only other mappings may have
+    /// Whether the last count is too old, or was disturbed. Counts take at most 0.5 % of the time if only other mappings may have
     /// changed, and 10 % while there seem to be too many pages. After arrivals they take at most 5 %, which falls to
     /// 1.25 % while they find no stretch with dense arrivals.
     pub(super) fn is_count_due(&self, cause: Cause) -> io::Result<bool> {
@@ -87,7 +97,7 @@ impl Ledger {
             Cause::Excess => (Duration::ZERO, 10),
         };
         let is_old = self.survey.counted.elapsed() > after.max(share * self.survey.took);
-        Ok(is_old && self.mapped.read()? != self.survey.mapped)
+        Ok(is_old && (!self.survey.is_confirmed || self.mapped.read()? != self.survey.last.0))
     }
 
     /// Whether the program goes through a file at present.
@@ -111,7 +121,7 @@ impl Ledger {
         let resident = self.totals.resident(before);
         for region in &regions {
             let found = self.look_at(region, is_new_period)?;
-            ours += found.mapped as i64;
+            ours += found.mapped;
             cached_only += found.cached_only;
             found_any |= !found.grown.is_empty();
             self.read_on(region, &found, budget, resident);
@@ -126,9 +136,10 @@ impl Ledger {
         cached_only +=
             self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).cached_only()).sum::<u64>();
         self.totals.cached_only.store(cached_only, Ordering::Relaxed);
-        self.survey.mapped = self.mapped.read()?;
+        let now = (self.mapped.read()?, ours);
+        self.survey.is_confirmed = std::mem::replace(&mut self.survey.last, now) == now && before == now.0;
         // Pages that the program maps during the count are not foreign. On busy cores a count may take long.
-        let foreign = before.min(self.survey.mapped) as i64 - ours;
+        let foreign = before.min(now.0) as i64 - ours as i64;
         self.totals.foreign.store(foreign.max(0), Ordering::Relaxed);
         self.class = self.queue.last().map(|victim| victim.priority);
         self.unmapped_since_count = 0;
@@ -286,5 +297,58 @@ impl Found {
         region.arrivals.set(stretch, now);
         self.cached_only += now.cached_only();
         self.read += now.read;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::backing::FileBacking;
+    use crate::options::MappingOptions;
+    use crate::sys::mapped_pages::MappedPages;
+    use crate::sys::page_scan::PageScan;
+
+    #[test]
+    fn counts_settle_on_the_truth_whatever_comes_and_goes_during_one() {
+        const PAGES: u64 = 64;
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = 0..PAGES * PAGE_BYTES as u64;
+        let backing = FileBacking::create(folder.path().join("file"), bytes.end).unwrap();
+        let region = Arc::new(ManagedRegion::new(Box::new(backing), &MappingOptions::new(), 16, None).unwrap());
+        let looks = (Arc::new(PageScan::open().unwrap()), Arc::new(MappedPages::open().unwrap()));
+        let mut ledger = Ledger::new(looks, (Arc::default(), Arc::default()), 16, 1024);
+        ledger.insert(Arc::clone(&region)).unwrap();
+        for round in 0..2000_u32 {
+            (0..PAGES).for_each(|page| _ = region.map.first_word(page));
+            let start = Barrier::new(2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    start.wait();
+                    (0..round % 500).for_each(|_| std::hint::spin_loop());
+                    region.map.unmap(&bytes).unwrap();
+                });
+                start.wait();
+                ledger.count(1024).unwrap();
+            });
+            // What the reclaimer does while nothing happens. Other tests may map files meanwhile.
+            let is_true = |ledger: &Ledger| {
+                let ours = ledger.scan.count(region.map.addresses(&bytes)).unwrap();
+                let foreign = ledger.totals.foreign.load(Ordering::Relaxed) as u64;
+                ours + foreign == ledger.mapped.read().unwrap()
+            };
+            let mut looks = 0;
+            while !is_true(&ledger) {
+                assert!(looks < 2000, "round {round}: no count is due, and the last one was wrong");
+                looks += 1;
+                thread::sleep(Duration::from_millis(1));
+                if ledger.is_count_due(Cause::Doubt).unwrap() {
+                    ledger.count(1024).unwrap();
+                }
+            }
+        }
     }
 }
