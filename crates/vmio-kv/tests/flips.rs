@@ -238,6 +238,7 @@ fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usiz
 #[test]
 fn no_flipped_byte_causes_a_wrong_answer() {
     let stride = test_depth::number("VMIO_TEST_FLIPS", 24593, 1201) as usize;
+    let mut refused = 0;
     // Records in the log alone, and in trees of several levels as well.
     for volume in [
         Volume::new(40, 0, false, false),
@@ -249,6 +250,9 @@ fn no_flipped_byte_causes_a_wrong_answer() {
         let (flipped, (opened, wrong)) = (places.len(), flip_each(&volume, &places));
         println!("{} blocks, {flipped} bytes flipped, {opened} times opened", volume.blocks.len());
         assert_eq!(wrong, [], "blocks and bytes of them; what went wrong is above");
-        assert!(opened > 0 && opened < flipped);
+        assert!(opened > 0);
+        refused += flipped - opened;
     }
+    // Of a large volume the few places may all be ones that an opening does not need.
+    assert!(refused > 0);
 }

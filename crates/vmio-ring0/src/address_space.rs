@@ -6,7 +6,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::lock::Lock;
@@ -59,6 +59,9 @@ pub(crate) struct AddressSpace {
     tables: Memory,
     /// Guest-physical addresses of the process's gigabytes, 0 for those that are not in the machine.
     gigabytes: Memory,
+    /// All managed addresses that ever were lie between these.
+    managed_start: AtomicUsize,
+    managed_end: AtomicUsize,
     lock: Lock,
     next: UnsafeCell<Next>,
 }
@@ -87,6 +90,8 @@ impl AddressSpace {
             machine,
             tables: Memory::reserve(GIB, GIB)?,
             gigabytes: Memory::reserve((GIGABYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES), PAGE_BYTES)?,
+            managed_start: AtomicUsize::new(USER_END),
+            managed_end: AtomicUsize::new(0),
             lock: Lock::default(),
             // The root is the first table.
             next: UnsafeCell::new(Next {
@@ -125,6 +130,8 @@ impl AddressSpace {
         let _taken = self.lock.take();
         // SAFETY: the lock is held.
         let next = unsafe { &mut *self.next.get() };
+        self.managed_start.fetch_min(addresses.start, Ordering::Relaxed);
+        self.managed_end.fetch_max(addresses.end, Ordering::Relaxed);
         for address in addresses.step_by(LARGE_PAGE_BYTES) {
             let place = &self.directory(address, next)?[address / LARGE_PAGE_BYTES % 512];
             debug_assert_eq!(place.load(Ordering::Relaxed) & entry::MANAGED, 0);
@@ -154,6 +161,21 @@ impl AddressSpace {
     pub(crate) fn is_managed(&self, address: usize) -> bool {
         address < USER_END
             && self.directory_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::MANAGED != 0)
+    }
+
+    /// Whether there was managed memory at any time.
+    pub(crate) fn has_managed(&self) -> bool {
+        self.managed_end.load(Ordering::Relaxed) != 0
+    }
+
+    /// The first run of managed memory in some addresses, in whole large pages.
+    pub(crate) fn managed_in(&self, addresses: Range<usize>) -> Option<Range<usize>> {
+        let start = addresses.start.max(self.managed_start.load(Ordering::Relaxed)) / LARGE_PAGE_BYTES;
+        let end = addresses.end.min(self.managed_end.load(Ordering::Relaxed)).div_ceil(LARGE_PAGE_BYTES);
+        let is_managed = |large: &usize| self.is_managed(large * LARGE_PAGE_BYTES);
+        let first = (start..end).find(is_managed)?;
+        let last = (first..end).take_while(is_managed).last()?;
+        Some(first * LARGE_PAGE_BYTES..(last + 1) * LARGE_PAGE_BYTES)
     }
 
     /// Whether a managed page is mapped.

@@ -63,6 +63,8 @@ pub(crate) struct Block {
     /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
     pub(crate) interrupted: kvm_regs,
     pub(crate) blocked_signals: u64,
+    /// The registers of a system call that the program's holder makes.
+    pub(crate) called: kvm_regs,
     pub(crate) machine: &'static Machine,
     pub(crate) run: *mut kvm_run,
     pub(crate) descriptor: i32,

@@ -2,6 +2,8 @@
 
 use libc::{CLONE_VFORK, CLONE_VM, ENOSYS, SIGCHLD};
 
+use crate::calls::held;
+use crate::calls::memory::Call;
 use crate::counters::Counters;
 use crate::monitor::Monitor;
 use crate::native::{self, ChildFrame, Registers};
@@ -14,6 +16,8 @@ pub(crate) const IS_INSIDE: u64 = 0x0766_1001;
 
 /// Of the stub alone: the program's fault handler has run at ring 3.
 pub(crate) const HANDLED: u64 = 0x0766_1002;
+/// Of the stub alone: the program's holder has made a call.
+pub(crate) const MADE: u64 = 0x0766_1003;
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -43,6 +47,10 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
         _ if number == HANDLED => return monitor.handled(first & 1 == 1),
+        _ if number == MADE => monitor.call_was_made(first),
+        _ if !monitor.is_in_handler() && held::is_needed(monitor.block.machine, &Call { number, arguments }) => {
+            return monitor.have_call_made();
+        }
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         _ => unsafe { raw::call(number, arguments) },
     };

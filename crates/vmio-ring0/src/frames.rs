@@ -37,7 +37,7 @@ impl FramePool {
     /// Those of the host, and of the machine.
     pub fn new(machine: &'static Machine, frames: u32, populated: u32) -> Result<FramePool> {
         let len = (frames as usize * PAGE_BYTES).next_multiple_of(LARGE_PAGE_BYTES);
-        let memory = Memory::reserve(len, GIB)?;
+        let memory = Memory::reserve_shared(len, GIB)?;
         let addresses = memory.base()..memory.base() + len;
         machine.space.add_gigabytes_of(addresses.clone())?;
         let of_gigabyte = |address| machine.space.physical(address).ok_or(Error::NotManaged { address });

@@ -10,16 +10,19 @@
 //! host's side of it, with `forward` for system calls and `native` for going on outside. Users hold a [`Machine`].
 //!
 //! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
-//! `shootdown` empties the TLBs when they go.
+//! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too, and
+//! `calls` whose pointers lead to managed memory have them held so long.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("this crate is for Linux on x86-64");
 
 mod address_space;
 mod block;
+mod calls;
 mod counters;
 mod descriptors;
 mod error;
+mod exposed;
 mod faults;
 mod forward;
 mod frames;
@@ -36,6 +39,7 @@ mod stubs;
 mod touch;
 mod vcpu;
 
+pub use calls::Holder;
 pub use counters::Counts;
 pub use error::{Error, Result};
 pub use faults::FaultHandler;

@@ -14,6 +14,7 @@ use rustix::process::{Pid, getpid};
 
 use crate::address_space::AddressSpace;
 use crate::block::state;
+use crate::calls::Holder;
 use crate::counters::Counts;
 use crate::descriptors::{Gates, RING0_CODE};
 use crate::error::{Error, Result};
@@ -68,6 +69,7 @@ pub struct Machine {
     /// Those of XCR0.
     pub(crate) extended_states: u64,
     pub(crate) handler: OnceLock<FaultHandler>,
+    pub(crate) holder: OnceLock<&'static dyn Holder>,
     pub(crate) shootdowns: AtomicU64,
     /// Whoever prepares a processor in a handler of a signal has this stack: alternate stacks of signals are small.
     entry_stack: Memory,
@@ -140,6 +142,7 @@ impl Machine {
             gates: Box::new(Gates::new(level)),
             extended_states: extended_states(&cpuid),
             handler: OnceLock::new(),
+            holder: OnceLock::new(),
             shootdowns: AtomicU64::new(0),
             entry_stack: Memory::reserve(ENTRY_STACK_BYTES, PAGE_BYTES)?,
             entry_lock: Lock::default(),

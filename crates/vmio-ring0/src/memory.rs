@@ -22,15 +22,19 @@ pub(crate) struct Memory {
 impl Memory {
     /// `len` bytes at a multiple of `align`, both multiples of the page size.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Memory> {
+        Self::reserve_as(MapFlags::PRIVATE, len, align)
+    }
+
+    /// The same, in pages that may have a second address in this process.
+    pub(crate) fn reserve_shared(len: usize, align: usize) -> Result<Memory> {
+        Self::reserve_as(MapFlags::SHARED, len, align)
+    }
+
+    fn reserve_as(kind: MapFlags, len: usize, align: usize) -> Result<Memory> {
         let failed = "reserving memory for the machine";
         // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
         let raw = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                len + align,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
+            mmap_anonymous(ptr::null_mut(), len + align, ProtFlags::READ | ProtFlags::WRITE, kind | MapFlags::NORESERVE)
         };
         let start = raw.map_err(Error::system(failed))? as usize;
         let base = start.next_multiple_of(align);

@@ -154,6 +154,35 @@ impl Monitor<'_> {
         self.return_to_ring_3(ReturnFrame::to_ring_3(frame.rip, frame.rflags, frame.rsp));
     }
 
+    pub(crate) fn is_in_handler(&self) -> bool {
+        self.block.in_handler.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has the program's holder make the call in the program's registers; [`Self::call_was_made`] comes next.
+    pub(crate) fn have_call_made(&mut self) {
+        self.block.called = *self.registers();
+        self.block.in_handler.store(1, Ordering::Relaxed);
+        let (block, place) = (&raw const *self.block as u64, self.block.handler_frame);
+        let level = self.block.machine.level;
+        let registers = self.registers();
+        registers.rbx = block;
+        match level {
+            Level::Ring0 => {
+                (registers.rip, registers.rflags, registers.rsp) = (stubs::of_held_call(), PLAIN_FLAGS, place);
+            }
+            Level::Ring3 => {
+                self.return_to_ring_3(ReturnFrame::to_ring_3(stubs::of_held_call(), PLAIN_FLAGS, place));
+            }
+        }
+    }
+
+    /// The holder has made it. The program's registers are those of the call again; the answer is to be returned from it.
+    pub(crate) fn call_was_made(&mut self, answer: u64) -> u64 {
+        self.block.in_handler.store(0, Ordering::Relaxed);
+        *self.registers() = self.block.called;
+        answer
+    }
+
     fn return_to_ring_3(&mut self, frame: ReturnFrame) {
         self.block.return_frame = frame;
         let place = &raw const self.block.return_frame as u64;

@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use crate::block::Block;
+use crate::calls::held;
 use crate::faults;
 use crate::forward;
 use crate::native::Registers;
@@ -48,7 +49,7 @@ pub(crate) struct TrapFrame {
 
 global_asm!(
     // Rust names these in other codegen units, too, and the linker finds only global symbols there; outside of the program nobody sees them.
-    ".irp name, traps, page_fault, ring_3_fault, call_32, system_call, return, start, probe, end",
+    ".irp name, traps, page_fault, ring_3_fault, held_call, call_32, system_call, return, start, probe, end",
     ".globl ring0_stub_\\name",
     ".hidden ring0_stub_\\name",
     ".endr",
@@ -171,6 +172,23 @@ global_asm!(
     "movl ${handled}, %eax",
     "syscall",
     "ud2",
+    // A system call of the program's that its holder makes, for both levels. The monitor has the general registers.
+    "ring0_stub_held_call:",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xsave64 {extended}(%rbx)",
+    "movl ${mxcsr_default}, -8(%rsp)",
+    "ldmxcsr -8(%rsp)",
+    "movq %rbx, %rdi",
+    "xorl %ebp, %ebp",
+    "callq {on_held_call}",
+    "movq %rax, %rdi",
+    "movl {extended_low}(%rbx), %eax",
+    "movl {extended_high}(%rbx), %edx",
+    "xrstor64 {extended}(%rbx)",
+    "movl ${made}, %eax",
+    "syscall",
+    "ud2",
     // In the handler itself: the monitor may help, if a gigabyte is missing.
     "3:",
     "popq %rdx",
@@ -233,6 +251,8 @@ global_asm!(
     start = const offset_of!(Block, start),
     page_fault = const PAGE_FAULT,
     handled = const forward::HANDLED,
+    made = const forward::MADE,
+    on_held_call = sym held::on_held_call,
     in_handler = const offset_of!(Block, in_handler),
     handler_frame = const offset_of!(Block, handler_frame),
     extended_low = const offset_of!(Block, extended_low),
@@ -252,6 +272,7 @@ unsafe extern "C" {
     static ring0_stub_traps: [u8; 0];
     static ring0_stub_page_fault: [u8; 0];
     static ring0_stub_ring_3_fault: [u8; 0];
+    static ring0_stub_held_call: [u8; 0];
     static ring0_stub_call_32: [u8; 0];
     static ring0_stub_system_call: [u8; 0];
     static ring0_stub_return: [u8; 0];
@@ -279,6 +300,11 @@ pub(crate) fn of_page_fault() -> usize {
 /// Where the program's fault handler begins at ring 3, with the [`Block`] in RBX.
 pub(crate) fn of_ring_3_fault() -> u64 {
     (&raw const ring0_stub_ring_3_fault).addr() as u64
+}
+
+/// Where a system call begins that the program's holder makes, with the [`Block`] in RBX.
+pub(crate) fn of_held_call() -> u64 {
+    (&raw const ring0_stub_held_call).addr() as u64
 }
 
 /// Where INT 0x80 enters.

@@ -35,6 +35,8 @@ mod read_ahead;
 mod reader_thread;
 mod reentry;
 mod resize;
+#[cfg(target_arch = "x86_64")]
+mod ring0;
 mod shared_addresses;
 mod shared_addresses_model;
 mod sharing;

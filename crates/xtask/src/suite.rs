@@ -103,20 +103,17 @@ const BEYOND_THE_LIBRARY: &[(&str, &str)] = &[("vmio-kv", "kernel_store"), ("vmi
 const INTEGRATION: &str = "integration";
 
 /// Of the files of tests, those that guest mode's engine passes.
-const OF_RING_0: &[&str] = &["end_of_file", "traps"];
+const OF_RING_0: &[&str] = &["end_of_file", "ring0", "traps"];
 
 /// Of them, tests that do not run unless their file is named, and why.
 const LEFT_OUT_OF_RING_0: &[(&str, &str)] = &[
     ("a_refused_cut_loses_nothing", SPOILED),
     ("a_write_in_flight_is_neither_overtaken_nor_read_round", SPOILED),
     ("growth_shows_zeros_whatever_is_evicted_meanwhile", "takes more than a minute under emulation"),
-    ("system_calls_read_from_pages_pinned_for_reading_beside_evictions", NO_POINTERS),
-    ("system_calls_write_to_pages_pinned_for_writing_while_syncs_run", NO_POINTERS),
 ];
 /// QEMU 7.2 lets an interrupt through between the end of a guest's guest and the reload of the guest's registers, and its kernel or the guest's
 /// guest is lost. It takes threads that evict and fault at once for seconds.
 const SPOILED: &str = "QEMU 7.2's emulation of AMD's virtualisation breaks it now and then";
-const NO_POINTERS: &str = "the engine does not let system calls use managed memory";
 
 /// An engine that is never the library's own choice, or that needs a guest.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]

@@ -30,7 +30,7 @@ impl Engine {
             }
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0 => {
-                let (engine, frames) = Ring0Engine::start(calls.resolve, capacity_pages)
+                let (engine, frames) = Ring0Engine::start(calls, capacity_pages)
                     .map_err(|why| Error::NoRing0 { reason: why.to_string() })?;
                 Ok((Box::new(engine), Box::new(frames)))
             }

@@ -16,6 +16,7 @@ mod ring0_frames;
 mod sigbus_engine;
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
@@ -70,6 +71,20 @@ pub(crate) struct FaultCalls {
     /// For engines that handle faults in other threads: runs `change` while the page at an address is absent and nobody can bring
     /// it in. False if the page is in memory.
     pub(crate) while_absent: fn(address: usize, change: &mut dyn FnMut()) -> bool,
+    /// For engines whose pages the kernel does not have: holds pages for a system call.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no engine there needs it"))]
+    pub(crate) for_system_calls: HoldCalls,
+}
+
+/// The calls by which pages stay resident and exposed ([`Frames::expose`]) for a system call.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldCalls {
+    /// Holds whole pages, for stores if so. The error is an errno; then nothing is held.
+    pub(crate) hold: fn(addresses: Range<usize>, for_stores: bool) -> Result<(), i32>,
+    /// Ends one `hold` of the same pages.
+    pub(crate) release: fn(addresses: Range<usize>, for_stores: bool),
+    /// How many bytes around an address one system call may hold.
+    pub(crate) bytes_max: fn(address: usize) -> usize,
 }
 
 /// The memory behind the pages. The kernel allocates it on install and frees it on unmap, so that vmio only counts frames
@@ -120,6 +135,18 @@ pub(crate) trait Frames: Send + Sync {
     /// # Safety
     /// The pages lie in attached reservations, and the caller owns them (their words say Evicting).
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64;
+
+    /// Has system calls see resident pages, as pins promise, until as many calls of [`Self::conceal`]. For engines whose pages the
+    /// kernel does not have at the same addresses; elsewhere there is nothing to do.
+    ///
+    /// # Safety
+    /// The range is attached, and its pages stay resident until they are concealed; with `for_stores` they stay dirty and writable.
+    unsafe fn expose(&self, _address: usize, _len: usize, _for_stores: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Ends one [`Self::expose`] of the same range.
+    fn conceal(&self, _address: usize, _len: usize, _for_stores: bool) {}
 
     /// The file descriptors of its calls to the kernel.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

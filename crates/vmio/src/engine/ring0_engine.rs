@@ -2,21 +2,22 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vmio_ring0::{FramePool, Level, Machine, ManagedRange, Pages};
+use vmio_ring0::{FramePool, Holder, Level, Machine, ManagedRange, Pages};
 
-use crate::engine::{DeactivatableFrames, FaultEngine, Ring0Frames};
+use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, HoldCalls, Ring0Frames};
 use crate::options::Engine;
 use crate::sys::reservation::Reservation;
-use crate::sys::signal::{FaultAccess, FaultHandler, Resolution};
+use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// Where `3` has the machine run at ring 3, for development on hosts that emulate ring 0.
 const LEVEL: &str = "VMIO_RING0_LEVEL";
 
 /// Of the cache that was started first; others have the same.
-static RESOLVE: OnceLock<FaultHandler> = OnceLock::new();
+static CALLS: OnceLock<FaultCalls> = OnceLock::new();
 
 /// Delivers faults in the machine, in the thread that took them.
 pub(crate) struct Ring0Engine {
@@ -32,11 +33,12 @@ impl Ring0Engine {
         Machine::start(if is_ring_3 { Level::Ring3 } else { Level::Ring0 })
     }
 
-    /// Has `handler` called for the faults of this process's ranges. The pool has as many frames as the host has memory, so that a cache can grow;
-    /// of those `capacity_pages` take memory at once.
-    pub(crate) fn start(handler: FaultHandler, capacity_pages: u32) -> vmio_ring0::Result<(Self, Ring0Frames)> {
+    /// Has `calls` made for the faults of this process's ranges, and for system calls that use their memory. The pool has as many frames as the
+    /// host has memory, so that a cache can grow; of those `capacity_pages` take memory at once.
+    pub(crate) fn start(calls: FaultCalls, capacity_pages: u32) -> vmio_ring0::Result<(Self, Ring0Frames)> {
         let machine = Self::machine()?;
-        RESOLVE.get_or_init(|| handler);
+        let calls = CALLS.get_or_init(|| calls);
+        machine.hold_for_calls(&calls.for_system_calls);
         machine.enter_on_touch()?;
         let memory = rustix::system::sysinfo();
         let frames = (memory.totalram * u64::from(memory.mem_unit) / PAGE_BYTES as u64).min(u64::from(u32::MAX / 2));
@@ -59,7 +61,21 @@ impl Ring0Engine {
 
 fn on_fault(address: usize, is_store: bool) -> bool {
     let access = if is_store { FaultAccess::Store } else { FaultAccess::Load };
-    RESOLVE.get().is_some_and(|resolve| resolve(address, access) == Resolution::Resolved)
+    CALLS.get().is_some_and(|calls| (calls.resolve)(address, access) == Resolution::Resolved)
+}
+
+impl Holder for HoldCalls {
+    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
+        (self.hold)(addresses, for_stores)
+    }
+
+    fn release(&self, addresses: Range<usize>, for_stores: bool) {
+        (self.release)(addresses, for_stores);
+    }
+
+    fn bytes_max(&self, address: usize) -> usize {
+        (self.bytes_max)(address)
+    }
 }
 
 impl FaultEngine for Ring0Engine {

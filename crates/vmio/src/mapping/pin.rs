@@ -77,28 +77,8 @@ impl CachedFile {
 
     /// Charges a pin of the user and its page tables against the limit.
     fn charge_pins(&self, pages: u64) -> Result<PinCharge> {
-        let region = self.region();
-        let shared = &region.shared;
-        let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
-        let limit = shared.memory.pinned_pages_max();
-        let taken = shared.memory.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            before.checked_add(pages).filter(|after| *after <= limit)
-        });
-        if taken.is_err() {
-            return refused(limit);
-        }
-        if let Some(tenant) = region.tenant.as_deref()
-            && !tenant.charge_pins(pages)
-        {
-            shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
-            return refused(tenant.pinned_pages_max());
-        }
-        let charge = PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 };
-        // A thread that shrinks the cache looks for pins after it has set the capacity.
-        match shared.memory.has_too_many_pins_for(shared.memory.capacity_pages()) {
-            true => refused(shared.memory.pinned_pages_max()),
-            false => Ok(charge),
-        }
+        charge(self.region(), pages)?;
+        Ok(PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 })
     }
 
     /// Pins a page for one access of vmio's own: outside the limit, since the pin is short.
@@ -132,15 +112,8 @@ impl CachedFile {
         if let Some(pages) = &noted {
             self.opened.pinned.add(pages.clone());
         }
-        let mut held = PinnedPages { charge, pages: first..first, noted };
-        while held.pages.end < pages.end {
-            let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
-            let end = pages.end.min(span_end);
-            match access {
-                Access::ReadOnly => pin_for_reading(region, &mut held.pages, end)?,
-                Access::ReadWrite => pin_for_writing(region, &mut held.pages, end)?,
-            }
-        }
+        let mut held = PinnedPages { charge, pages: first..first, noted, exposed: None };
+        pin_until(region, &mut held.pages, pages.end, access)?;
         if region.views.shares_addresses {
             map_pinned(region, &held.pages, view, access)?;
         }
@@ -148,6 +121,9 @@ impl CachedFile {
         if held.pages.end > region.table.pages() {
             let bytes = pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64;
             return Err(Error::OutOfRange { range: bytes, len: region.table.len() });
+        }
+        if held.noted.is_some() && !held.pages.is_empty() {
+            held.expose(access)?;
         }
         Ok(held)
     }
@@ -164,6 +140,18 @@ impl CachedFile {
         }
         self.pin_page(page, Access::ReadOnly)
     }
+}
+
+/// Pins the pages behind those that are pinned already, until `end`. What was pinned is in `pinned`, even if this fails.
+pub(super) fn pin_until(region: &Region, pinned: &mut Range<u64>, end: u64, access: Access) -> Result<()> {
+    while pinned.end < end {
+        let span_end = (span_of(pinned.end) + 1) * SPAN_PAGES as u64;
+        match access {
+            Access::ReadOnly => pin_for_reading(region, pinned, end.min(span_end))?,
+            Access::ReadWrite => pin_for_writing(region, pinned, end.min(span_end))?,
+        }
+    }
+    Ok(())
 }
 
 fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
@@ -229,6 +217,39 @@ fn too_many(region: &Region) -> Error {
     Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.memory.pinned_pages_max() }
 }
 
+/// Charges pinned pages against the limits of the cache and of the mapping, until [`uncharge`].
+pub(super) fn charge(region: &Region, pages: u64) -> Result<()> {
+    let shared = &region.shared;
+    let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
+    let limit = shared.memory.pinned_pages_max();
+    let taken = shared.memory.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+        before.checked_add(pages).filter(|after| *after <= limit)
+    });
+    if taken.is_err() {
+        return refused(limit);
+    }
+    if let Some(tenant) = region.tenant.as_deref()
+        && !tenant.charge_pins(pages)
+    {
+        shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+        return refused(tenant.pinned_pages_max());
+    }
+    // A thread that shrinks the cache looks for pins after it has set the capacity.
+    if shared.memory.has_too_many_pins_for(shared.memory.capacity_pages()) {
+        uncharge(region, pages);
+        return refused(shared.memory.pinned_pages_max());
+    }
+    Ok(())
+}
+
+/// Ends a charge.
+pub(super) fn uncharge(region: &Region, pages: u64) {
+    region.shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+    if let Some(tenant) = &region.tenant {
+        tenant.uncharge_pins(pages);
+    }
+}
+
 /// A charge against the limit of pinned pages. It keeps the mapping open.
 struct PinCharge {
     opened: Arc<Opened<CachedRegion>>,
@@ -237,12 +258,9 @@ struct PinCharge {
 
 impl Drop for PinCharge {
     fn drop(&mut self) {
-        let shared = &self.opened.region.shared;
-        if shared.generation.is_current() {
-            shared.memory.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
-            if let Some(tenant) = &self.opened.region.tenant {
-                tenant.uncharge_pins(self.pages.into());
-            }
+        let region = &self.opened.region;
+        if region.shared.generation.is_current() {
+            uncharge(region, self.pages.into());
         }
     }
 }
@@ -262,6 +280,26 @@ pub(super) struct PinnedPages {
     pages: Range<u64>,
     /// The range that it has noted among the program's pins.
     noted: Option<Range<u64>>,
+    /// How system calls see the pages, if the engine has made them do so.
+    exposed: Option<Access>,
+}
+
+impl PinnedPages {
+    fn expose(&mut self, access: Access) -> Result<()> {
+        let (address, len) = self.place();
+        let frames = self.charge.opened.region.frames();
+        // SAFETY: the pages are pinned, for stores if those are exposed, and concealed before the pins end.
+        unsafe { frames.expose(address, len, access == Access::ReadWrite) }
+            .map_err(Error::system("giving system calls access to pinned pages (vm.max_map_count limits how many)"))?;
+        self.exposed = Some(access);
+        Ok(())
+    }
+
+    /// The address and the length in bytes.
+    fn place(&self) -> (usize, usize) {
+        let len = (self.pages.end - self.pages.start) as usize * PAGE_BYTES;
+        (self.charge.opened.region.table.address(self.pages.start), len)
+    }
 }
 
 impl Drop for PinnedPages {
@@ -270,6 +308,10 @@ impl Drop for PinnedPages {
         if region.shared.generation.is_current() {
             // A signal handler of the program may wait for a thread that wants the list of pins.
             let _signals = self.noted.is_some().then(SignalsBlocked::new);
+            if let Some(access) = self.exposed {
+                let (address, len) = self.place();
+                region.frames().conceal(address, len, access == Access::ReadWrite);
+            }
             // Before `unpin`: a thread that it wakes counts as the program's only the pins in the list.
             self.noted.iter().for_each(|pages| self.charge.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.table.word(page).unpin());

@@ -12,6 +12,7 @@ use crate::engine::FaultCalls;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
+use crate::mapping::held_for_calls::HOLD_CALLS;
 use crate::open::automatic::FollowerParts;
 use crate::open::{Cache, FaultBackend};
 use crate::options::{Engine, FrameHint};
@@ -350,7 +351,7 @@ impl CacheBuilder {
             let core = KernelCore::start(generation, capacity_pages)?;
             return Ok(Cache { backend: FaultBackend::Kernel(Arc::new(core)) });
         }
-        let calls = FaultCalls { resolve: handle_fault, while_absent };
+        let calls = FaultCalls { resolve: handle_fault, while_absent, for_system_calls: HOLD_CALLS };
         let started = self.engine.start(calls, readers, self.kernel_features, capacity_pages);
         let (engine, frames) = match started {
             Ok(started) => started,

@@ -8,6 +8,8 @@ pub mod kernel_module;
 pub mod memory_group;
 mod random;
 pub mod reader_thread;
+#[cfg(target_arch = "x86_64")]
+pub mod ring0;
 pub mod simulated_disk;
 #[cfg(target_arch = "x86_64")]
 pub mod single_step;

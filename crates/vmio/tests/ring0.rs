@@ -1,0 +1,259 @@
+//! The ring 0 engine: system calls of a thread in the machine take any pointer into a mapping, resident or not.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use vmio::ring0::{self, is_inside};
+use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
+
+use crate::support::device::{Device, READ_EIO};
+use crate::support::reader_thread::{is_efault, numbered, open, read_into, write_from};
+use crate::support::ring0::cache;
+use crate::support::{PAGE, at, check_empty, load, store, watchdog};
+
+/// Runs a body in the machine.
+fn inside<T>(body: impl FnOnce() -> T) -> T {
+    ring0::enter().unwrap();
+    let result = body();
+    assert!(is_inside(), "the thread has left the machine");
+    ring0::leave();
+    result
+}
+
+/// A mapping of which nothing is in memory.
+fn absent(cache: &Cache, device: &Arc<Device>) -> Mapping {
+    let map = open(cache, device);
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    map
+}
+
+/// The address of a byte.
+fn place(map: &Mapping, offset: u64) -> *mut u8 {
+    assert!(offset < map.len());
+    map.as_mut_ptr().wrapping_add(offset as usize)
+}
+
+/// The answer of a call of the C library's.
+fn answer(of_call: isize) -> std::io::Result<u64> {
+    if of_call < 0 { Err(std::io::Error::last_os_error()) } else { Ok(of_call as u64) }
+}
+
+#[test]
+fn one_call_moves_more_than_the_cache_holds() {
+    const PAGES: u64 = 700;
+    let _watchdog = watchdog("one_call_moves_more_than_the_cache_holds");
+    let Some(cache) = cache(256) else { return };
+    let (from, to) = (numbered(PAGES), Device::of_pages(PAGES));
+    let source = Mapping::open(&cache, from.backing(), MappingOptions::new().access(Access::ReadOnly)).unwrap();
+    let target = open(&cache, &to);
+    let mut file = tempfile::tempfile().unwrap();
+    inside(|| {
+        // From the middle of a page to the middle of another.
+        assert_eq!(write_from(&source, 16, PAGES * PAGE - 32, &file).unwrap(), PAGES * PAGE - 32);
+        file.rewind().unwrap();
+        assert_eq!(read_into(&target, 16, PAGES * PAGE - 32, &file).unwrap(), PAGES * PAGE - 32);
+        // The end of the file ends the read.
+        assert_eq!(read_into(&target, 0, PAGES * PAGE, &file).unwrap(), 0);
+    });
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    let len = bytes.len();
+    assert!(bytes == from.contents()[16..][..len]);
+    target.sync().unwrap();
+    assert!(to.contents()[16..][..len] == bytes);
+    assert!(cache.stats().resident_pages <= 256 && cache.stats().pinned_pages == 0);
+    drop((source, target));
+    check_empty(&cache);
+}
+
+#[test]
+fn vectors_and_messages_may_lie_in_a_mapping_with_what_they_lead_to() {
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(600);
+    let map = absent(&cache, &device);
+    let (sender, receiver) = UnixDatagram::pair().unwrap();
+    let mut outside = [0_u8; 3];
+    // The array of vectors lies in the mapping, too, and so does the message.
+    let vectors = place(&map, at(300)).cast::<libc::iovec>();
+    let part = |offset: u64, len| libc::iovec { iov_base: place(&map, offset).cast(), iov_len: len };
+    let parts =
+        [part(at(1) - 2, 4), libc::iovec { iov_base: outside.as_mut_ptr().cast(), iov_len: 3 }, part(at(50), 3)];
+    inside(|| {
+        // SAFETY: the mapping has room for them, and the test does not access it meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(parts.as_ptr(), vectors, parts.len()) };
+        for round in 0..3 {
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            sender.send(b"0123456789").unwrap();
+            let got = match round {
+                // SAFETY: the vectors name memory of the test's own.
+                0 => answer(unsafe { libc::readv(receiver.as_raw_fd(), vectors, 3) }),
+                _ => {
+                    let message = place(&map, at(500) + 64).cast::<libc::msghdr>();
+                    // SAFETY: zeros are a valid message; it names memory of the test's own.
+                    answer(unsafe {
+                        let mut header: libc::msghdr = std::mem::zeroed();
+                        (header.msg_iov, header.msg_iovlen) = (vectors, 3);
+                        message.write(header);
+                        libc::recvmsg(receiver.as_raw_fd(), message, 0)
+                    })
+                }
+            };
+            assert_eq!(got.unwrap(), 10);
+            let read = |offset, len| (0..len).map(|byte| byte_at(&map, offset + byte)).collect::<Vec<u8>>();
+            assert_eq!((read(at(1) - 2, 4), outside, read(at(50), 3)), (b"0123".to_vec(), *b"456", b"789".to_vec()));
+            outside.fill(0);
+        }
+    });
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+/// A byte of the mapping, by a plain load.
+fn byte_at(map: &Mapping, offset: u64) -> u8 {
+    // SAFETY: no other thread accesses the mapping.
+    unsafe { place(map, offset).read_volatile() }
+}
+
+#[test]
+fn paths_and_structures_may_lie_in_a_mapping() {
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(600);
+    let map = absent(&cache, &device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a file");
+    std::fs::write(&path, b"12345").unwrap();
+    let text = CString::new(path.to_str().unwrap()).unwrap();
+    // Across the end of a page.
+    let name = place(&map, at(100) - 4).cast::<libc::c_char>();
+    inside(|| {
+        // SAFETY: the mapping has room, and no other thread accesses it.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), name, text.as_bytes_with_nul().len()) };
+        map.advise(0..map.len(), Advice::DontNeed).unwrap();
+        let stat = place(&map, at(200) - 8).cast::<libc::stat>();
+        // SAFETY: the path ends with a zero, and the mapping has room for the structure; it is read after it was written, unaligned as it is.
+        let size = unsafe {
+            assert_eq!(libc::stat(name, stat), 0, "{}", std::io::Error::last_os_error());
+            (*stat).st_size
+        };
+        assert_eq!(size, 5);
+        // SAFETY: as above.
+        let file = unsafe { libc::open(name, libc::O_RDONLY) };
+        assert!(file >= 0);
+        // SAFETY: the descriptor is this test's own.
+        let file = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(file) };
+        assert_eq!(file.metadata().unwrap().size(), 5);
+        // SAFETY: the mapping has room for ten bytes, and for the time.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_getrandom, place(&map, at(300) - 5), 10_usize, 0), 10);
+            let time = place(&map, at(400)).cast::<libc::timespec>();
+            assert_eq!(libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, time), 0);
+            assert!((*time).tv_sec > 1_700_000_000);
+        }
+        // With its length behind a pointer into the mapping.
+        let socket = UnixDatagram::bind(folder.path().join("socket")).unwrap();
+        let (address, len) = (place(&map, at(500) - 30), place(&map, at(520)).cast::<libc::socklen_t>());
+        // SAFETY: the mapping has room for an address of any length.
+        unsafe {
+            len.write(110);
+            map.advise(0..at(510), Advice::DontNeed).unwrap();
+            assert_eq!(libc::getsockname(socket.as_raw_fd(), address.cast(), len), 0);
+            assert_eq!(len.read() as usize, 2 + folder.path().join("socket").as_os_str().len() + 1);
+        }
+    });
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+#[test]
+fn threads_wait_and_wake_through_a_word_in_a_mapping() {
+    let _watchdog = watchdog("threads_wait_and_wake_through_a_word_in_a_mapping");
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(600);
+    let map = absent(&cache, &device);
+    let futex = |operation: i32, value: u32| {
+        let word = place(&map, at(77));
+        // SAFETY: the word lies in the mapping.
+        answer(unsafe { libc::syscall(libc::SYS_futex, word, operation, value, 0_usize) } as isize)
+    };
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            inside(|| {
+                while load(&map, at(77)) == 0 {
+                    let _ = futex(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0);
+                }
+                load(&map, at(77))
+            })
+        });
+        thread::sleep(Duration::from_millis(20));
+        inside(|| {
+            // The waiting call holds the page.
+            (100..600).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+            store(&map, at(77), 5);
+            futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1).unwrap();
+        });
+        assert_eq!(waits.join().unwrap(), 5);
+    });
+}
+
+#[test]
+fn what_a_call_may_not_do_is_an_error() {
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(16);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[7; 64]).unwrap();
+    let read_only = Mapping::open(&cache, device.backing(), MappingOptions::new().access(Access::ReadOnly)).unwrap();
+    inside(|| {
+        // SAFETY: the kernel refuses to store there.
+        let got = unsafe { libc::read(reader.as_raw_fd(), read_only.as_ptr().cast_mut().cast(), 8) };
+        is_efault(answer(got));
+        // Behind the end of the mapping.
+        is_efault(write_from(&read_only, 16 * PAGE, 8, &tempfile::tempfile().unwrap()));
+        // An ioctl that may store, and does not.
+        let mut count = 0_i32;
+        // SAFETY: the call stores a number.
+        assert_eq!(unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &raw mut count) }, 0);
+        assert_eq!(count, 64, "the refused read has taken nothing");
+    });
+    drop(read_only);
+    // A page that cannot be read.
+    let map = open(&cache, &device);
+    device.set_all_faults(READ_EIO);
+    inside(|| is_efault(write_from(&map, at(3), 8, &tempfile::tempfile().unwrap())));
+    device.set_all_faults(0);
+    inside(|| assert_eq!(write_from(&map, at(3), 8, &tempfile::tempfile().unwrap()).unwrap(), 8));
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+#[test]
+fn pins_give_calls_of_threads_outside_access() {
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(64);
+    let map = open(&cache, &device);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[7; 3 * PAGE as usize]).unwrap();
+    assert!(!is_inside());
+    {
+        let for_loads = map.pin(at(4)..at(8), Access::ReadOnly).unwrap();
+        let for_stores = map.pin(at(6)..at(9), Access::ReadWrite).unwrap();
+        // SAFETY: pinned, and the kernel checks the rights.
+        is_efault(answer(unsafe { libc::read(reader.as_raw_fd(), for_loads.as_ptr().cast_mut().cast(), 8) }));
+        // SAFETY: pinned for stores.
+        let got = unsafe { libc::read(reader.as_raw_fd(), for_stores.as_mut_ptr().unwrap().cast(), for_stores.len()) };
+        assert_eq!(answer(got).unwrap(), 3 * PAGE);
+        drop(for_stores);
+        assert_eq!(write_from(&map, at(4), 4 * PAGE, &tempfile::tempfile().unwrap()).unwrap(), 4 * PAGE);
+    }
+    assert!(!is_inside(), "no touch has had the thread enter");
+    // Nobody sees the pages now.
+    is_efault(write_from(&map, at(4), 8, &tempfile::tempfile().unwrap()));
+    let seven = u64::from_ne_bytes([7; 8]);
+    (6..9).for_each(|page| assert_eq!(load(&map, at(page)), seven));
+    map.sync().unwrap();
+    (6..9).for_each(|page| assert_eq!(device.word(at(page)), seven));
+}
