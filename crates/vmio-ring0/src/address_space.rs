@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::lock::Lock;
+use crate::managed::Rights;
 use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
 use crate::raw;
 
@@ -40,6 +41,8 @@ pub(crate) mod entry {
     pub(crate) const LARGE: u64 = 1 << 7;
     /// Of a page directory: what is missing below it is for the program's fault handler. The processor does not look at this bit.
     pub(crate) const MANAGED: u64 = 1 << 9;
+    /// Of a managed large page: stores are never allowed. The processor does not look at this bit, either.
+    pub(crate) const READ_ONLY: u64 = 1 << 10;
     /// Where the address is.
     pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
     /// Of a table of tables.
@@ -126,16 +129,20 @@ impl AddressSpace {
 
     /// Leaves the pages of a range to the program's fault handler. It has whole large pages, none of which the machine maps any more
     /// after the TLBs are emptied.
-    pub(crate) fn manage(&self, addresses: Range<usize>) -> Result<()> {
+    pub(crate) fn manage(&self, addresses: Range<usize>, most: Rights) -> Result<()> {
         let _taken = self.lock.take();
         // SAFETY: the lock is held.
         let next = unsafe { &mut *self.next.get() };
+        let managed = match most {
+            Rights::Read => entry::MANAGED | entry::READ_ONLY,
+            Rights::ReadWrite => entry::MANAGED,
+        };
         self.managed_start.fetch_min(addresses.start, Ordering::Relaxed);
         self.managed_end.fetch_max(addresses.end, Ordering::Relaxed);
         for address in addresses.step_by(LARGE_PAGE_BYTES) {
             let place = &self.directory(address, next)?[address / LARGE_PAGE_BYTES % 512];
             debug_assert_eq!(place.load(Ordering::Relaxed) & entry::MANAGED, 0);
-            place.store(entry::MANAGED, Ordering::Release);
+            place.store(managed, Ordering::Release);
         }
         Ok(())
     }
@@ -163,6 +170,11 @@ impl AddressSpace {
             && self.directory_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::MANAGED != 0)
     }
 
+    /// Whether no store to a managed address is ever allowed.
+    pub(crate) fn is_read_only(&self, address: usize) -> bool {
+        self.directory_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::READ_ONLY != 0)
+    }
+
     /// Whether there was managed memory at any time.
     pub(crate) fn has_managed(&self) -> bool {
         self.managed_end.load(Ordering::Relaxed) != 0
@@ -176,11 +188,6 @@ impl AddressSpace {
         let first = (start..end).find(is_managed)?;
         let last = (first..end).take_while(is_managed).last()?;
         Some(first * LARGE_PAGE_BYTES..(last + 1) * LARGE_PAGE_BYTES)
-    }
-
-    /// Whether a managed page is mapped.
-    pub(crate) fn is_mapped(&self, address: usize) -> bool {
-        self.page_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::PRESENT != 0)
     }
 
     /// The page table's entry of a managed page, if its table exists.
@@ -202,7 +209,8 @@ impl AddressSpace {
             // SAFETY: the lock is held.
             let next = unsafe { &mut *self.next.get() };
             let new = self.new_table(next)?;
-            place.store(self.address_of_table(new) | entry::TABLE | entry::MANAGED, Ordering::Release);
+            let kept = place.load(Ordering::Relaxed);
+            place.store(self.address_of_table(new) | entry::TABLE | kept, Ordering::Release);
         }
         self.page_entry(address).ok_or(Error::NotManaged { address })
     }

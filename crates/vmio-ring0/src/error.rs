@@ -41,7 +41,7 @@ pub enum Error {
         present: Level,
     },
     /// The machine is the parent's.
-    #[error("a forked child cannot use its parent's machine: exec a program, which can start its own")]
+    #[error("a forked child cannot use its parent's machine: start one of its own")]
     Forked,
     /// The thread is in a handler of a signal that came in the machine.
     #[error("a handler of a signal that interrupted guest code runs outside, and cannot enter: return from it first")]

@@ -21,16 +21,55 @@ pub struct FramePool {
     memory: Memory,
     /// Guest-physical addresses of its gigabytes.
     gigabytes: Vec<u64>,
-    /// Of each free frame, the next free one: its number and 1, or 0 for none.
-    next: Box<[AtomicU32]>,
-    /// The first free one in the same way, and above it a count that makes every change another.
-    first: AtomicU64,
+    /// Of each frame in a list, the next one: its number and 1, or 0 for none.
+    next: Memory,
+    frames: u32,
+    /// Frames that were in use and have memory.
+    filled: List,
+    /// Frames that were in use and have none.
+    empty: List,
+    /// The first frame that was never in use, and the first of these without memory.
+    fresh: AtomicU32,
+    populated: u32,
+    /// How many frames have memory, free or not, and how many may keep theirs when they are free again.
+    with_memory: AtomicU32,
+    limit: AtomicU32,
+}
+
+/// The first frame of a list as in [`FramePool::next`], and above it a count that makes every change another.
+struct List(AtomicU64);
+
+impl List {
+    fn push(&self, next: &[AtomicU32], frame: Frame) {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            next[frame.0 as usize].store(seen as u32, Ordering::Relaxed);
+            let new = (seen >> 32).wrapping_add(1) << 32 | u64::from(frame.0 + 1);
+            match self.0.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn pop(&self, next: &[AtomicU32]) -> Option<Frame> {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            let number = (seen as u32).checked_sub(1)?;
+            let second = u64::from(next[number as usize].load(Ordering::Relaxed));
+            let new = (seen >> 32).wrapping_add(1) << 32 | second;
+            match self.0.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(Frame(number)),
+                Err(now) => seen = now,
+            }
+        }
+    }
 }
 
 impl FramePool {
     /// A pool of this many frames, all of them free. The first of them, `populated` frames, take their memory at once; and the machine maps it where
-    /// KVM can (Linux 6.11), so that no later touch takes the host's time. Others take theirs when they are first touched. A frame that was
-    /// in use comes again before a fresh one.
+    /// KVM can (Linux 6.11), so that no later touch takes the host's time. Others take theirs when they are first touched. A frame that has
+    /// memory comes before one that has none.
     ///
     /// # Errors
     ///
@@ -46,8 +85,15 @@ impl FramePool {
         let pool = FramePool {
             memory,
             gigabytes,
-            next: (1..=frames).map(|next| AtomicU32::new(if next == frames { 0 } else { next + 1 })).collect(),
-            first: AtomicU64::new(u64::from(frames > 0)),
+            // Of a pool as large as the host's memory few frames may ever be used.
+            next: Memory::reserve((frames as usize * 4).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), PAGE_BYTES)?,
+            frames,
+            filled: List(AtomicU64::new(0)),
+            empty: List(AtomicU64::new(0)),
+            fresh: AtomicU32::new(0),
+            populated,
+            with_memory: AtomicU32::new(populated),
+            limit: AtomicU32::new(frames),
         };
         pool.pre_fault(machine, populated as usize * PAGE_BYTES)?;
         Ok(pool)
@@ -83,39 +129,73 @@ impl FramePool {
 
     /// A free frame, with whatever it held before.
     pub fn take(&self) -> Option<Frame> {
-        let mut seen = self.first.load(Ordering::Acquire);
-        loop {
-            let number = (seen as u32).checked_sub(1)?;
-            let next = u64::from(self.next[number as usize].load(Ordering::Relaxed));
-            let new = (seen >> 32).wrapping_add(1) << 32 | next;
-            match self.first.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(Frame(number)),
-                Err(now) => seen = now,
-            }
+        if let Some(frame) = self.filled.pop(self.next()) {
+            return Some(frame);
         }
+        let (frame, has_memory) = match self.take_fresh(self.frames) {
+            Some(frame) => (frame, frame.0 < self.populated),
+            None => (self.empty.pop(self.next())?, false),
+        };
+        if !has_memory {
+            self.with_memory.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(frame)
+    }
+
+    /// A frame below `end` that was never in use.
+    fn take_fresh(&self, end: u32) -> Option<Frame> {
+        let next = |fresh: u32| (fresh < end).then(|| fresh + 1);
+        self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(Frame)
+    }
+
+    fn next(&self) -> &[AtomicU32] {
+        // SAFETY: the memory has a word for each frame, zeros at first, and nothing else.
+        unsafe { std::slice::from_raw_parts(self.next.base() as *const AtomicU32, self.frames as usize) }
     }
 
     /// Makes a taken frame free again, which no page has any more.
     pub fn give_back(&self, frame: Frame) {
-        let mut seen = self.first.load(Ordering::Relaxed);
-        loop {
-            self.next[frame.0 as usize].store(seen as u32, Ordering::Relaxed);
-            let new = (seen >> 32).wrapping_add(1) << 32 | u64::from(frame.0 + 1);
-            match self.first.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
+        if self.with_memory.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed) {
+            self.empty_frame(frame);
+        } else {
+            self.filled.push(self.next(), frame);
+        }
+    }
+
+    /// Has so many frames keep their memory while they are free; the host gets back that of others, now and as they become free.
+    pub fn set_limit(&self, frames: u32) {
+        self.limit.store(frames, Ordering::Relaxed);
+        while self.with_memory.load(Ordering::Relaxed) > frames
+            && let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh(self.populated))
+        {
+            if !self.empty_frame(frame) {
+                break;
             }
         }
     }
 
+    /// Gives the host the memory of a frame that nobody has. The frame is free afterwards, also if the host refuses.
+    fn empty_frame(&self, frame: Frame) -> bool {
+        let arguments = [self.address(frame) as u64, PAGE_BYTES as u64, libc::MADV_REMOVE as u64, 0, 0, 0];
+        // SAFETY: the page is the pool's, and its contents are of no use to anybody.
+        let removed = unsafe { raw::call(libc::SYS_madvise as u64, arguments) };
+        let is_removed = raw::error_of(removed).is_none();
+        if is_removed {
+            self.with_memory.fetch_sub(1, Ordering::Relaxed);
+        }
+        let list = if is_removed { &self.empty } else { &self.filled };
+        list.push(self.next(), frame);
+        is_removed
+    }
+
     /// How many frames it has, free or not.
     pub fn len(&self) -> usize {
-        self.next.len()
+        self.frames as usize
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.next.is_empty()
+        self.frames == 0
     }
 
     /// The frame's memory, one page.

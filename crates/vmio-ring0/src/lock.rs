@@ -13,6 +13,11 @@ const AWAITED: u32 = 2;
 pub(crate) struct Lock(AtomicU32);
 
 impl Lock {
+    /// A free one.
+    pub(crate) const fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
     /// Takes the lock, sleeping until it is free.
     pub(crate) fn take(&self) -> Taken<'_> {
         if self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -21,6 +26,13 @@ impl Lock {
             }
         }
         Taken(self)
+    }
+
+    /// Frees the lock, whose [`Taken`] was forgotten.
+    pub(crate) fn free(&self) {
+        if self.0.swap(FREE, Ordering::Release) == AWAITED {
+            self.call(libc::FUTEX_WAKE, 1);
+        }
     }
 
     fn call(&self, operation: i32, value: u32) {
@@ -35,9 +47,7 @@ pub(crate) struct Taken<'a>(&'a Lock);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if self.0.0.swap(FREE, Ordering::Release) == AWAITED {
-            self.0.call(libc::FUTEX_WAKE, 1);
-        }
+        self.0.free();
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::arch::asm;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{
@@ -41,8 +42,9 @@ const CPUID_EXTENDED_STATES: u32 = 0xd;
 const CPUID_TOPOLOGY_2: u32 = 0x1f;
 const CPUID_ADDRESS_SIZES: u32 = 0x8000_0008;
 
-static MACHINE: OnceLock<&Machine> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+/// Of this process; a forked child has none at first.
+static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(ptr::null_mut());
+static STARTING: Lock = Lock::new();
 
 thread_local! {
     /// The virtual processor that the thread had when it was last in the machine, for when it enters again.
@@ -89,8 +91,9 @@ impl Machine {
     ///
     /// Says what the host lacks, or that the machine has another level.
     pub fn start(level: Level) -> Result<&'static Machine> {
-        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        let machine = match MACHINE.get() {
+        free_in_children();
+        let _starting = STARTING.take();
+        let machine = match of_process() {
             Some(machine) => machine,
             None => {
                 let made = Box::into_raw(Box::new(Machine::make(level)?));
@@ -98,10 +101,10 @@ impl Machine {
                 let begun = unsafe { &*made }.begin();
                 // SAFETY: it has not begun, and has no thread and no virtual processor: nobody else knows of it.
                 let machine = begun.inspect_err(|_| drop(unsafe { Box::from_raw(made) }))?;
-                MACHINE.get_or_init(|| machine)
+                MACHINE.store(made, Ordering::Release);
+                machine
             }
         };
-        machine.check_process()?;
         if machine.level != level {
             return Err(Error::OtherLevel { present: machine.level });
         }
@@ -206,13 +209,18 @@ impl Machine {
 
     /// The calling thread's virtual processor.
     fn own_or_take(&'static self) -> Result<&'static Vcpu> {
-        if let Some(vcpu) = own() {
+        if let Some(vcpu) = self.own() {
             return Ok(vcpu);
         }
         let vcpu = self.take()?;
         // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
         let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
         Ok(vcpu)
+    }
+
+    /// The calling thread's virtual processor, unless it is of a parent's machine.
+    pub(crate) fn own(&self) -> Option<&'static Vcpu> {
+        own().filter(|vcpu| ptr::eq(vcpu.machine(), self))
     }
 
     /// The events in all threads.
@@ -226,7 +234,7 @@ impl Machine {
     /// The events in the calling thread, and in those that had its virtual processor before.
     pub fn counts_of_thread(&self) -> Counts {
         let mut counts = Counts::default();
-        if let Some(vcpu) = own() {
+        if let Some(vcpu) = self.own() {
             counts += &vcpu.block().counters;
         }
         counts
@@ -272,19 +280,40 @@ impl Machine {
         self.vcpus[..self.made.load(Ordering::Acquire)].iter().filter_map(OnceLock::get)
     }
 
+    /// Whether it is not that of a parent.
+    pub(crate) fn is_of_process(&self) -> bool {
+        self.process == getpid()
+    }
+
     fn check_process(&self) -> Result<()> {
-        if self.process == getpid() { Ok(()) } else { Err(Error::Forked) }
+        if self.is_of_process() { Ok(()) } else { Err(Error::Forked) }
+    }
+}
+
+/// Has forks wait for a machine that is being made, so that children can make theirs.
+fn free_in_children() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    extern "C" fn before() {
+        std::mem::forget(STARTING.take());
+    }
+    extern "C" fn after() {
+        STARTING.free();
+    }
+    if !IS_DONE.swap(true, Ordering::Relaxed) {
+        // SAFETY: the three are functions without arguments. If it fails, a child may have to wait for its own machine.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
 }
 
 /// The machine of this process, if it has one.
 pub(crate) fn of_process() -> Option<&'static Machine> {
-    MACHINE.get().copied().filter(|machine| machine.check_process().is_ok())
+    // SAFETY: a machine that has begun is never freed. A child has its parent's memory of it.
+    unsafe { MACHINE.load(Ordering::Acquire).as_ref() }.filter(|machine| machine.is_of_process())
 }
 
 /// Whether the calling thread has left the machine because nobody could resolve its fault at this address. The next time it has not.
-pub(crate) fn take_refusal(address: usize) -> bool {
-    own().is_some_and(|vcpu| {
+pub(crate) fn take_refusal(machine: &Machine, address: usize) -> bool {
+    machine.own().is_some_and(|vcpu| {
         let word = &vcpu.block().refused;
         let is_refused = word.load(Ordering::Relaxed) == address as u64;
         word.store(0, Ordering::Relaxed);
@@ -293,7 +322,7 @@ pub(crate) fn take_refusal(address: usize) -> bool {
 }
 
 /// The calling thread's virtual processor, in the machine or not.
-pub(crate) fn own() -> Option<&'static Vcpu> {
+fn own() -> Option<&'static Vcpu> {
     OWN.try_with(|own| own.0.get()).ok().flatten()
 }
 
@@ -319,7 +348,8 @@ pub fn is_inside() -> bool {
         return true;
     }
     // In ring 3 both sides look alike, so the monitor is asked, which the kernel is not.
-    MACHINE.get().is_some_and(|machine| machine.level == Level::Ring3)
+    // SAFETY: as in `of_process`.
+    unsafe { MACHINE.load(Ordering::Acquire).as_ref() }.is_some_and(|machine| machine.level == Level::Ring3)
         // SAFETY: the call touches no memory; Linux does not have it.
         && unsafe { raw::call(forward::IS_INSIDE, [0; 6]) } == 1
 }
@@ -355,7 +385,7 @@ struct Own(Cell<Option<&'static Vcpu>>);
 impl Drop for Own {
     fn drop(&mut self) {
         // A thread that ends inside needs it until the very end; the monitor sees that.
-        if let Some(vcpu) = self.0.take()
+        if let Some(vcpu) = self.0.take().filter(|vcpu| vcpu.machine().is_of_process())
             && !is_inside()
         {
             vcpu.block().state.store(state::FREE, Ordering::Release);

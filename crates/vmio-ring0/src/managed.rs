@@ -148,7 +148,7 @@ pub struct ManagedRange {
 }
 
 impl ManagedRange {
-    /// Manages a range, none of whose pages are mapped then. `handler` is called for each fault in it, and is the same for all ranges of a process.
+    /// Manages a range, none of whose pages are mapped then, or ever will be with more than `most` rights. `handler` is called for each fault in it, and is the same for all ranges of a process.
     ///
     /// # Errors
     ///
@@ -156,7 +156,12 @@ impl ManagedRange {
     ///
     /// # Safety
     /// The addresses are the caller's own: nobody has references to what lies there, in the machine or outside.
-    pub unsafe fn new(pages: Pages, addresses: Range<usize>, handler: FaultHandler) -> Result<ManagedRange> {
+    pub unsafe fn new(
+        pages: Pages,
+        addresses: Range<usize>,
+        most: Rights,
+        handler: FaultHandler,
+    ) -> Result<ManagedRange> {
         let Range { start, end } = addresses;
         if start >= end || end > USER_END || !(start | end).is_multiple_of(LARGE_PAGE_BYTES) {
             return Err(Error::BadRange { start, end, limit: USER_END });
@@ -166,7 +171,7 @@ impl ManagedRange {
             return Err(Error::OtherHandler);
         }
         let range = ManagedRange { pages, addresses: start..end };
-        machine.space.manage(start..end)?;
+        machine.space.manage(start..end, most)?;
         machine.shootdown();
         Ok(range)
     }
@@ -185,6 +190,10 @@ impl ManagedRange {
 impl Drop for ManagedRange {
     fn drop(&mut self) {
         let Pages { machine, pool } = &self.pages;
+        // A child does not have its parent's page tables.
+        if !machine.is_of_process() {
+            return;
+        }
         let with_table = |large: &usize| machine.space.page_entry(*large).is_some();
         let tables = || self.addresses.clone().step_by(LARGE_PAGE_BYTES).filter(with_table);
         let addresses = || tables().flat_map(|large| (large..large + LARGE_PAGE_BYTES).step_by(PAGE_BYTES));

@@ -3,6 +3,7 @@
 use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Result};
 
@@ -17,6 +18,7 @@ pub(crate) const GIB: usize = 1 << 30;
 pub(crate) struct Memory {
     base: usize,
     len: usize,
+    process: Pid,
 }
 
 impl Memory {
@@ -48,7 +50,7 @@ impl Memory {
             }
             madvise(base as *mut _, len, Advice::LinuxDontFork).map_err(Error::system(failed))?;
         }
-        Ok(Memory { base, len })
+        Ok(Memory { base, len, process: getpid() })
     }
 
     /// The first address.
@@ -85,6 +87,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // A child may have something else there.
+        if self.process != getpid() {
+            return;
+        }
         // SAFETY: the range was mapped by `reserve`, and its owner has ended every use of it. Should it fail, the addresses stay taken.
         let _ = unsafe { munmap(self.base as *mut _, self.len) };
     }

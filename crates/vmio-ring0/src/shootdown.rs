@@ -33,7 +33,7 @@ impl Machine {
             return self.space.forget_translations();
         }
         let is_at_ring_0 = machine::is_at_ring_0();
-        let own = machine::own().filter(|_| is_at_ring_0).map(|own| own.block().number);
+        let own = self.own().filter(|_| is_at_ring_0).map(|own| own.block().number);
         if is_at_ring_0 {
             // SAFETY: at ring 0; empties the TLB of the processor that the thread is on now. Were it another than `own`, the thread would have left
             // the machine, and this would be no ring 0.

@@ -56,22 +56,23 @@ extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     let is_fault = code > 0;
     if is_fault && let Some(machine) = machine::of_process().filter(|machine| machine.space.is_managed(address)) {
-        if !machine::take_refusal(address) {
+        if !machine::take_refusal(machine, address) {
             // SAFETY: the context is this handler's. It returns if the thread cannot enter.
             unsafe { machine.enter_from(context.cast()) };
         }
         // SAFETY: as above.
         let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
-        if error & STORE == 0 || !machine.space.is_mapped(address) {
-            return send_sigbus(address);
+        if error & STORE == 0 || !machine.space.is_read_only(address) {
+            // SAFETY: as above.
+            return unsafe { send_sigbus(address, &mut *context.cast()) };
         }
-        // The page is there, so the store itself was refused, as one to a read-only mapping is.
     }
     chain(signal, info, context);
 }
 
 /// Has the thread take a SIGBUS for the address when the handler returns, with the registers of the touch.
-fn send_sigbus(address: usize) {
+fn send_sigbus(address: usize, context: &mut libc::ucontext_t) {
+    insist_on_sigbus(context);
     #[repr(C)]
     struct Info {
         signal: i32,
@@ -89,6 +90,21 @@ fn send_sigbus(address: usize) {
         let thread = raw::call(libc::SYS_gettid as u64, [0; 6]);
         let arguments = [process, thread, libc::SIGBUS as u64, &raw const info as u64, 0, 0];
         raw::call(libc::SYS_rt_tgsigqueueinfo as u64, arguments);
+    }
+}
+
+/// As the kernel does with the signal of a fault: a program that ignores or blocks it ends.
+fn insist_on_sigbus(context: &mut libc::ucontext_t) {
+    // SAFETY: the set is the context's; the calls read and write structures that live meanwhile. A zeroed action is the default one.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut action);
+        let is_blocked = libc::sigismember(&raw const context.uc_sigmask, libc::SIGBUS) == 1;
+        if is_blocked || action.sa_sigaction == libc::SIG_IGN {
+            libc::sigdelset(&raw mut context.uc_sigmask, libc::SIGBUS);
+            let default: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            libc::sigaction(libc::SIGBUS, &raw const default, ptr::null_mut());
+        }
     }
 }
 

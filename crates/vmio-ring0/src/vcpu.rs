@@ -45,6 +45,7 @@ const ARCH_GET_GS: u64 = 0x1004;
 
 /// One of a machine's.
 pub(crate) struct Vcpu {
+    machine: &'static Machine,
     place: Place,
     descriptor: VcpuFd,
 }
@@ -78,7 +79,7 @@ impl Vcpu {
             // General registers come and go with each KVM_RUN, without calls of their own.
             (*run).kvm_valid_regs = u64::from(KVM_SYNC_X86_REGS);
         }
-        let vcpu = Vcpu { place, descriptor };
+        let vcpu = Vcpu { machine, place, descriptor };
         vcpu.set_up(machine).map_err(Error::kvm(failed))?;
         vcpu.set_clock()?;
         Ok(vcpu)
@@ -239,6 +240,11 @@ impl Vcpu {
             Ok(_) => Ok(false),
             Err(error) => Err(Error::kvm(failed)(error)),
         }
+    }
+
+    /// The machine that it belongs to.
+    pub(crate) fn machine(&self) -> &'static Machine {
+        self.machine
     }
 
     /// Its block. Only atomic fields of it may change while others look.

@@ -52,7 +52,8 @@ impl Paged {
             assert_ne!(start, libc::MAP_FAILED);
             let start = (start as usize).next_multiple_of(align);
             // SAFETY: nobody else knows of the addresses.
-            let range = unsafe { ManagedRange::new(pages, start..start + RANGE_BYTES, on_fault).unwrap() };
+            let range =
+                unsafe { ManagedRange::new(pages, start..start + RANGE_BYTES, Rights::ReadWrite, on_fault).unwrap() };
             Paged {
                 machine,
                 range,

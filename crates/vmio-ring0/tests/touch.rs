@@ -74,7 +74,9 @@ fn a_touch_enters_and_a_refusal_is_a_sigbus() {
     let start = (start as usize).next_multiple_of(RANGE_BYTES);
     let pages = Pages::new(machine, FramePool::new(machine, 512, 16).unwrap());
     // SAFETY: the addresses are ours.
-    RANGE.get_or_init(|| unsafe { ManagedRange::new(pages, start..start + RANGE_BYTES, on_fault).unwrap() });
+    RANGE.get_or_init(|| unsafe {
+        ManagedRange::new(pages, start..start + RANGE_BYTES, Rights::ReadWrite, on_fault).unwrap()
+    });
     machine.enter_on_touch().unwrap();
     // SAFETY: the handler touches a cell of its thread, and the context that it is given.
     unsafe {

@@ -148,6 +148,9 @@ pub(crate) trait Frames: Send + Sync {
     /// Ends one [`Self::expose`] of the same range.
     fn conceal(&self, _address: usize, _len: usize, _for_stores: bool) {}
 
+    /// Adapts to a new capacity. Frames beyond it that are free give their memory back.
+    fn set_capacity(&self, _pages: u32) {}
+
     /// The file descriptors of its calls to the kernel.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vmio_ring0::{FramePool, Holder, Level, Machine, ManagedRange, Pages};
+use vmio_ring0::{FramePool, Holder, Level, Machine, ManagedRange, Pages, Rights};
 
 use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, HoldCalls, Ring0Frames};
 use crate::options::Engine;
@@ -53,8 +53,9 @@ impl Ring0Engine {
         let padding = range.pad(HUGE_PAGE_BYTES)?;
         let addresses = range.addresses();
         let addresses = addresses.start..addresses.end.next_multiple_of(HUGE_PAGE_BYTES);
+        let most = if range.is_read_only() { Rights::Read } else { Rights::ReadWrite };
         // SAFETY: a new reservation, and addresses behind it that were free: nobody has references to what lies there.
-        let managed = unsafe { ManagedRange::new(self.pages.clone(), addresses, on_fault) };
+        let managed = unsafe { ManagedRange::new(self.pages.clone(), addresses, most, on_fault) };
         Ok((managed.map_err(io::Error::other)?, padding))
     }
 }

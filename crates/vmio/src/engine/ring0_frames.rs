@@ -142,4 +142,8 @@ impl Frames for Ring0Frames {
             }
         }
     }
+
+    fn set_capacity(&self, pages: u32) {
+        self.pages.pool().set_limit(pages);
+    }
 }

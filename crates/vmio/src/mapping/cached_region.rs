@@ -38,13 +38,16 @@ impl CachedRegion {
     ) -> Result<CachedRegion> {
         let shared = &cache.shared;
         let region = Arc::new(Region::new(Arc::clone(shared), backing, options)?);
-        if let Some(tenant) = &region.tenant {
-            shared.add_tenant(tenant)?;
-        }
-        REGIONS
-            .insert(region.table.range().addresses(), &region)
-            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.eviction.dismiss(tenant)))
-            .map_err(Error::system("reserving the table of mappings"))?;
+        let announce = || {
+            if let Some(tenant) = &region.tenant {
+                shared.add_tenant(tenant)?;
+            }
+            REGIONS
+                .insert(region.table.range().addresses(), &region)
+                .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.eviction.dismiss(tenant)))
+                .map_err(Error::system("reserving the table of mappings"))
+        };
+        announce().inspect_err(|_| region.detach())?;
         if let Some(backing) = &region.journaled {
             if backing.commit_reserve_pages() < u64::from(shared.memory.capacity_pages()) {
                 tracing::warn!(

@@ -21,6 +21,7 @@ pub(crate) struct Reservation {
     only_in: Option<Generation>,
     /// Whether the range stays mapped when this is dropped.
     stays: AtomicBool,
+    is_read_only: AtomicBool,
 }
 
 // SAFETY: a Reservation is an address and a length; each user of the pointer answers for the accesses of threads.
@@ -87,7 +88,13 @@ impl Reservation {
 
     fn of(base: *mut u8, len: usize) -> io::Result<Self> {
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Reservation { base, len, only_in: None, stays: AtomicBool::new(false) })
+        Ok(Reservation {
+            base,
+            len,
+            only_in: None,
+            stays: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
+        })
     }
 
     /// Maps a file like [`Self::of_file`], at a multiple of `align`, and with these flags. The range may reach beyond
@@ -145,7 +152,14 @@ impl Reservation {
     pub(crate) fn make_read_only(&self) -> io::Result<()> {
         // SAFETY: the range is ours; readers of the memory do not notice that it is read-only.
         unsafe { mprotect(self.base().cast(), self.len, MprotectFlags::READ)? };
+        self.is_read_only.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether it was made readable only.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the kernel knows it, too"))]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
     }
 
     /// Makes every access to the range a SIGSEGV.

@@ -174,13 +174,16 @@ impl Region {
                 None => {
                     let mut range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
                     prepare(&mut range)?;
-                    shared.paging.engine.attach(&range)?;
                     (range, None)
                 }
             };
             let views = Views::of(&range, hint == FrameHint::SharedAddresses && deactivatable.is_some());
             let table = PageTable::new(range, len, unit)?;
             let dirty = DirtyTracking::new(spans, journaled.is_some(), saved, pre_images)?;
+            // Last: whatever fails later has to detach it.
+            if deactivatable.is_none() {
+                shared.paging.engine.attach(table.range())?;
+            }
             Ok((views, table, dirty, deactivatable))
         };
         let (views, table, dirty, deactivatable) =

@@ -103,6 +103,7 @@ impl Shared {
     pub(super) fn set_capacity(&self, pages: u32) {
         let before = self.memory.capacity_pages();
         self.memory.set_capacity(pages);
+        self.paging.frames.set_capacity(pages);
         self.eviction.set_capacity(before, pages);
         self.memory.note_freed();
         self.workers.wake(true);
