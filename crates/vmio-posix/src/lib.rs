@@ -20,6 +20,7 @@ mod fork;
 mod last_thread;
 mod leased;
 mod locks;
+mod machine;
 mod memory;
 mod messages;
 mod own_descriptors;

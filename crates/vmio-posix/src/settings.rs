@@ -131,6 +131,7 @@ impl Settings {
                     "kernel" => Some(Some(Engine::Kernel)),
                     "reader-thread" => Some(Some(Engine::ReaderThread)),
                     "managed" => Some(Some(Engine::Managed)),
+                    "ring0" => Some(Some(Engine::Ring0)),
                     _ => None,
                 })?;
                 let engine = engine.ok_or(WrongVariable::missing(variables::ENGINE))?;

@@ -47,3 +47,4 @@ pub use frames::{Frame, FramePool};
 pub use level::Level;
 pub use machine::{Machine, is_inside, leave};
 pub use managed::{ManagedRange, PageState, Pages, Rights};
+pub use touch::segv_action;

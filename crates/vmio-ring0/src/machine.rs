@@ -2,6 +2,7 @@
 
 use std::arch::asm;
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -238,6 +239,12 @@ impl Machine {
             counts += &vcpu.block().counters;
         }
         counts
+    }
+
+    /// The descriptors of the machine and of its virtual processors so far. A program that closes all descriptors that it finds must spare these.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let own = std::iter::once(self.space.machine());
+        own.chain(self.all().map(|vcpu| vcpu.block().descriptor)).collect()
     }
 
     /// The ring that entered threads have.

@@ -5,14 +5,28 @@
 
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine};
 use crate::raw;
 
-/// The action that was there before; or what happens by default.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+/// The program's action, from [`Box`]; none while the handler is not installed. Former ones stay, since a handler may be about to call them.
+static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+
+/// Sets the program's action for a SIGSEGV that is not of managed memory, and returns the previous one; without an action only returns it. `None` if
+/// [`Machine::enter_on_touch`] has not installed its handler: the caller then calls the C library. For libraries that replace sigaction(2).
+///
+/// # Safety
+/// The action's handler must be valid for sigaction(2). From now on any thread may call it.
+pub unsafe fn segv_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: actions stay for good.
+    let before = unsafe { PROGRAMS.load(Ordering::Acquire).as_ref() }?;
+    let Some(action) = action else { return Some(*before) };
+    let before = PROGRAMS.swap(Box::into_raw(Box::new(action)), Ordering::AcqRel);
+    // SAFETY: as above; it was not null, and nobody makes it so.
+    Some(unsafe { *before })
+}
 
 /// The error code of a store, in a context.
 const STORE: i64 = 1 << 1;
@@ -38,7 +52,11 @@ impl Machine {
         if previous.sa_sigaction == handler {
             return Ok(());
         }
-        PREVIOUS.get_or_init(|| previous);
+        let kept = Box::into_raw(Box::new(previous));
+        if PROGRAMS.compare_exchange(ptr::null_mut(), kept, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(kept) });
+        }
         // SAFETY: a zeroed action is valid; the handler is of the kind that the flags say, and does what handlers may.
         let done = unsafe {
             let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
@@ -110,7 +128,8 @@ fn insist_on_sigbus(context: &mut libc::ucontext_t) {
 
 /// Does what would have happened without this handler.
 fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let Some(previous) = PREVIOUS.get() else { return };
+    // SAFETY: actions stay for good.
+    let Some(previous) = (unsafe { PROGRAMS.load(Ordering::Acquire).as_ref() }) else { return };
     match previous.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: with the default action in place the instruction is executed again, and ends the process.

@@ -183,9 +183,10 @@ pub enum Engine {
     /// [`Engine::Auto`] never stands for it.
     ///
     /// A thread enters the machine when it first touches mapped memory, or by [`crate::ring0::enter`]. System calls of threads inside are forwarded,
-    /// at some microseconds each, and threads and processes that they start are outside. System calls may not be given pointers to mapped
-    /// pages, pinned or not: they fail with EFAULT. There is a signal handler, of SIGSEGV: build the cache after the program has
-    /// installed its own. Without KVM, building the cache is an [`Error::NoRing0`](crate::Error::NoRing0).
+    /// at some microseconds each, and may be given any pointer to mapped memory; those of threads outside only pointers to pinned pages. Memory that
+    /// the kernel uses after the call (io_uring, io_submit, vmsplice) must be pinned as well. Threads that a thread inside starts are outside, and
+    /// handlers of signals run outside. There is a signal handler, of SIGSEGV: build the cache after the program has installed its own. Without KVM,
+    /// building the cache is an [`Error::NoRing0`](crate::Error::NoRing0).
     Ring0,
 }
 

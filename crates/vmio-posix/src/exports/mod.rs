@@ -33,6 +33,7 @@ use crate::entry::{self, Answer};
 use crate::fork;
 use crate::last_thread;
 use crate::leased::{self, Way};
+use crate::machine;
 use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
@@ -64,6 +65,11 @@ extern "C" fn at_load() {
         fork::start();
         uncovered_programs::start();
         last_thread::start();
+        None
+    });
+    // The first thread; others follow as they start.
+    let _ = entry::enter::<()>(|| {
+        machine::enter();
         None
     });
 }

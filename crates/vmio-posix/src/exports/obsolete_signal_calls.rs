@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sigaction as Action, sighandler_t, sigset_t};
 
-use super::signals::{is_shared, sigaction, sigprocmask, unblocked};
+use super::signals::{is_shared, shared_action, sigaction, sigprocmask, unblocked};
 use crate::real;
 
 /// `SIG_HOLD` of the C library: blocks the signal, or says that it was blocked.
@@ -200,7 +200,7 @@ struct KernelAction {
 /// # Safety
 /// The arguments are those of the system call.
 pub(super) unsafe fn rt_sigaction(signal: c_int, action: c_long, before: c_long, set_bytes: c_long) -> Option<c_long> {
-    if !is_shared(signal) || set_bytes != size_of::<u64>() as c_long || vmio_has_none() {
+    if !is_shared(signal) || set_bytes != size_of::<u64>() as c_long || vmio_has_none(signal) {
         return None;
     }
     // SAFETY: by the caller the pointer is null or an action of the kernel's; zeros are a valid action of the C library's.
@@ -227,10 +227,10 @@ pub(super) unsafe fn rt_sigaction(signal: c_int, action: c_long, before: c_long,
     Some(status.into())
 }
 
-/// Whether vmio has no handler of SIGBUS in this process.
-fn vmio_has_none() -> bool {
+/// Whether vmio has no handler of the signal in this process.
+fn vmio_has_none(signal: c_int) -> bool {
     // SAFETY: the call only stores the present action, in this frame.
-    unsafe { vmio::sigbus_action(None) }.is_none()
+    unsafe { shared_action(signal, None) }.is_none()
 }
 
 /// The set to pass to the kernel's rt_sigprocmask by `syscall`; `None` to pass the program's own.

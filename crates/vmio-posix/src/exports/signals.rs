@@ -6,16 +6,33 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigaction as Action, sigset_t, size_t, timespec};
-use vmio::sigbus_action;
 
 use crate::entry;
 use crate::leased;
+use crate::machine;
 use crate::real;
 use crate::settings::Settings;
 
-/// Whether vmio may have a handler of the signal.
+/// Whether vmio may have a handler of the signal: of SIGBUS, and with `--engine ring0` of SIGSEGV, by which threads enter the machine.
 pub(super) fn is_shared(signal: c_int) -> bool {
-    signal == libc::SIGBUS && Settings::of_this_process().is_some() && !entry::is_inside()
+    let is_ours = signal == libc::SIGBUS || signal == libc::SIGSEGV && machine::is_wanted();
+    is_ours && Settings::of_this_process().is_some() && !entry::is_inside()
+}
+
+/// Sets the program's action for a signal of which vmio has a handler, and returns the previous one; `None` if vmio has none.
+///
+/// # Safety
+/// The action is one that sigaction(2) takes.
+pub(super) unsafe fn shared_action(signal: c_int, action: Option<Action>) -> Option<Action> {
+    // SAFETY: by the caller.
+    unsafe {
+        match signal {
+            libc::SIGBUS => vmio::sigbus_action(action),
+            #[cfg(target_arch = "x86_64")]
+            libc::SIGSEGV => vmio::ring0::segv_action(action),
+            _ => None,
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -24,7 +41,7 @@ pub(super) unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, 
         // SAFETY: by the caller it is null or an action.
         let action = unsafe { action.as_ref() }.copied();
         // SAFETY: by the caller it is an action that sigaction takes.
-        if let Some(was) = unsafe { sigbus_action(action) } {
+        if let Some(was) = unsafe { shared_action(signal, action) } {
             if !before.is_null() {
                 // SAFETY: by the caller there is room for one.
                 unsafe { before.write(was) };

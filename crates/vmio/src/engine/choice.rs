@@ -30,8 +30,7 @@ impl Engine {
             }
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0 => {
-                let (engine, frames) = Ring0Engine::start(calls, capacity_pages)
-                    .map_err(|why| Error::NoRing0 { reason: why.to_string() })?;
+                let (engine, frames) = Ring0Engine::start(calls, capacity_pages).map_err(crate::ring0::explain)?;
                 Ok((Box::new(engine), Box::new(frames)))
             }
             #[cfg(not(target_arch = "x86_64"))]

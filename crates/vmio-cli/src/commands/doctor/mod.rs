@@ -98,6 +98,11 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         check("write-protect", "finding dirty pages", features.write_protect),
         check("reader threads", "page faults inside system calls (Engine::ReaderThread)", features.kernel_faults),
         check("kernel module", "page faults handled by vmio.ko (Engine::Kernel)", features.kernel_module),
+        check(
+            "ring 0",
+            "page faults handled in the process's own virtual machine (Engine::Ring0, never chosen by itself)",
+            probe::probe_ring0(),
+        ),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
     ];

@@ -166,6 +166,9 @@ enum RunEngine {
     Managed,
     /// Threads of each process, by userfaultfd; pages are vmio's own, and nothing else writes or evicts them
     ReaderThread,
+    /// Experimental: threads run in a virtual machine of the process's own, by KVM, and handle their faults there; nobody has measured it on a
+    /// processor yet
+    Ring0,
 }
 
 /// The promises of calls on files.
@@ -299,6 +302,7 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
         RunEngine::Kernel => build(Engine::Kernel),
         RunEngine::Managed => build(Engine::Managed),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
+        RunEngine::Ring0 => build(Engine::Ring0),
         RunEngine::Auto => build(Engine::Kernel).or_else(|error| {
             // A user who has the module should know why vmio does not use it.
             if Path::new(DEVICE).exists() {
