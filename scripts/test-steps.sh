@@ -208,9 +208,9 @@ skip() {
     exit "$skip_status"
 }
 
-# nextest OPTION...: runs tests, three at a time on two cores: many wait for a disk or a child.
+# nextest OPTION...: runs tests, four at a time on two cores: many wait for a disk or a child.
 nextest() {
-    cargo nextest run --profile "$nextest_profile" "${workspace[@]}" --test-threads $((($(nproc) * 3 + 1) / 2)) "$@"
+    cargo nextest run --profile "$nextest_profile" "${workspace[@]}" --test-threads $(($(nproc) * 2)) "$@"
 }
 # A slow test of the deep suite does not count as hanging.
 nextest_profile=default

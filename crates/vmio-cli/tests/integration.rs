@@ -40,6 +40,7 @@ mod run_names;
 mod run_postgresql;
 mod run_raw_calls;
 mod run_reused_numbers;
+mod run_ring0;
 mod run_strict;
 mod run_strict_appends;
 mod run_sync;

@@ -27,6 +27,7 @@ fn name_of(engine: Engine) -> &'static str {
     match engine {
         Engine::Kernel => "kernel",
         Engine::Managed => "managed",
+        Engine::Ring0 => "ring0",
         _ => "reader-thread",
     }
 }

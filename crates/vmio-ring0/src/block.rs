@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::ptr::addr_of_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use kvm_bindings::{kvm_regs, kvm_run};
 
@@ -59,7 +59,7 @@ pub(crate) struct Block {
     /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
     pub(crate) refused: AtomicU64,
     /// Whether its thread is in the machine, in the monitor for it, or in a handler of a signal there.
-    pub(crate) is_active: bool,
+    pub(crate) is_active: AtomicBool,
     /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
     pub(crate) interrupted: kvm_regs,
     pub(crate) blocked_signals: u64,
@@ -108,6 +108,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether an address is on the monitor's stack.
+    pub(crate) fn is_on_monitor_stack(&self, address: usize) -> bool {
+        (self.monitor_stack - MONITOR_STACK_BYTES..self.monitor_stack).contains(&address)
+    }
+
     /// Memory of zeros; the tops of the interrupt stacks point to the block already.
     pub(crate) fn reserve() -> Result<Place> {
         let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];

@@ -7,7 +7,7 @@ use crate::raw;
 
 impl Pages {
     /// Has the process see a mapped page outside the machine, until [`Self::conceal`]: system calls take pointers to it, and threads outside touch it
-    /// without entering. What they store there is not noted in [`PageState::is_dirty`](crate::PageState::is_dirty).
+    /// without entering. [`PageState::is_dirty`](crate::PageState::is_dirty) does not say of their stores.
     ///
     /// # Errors
     ///

@@ -1,5 +1,7 @@
 //! System calls of threads in the machine: the host executes them in the same thread, so that nearly all of them mean the same.
 
+use std::sync::atomic::Ordering;
+
 use libc::{CLONE_VFORK, CLONE_VM, ENOSYS, SIGCHLD};
 
 use crate::calls::held;
@@ -54,6 +56,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         _ => unsafe { raw::call(number, arguments) },
     };
+    monitor.regain();
     monitor.return_from_call(answer);
 }
 
@@ -98,7 +101,7 @@ fn clone(
 
 /// The processor is free once the thread is gone.
 fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
-    monitor.block.is_active = false;
+    monitor.block.is_active.store(false, Ordering::Relaxed);
     let all = u64::MAX;
     // SAFETY: blocks the signals of a thread that ends; the set lives meanwhile. From then on nothing but `end_thread` uses the stack.
     unsafe {

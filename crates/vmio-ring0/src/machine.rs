@@ -187,8 +187,9 @@ impl Machine {
         }
         self.check_process()?;
         let vcpu = self.own_or_take()?;
+        self.keep_spare();
         // In a handler of a signal that has come inside, the monitor's stack is in use.
-        if vcpu.block().is_active { Err(Error::InHandler) } else { vcpu.enter() }
+        if vcpu.block().is_active.load(Ordering::Relaxed) { Err(Error::InHandler) } else { vcpu.enter() }
     }
 
     /// As [`Self::enter`], from a handler of a signal, with the registers that it interrupted. Returns if that is impossible.
@@ -217,6 +218,45 @@ impl Machine {
         // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
         let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
         Ok(vcpu)
+    }
+
+    /// A virtual processor by which a thread can enter from a handler of a signal.
+    fn for_handler(&'static self, context: &libc::ucontext_t) -> Result<&'static Vcpu> {
+        let own = self.own_or_take()?;
+        if !own.block().is_active.load(Ordering::Relaxed) {
+            return Ok(own);
+        }
+        let stack_pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+        let alternate = context.uc_stack.ss_sp as usize;
+        let is_in_handler = own.is_on_monitor_stack(stack_pointer)
+            || (alternate..alternate + context.uc_stack.ss_size).contains(&stack_pointer);
+        if !is_in_handler {
+            // A handler has jumped out of the monitor, to which nobody returns.
+            own.block().is_active.store(false, Ordering::Relaxed);
+            return Ok(own);
+        }
+        // The monitor waits for the end of a handler that has interrupted it. Until then the thread has another processor.
+        let other = self.take()?;
+        let _ = OWN.try_with(|own| own.0.set(Some(other)));
+        Ok(other)
+    }
+
+    /// Has the calling thread have its virtual processor of that number again, in the monitor of it: handlers of signals may have entered by others, and
+    /// have ended.
+    pub(crate) fn regain(&'static self, number: u32) {
+        let Some(other) = self.own().filter(|own| own.block().number != number) else { return };
+        let _ = OWN.try_with(|own| own.0.set(self.vcpus[number as usize].get()));
+        other.block().is_active.store(false, Ordering::Relaxed);
+        other.block().state.store(state::FREE, Ordering::Release);
+    }
+
+    /// Makes a virtual processor in advance, if none is free: a thread in a handler of a signal may need one, where memory should not be allocated.
+    fn keep_spare(&'static self) {
+        if !self.all().any(|vcpu| vcpu.block().state.load(Ordering::Relaxed) == state::FREE)
+            && let Ok(spare) = self.take()
+        {
+            spare.block().state.store(state::FREE, Ordering::Release);
+        }
     }
 
     /// The calling thread's virtual processor, unless it is of a parent's machine.
@@ -379,9 +419,9 @@ unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
     let kept = unsafe { errno.read() };
     // SAFETY: the context is that of the handler that waits for this.
     let prepare = |vcpu: &&'static Vcpu| unsafe { vcpu.prepare_from(entry.context) }.is_ok();
-    // Not on the monitor's stack, which is in use by the thread's entry before.
-    let is_free = |vcpu: &&'static Vcpu| !vcpu.block().is_active;
-    entry.vcpu = entry.machine.own_or_take().ok().filter(is_free).filter(prepare);
+    // SAFETY: as above.
+    let vcpu = entry.machine.for_handler(unsafe { &*entry.context });
+    entry.vcpu = vcpu.ok().filter(prepare);
     // SAFETY: as above.
     unsafe { errno.write(kept) };
 }

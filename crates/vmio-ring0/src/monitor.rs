@@ -28,7 +28,7 @@ const FAULT_OF_RIGHTS: u64 = 1;
 pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's. References to it end before it runs.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
-    monitor.block.is_active = true;
+    monitor.block.is_active.store(true, Ordering::Relaxed);
     let [rsp, rbx, rbp, r12, r13, r14, r15] = monitor.block.kept;
     *monitor.registers() = kvm_regs {
         rip: stubs::of_start(),
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
 pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
-    monitor.block.is_active = true;
+    monitor.block.is_active.store(true, Ordering::Relaxed);
     *monitor.registers() = monitor.block.interrupted;
     let blocked = &raw const monitor.block.blocked_signals as u64;
     let set = [libc::SIG_SETMASK as u64, blocked, 0, size_of::<u64>() as u64, 0, 0];
@@ -85,7 +85,10 @@ impl Monitor<'_> {
         Counters::count(&self.block.counters.exits);
         match raw::error_of(answer) {
             None => {}
-            Some(libc::EINTR) => return Counters::count(&self.block.counters.interruptions),
+            Some(libc::EINTR) => {
+                self.regain();
+                return Counters::count(&self.block.counters.interruptions);
+            }
             Some(libc::EAGAIN) => return,
             // The process may not touch that memory, either. Outside it gets the host's answer: a signal, most likely.
             Some(libc::EFAULT) => self.depart(),
@@ -96,9 +99,17 @@ impl Monitor<'_> {
         match (reason, port) {
             (KVM_EXIT_IO, SYSTEM_CALL_PORT) => forward::system_call(self),
             (KVM_EXIT_IO, TRAP_PORT) => self.trap(),
-            (KVM_EXIT_INTR, _) => Counters::count(&self.block.counters.interruptions),
+            (KVM_EXIT_INTR, _) => {
+                self.regain();
+                Counters::count(&self.block.counters.interruptions);
+            }
             (reason, _) => raw::die("KVM cannot run the program; the exit's number is", u64::from(reason)),
         }
+    }
+
+    /// After a call in which handlers of signals may have run.
+    pub(crate) fn regain(&self) {
+        self.block.machine.regain(self.block.number);
     }
 
     /// The program's general registers.
@@ -264,7 +275,7 @@ impl Monitor<'_> {
     pub(crate) fn leave(&mut self) -> ! {
         let mut registers = Registers::of(self.registers());
         let extended = self.extended();
-        self.block.is_active = false;
+        self.block.is_active.store(false, Ordering::Relaxed);
         // SAFETY: the registers are the program's, and KVM has written the extended state. Both are on the monitor's stack, which this thread alone
         // uses until it enters again.
         unsafe { native::resume(&raw mut registers, extended.0.as_ptr(), self.block.machine.extended_states) }

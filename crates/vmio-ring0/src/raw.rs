@@ -42,6 +42,22 @@ pub(crate) unsafe fn ioctl(descriptor: i32, request: u64, argument: u64) -> u64 
     unsafe { call(libc::SYS_ioctl as u64, [descriptor as u64, request, argument, 0, 0, 0]) }
 }
 
+/// The handler of a signal, past libraries that replace sigaction(2): an address, or SIG_DFL or SIG_IGN.
+pub(crate) fn handler_of(signal: i32) -> u64 {
+    // As the kernel has an action: handler, flags, restorer, mask.
+    let mut action = [0_u64; 4];
+    // SAFETY: the kernel writes the structure, whose mask has eight bytes.
+    unsafe { call(libc::SYS_rt_sigaction as u64, [signal as u64, 0, action.as_mut_ptr() as u64, 8, 0, 0]) };
+    action[0]
+}
+
+/// Sets a signal's action back to the default, in the same way.
+pub(crate) fn set_default_action(signal: i32) {
+    let action = [0_u64; 4];
+    // SAFETY: the kernel reads the structure, whose mask has eight bytes; the default action runs no code.
+    unsafe { call(libc::SYS_rt_sigaction as u64, [signal as u64, action.as_ptr() as u64, 0, 8, 0, 0]) };
+}
+
 /// Ends the process with a message, where nothing else can be said: by SIGABRT, so that there is a core dump.
 pub(crate) fn die(message: &str, number: u64) -> ! {
     let mut digits = [0_u8; 20];
@@ -61,9 +77,9 @@ pub(crate) fn die(message: &str, number: u64) -> ! {
     }
     // SAFETY: neither call touches memory of the process; with the default action in place the signal ends it.
     unsafe {
-        let default = [0_u64; 4];
-        call(libc::SYS_rt_sigaction as u64, [libc::SIGABRT as u64, default.as_ptr() as u64, 0, 8, 0, 0]);
-        call(libc::SYS_rt_sigprocmask as u64, [libc::SIG_SETMASK as u64, default.as_ptr() as u64, 0, 8, 0, 0]);
+        let none = 0_u64;
+        set_default_action(libc::SIGABRT);
+        call(libc::SYS_rt_sigprocmask as u64, [libc::SIG_SETMASK as u64, &raw const none as u64, 0, 8, 0, 0]);
         let process = call(libc::SYS_getpid as u64, [0; 6]);
         call(libc::SYS_kill as u64, [process, libc::SIGABRT as u64, 0, 0, 0, 0]);
         loop {

@@ -113,16 +113,12 @@ fn send_sigbus(address: usize, context: &mut libc::ucontext_t) {
 
 /// As the kernel does with the signal of a fault: a program that ignores or blocks it ends.
 fn insist_on_sigbus(context: &mut libc::ucontext_t) {
-    // SAFETY: the set is the context's; the calls read and write structures that live meanwhile. A zeroed action is the default one.
-    unsafe {
-        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-        libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut action);
-        let is_blocked = libc::sigismember(&raw const context.uc_sigmask, libc::SIGBUS) == 1;
-        if is_blocked || action.sa_sigaction == libc::SIG_IGN {
-            libc::sigdelset(&raw mut context.uc_sigmask, libc::SIGBUS);
-            let default: libc::sigaction = MaybeUninit::zeroed().assume_init();
-            libc::sigaction(libc::SIGBUS, &raw const default, ptr::null_mut());
-        }
+    // SAFETY: the set is the context's.
+    let is_blocked = unsafe { libc::sigismember(&raw const context.uc_sigmask, libc::SIGBUS) } == 1;
+    if is_blocked || raw::handler_of(libc::SIGBUS) == libc::SIG_IGN as u64 {
+        // SAFETY: as above.
+        unsafe { libc::sigdelset(&raw mut context.uc_sigmask, libc::SIGBUS) };
+        raw::set_default_action(libc::SIGBUS);
     }
 }
 
@@ -132,12 +128,10 @@ fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_
     let Some(previous) = (unsafe { PROGRAMS.load(Ordering::Acquire).as_ref() }) else { return };
     match previous.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: with the default action in place the instruction is executed again, and ends the process.
+            // The instruction is executed again, and ends the process.
+            raw::set_default_action(signal);
+            // SAFETY: the kernel passes the structure to such a handler. Sent by a process, the signal does not come again by itself.
             unsafe {
-                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-                action.sa_sigaction = libc::SIG_DFL;
-                libc::sigaction(signal, &raw const action, ptr::null_mut());
-                // Sent by a process, it does not come again by itself.
                 if (*info).si_code <= 0 {
                     libc::raise(signal);
                 }

@@ -242,6 +242,11 @@ impl Vcpu {
         }
     }
 
+    /// Whether an address is on its monitor's stack.
+    pub(crate) fn is_on_monitor_stack(&self, address: usize) -> bool {
+        self.place.is_on_monitor_stack(address)
+    }
+
     /// The machine that it belongs to.
     pub(crate) fn machine(&self) -> &'static Machine {
         self.machine

@@ -101,4 +101,45 @@ fn a_touch_enters_and_a_refusal_is_a_sigbus() {
     leave();
     let words = std::thread::spawn(move || (20..40).map(|page| load(start + page * PAGE_BYTES)).collect::<Vec<_>>());
     assert_eq!(words.join().unwrap(), (20..40).map(|page| (page, true)).collect::<Vec<_>>());
+    // A handler that interrupts guest code, or a system call of it, touches managed memory: it enters by a virtual processor of its own.
+    thread_local! {
+        static SEEN: Cell<(usize, bool)> = const { Cell::new((0, false)) };
+    }
+    extern "C" fn on_usr1(_: libc::c_int) {
+        let began_inside = is_inside();
+        let page = SEEN.get().0 % 20;
+        let start = RANGE.get().map_or(0, |range| range.addresses().start);
+        let right = load(start + page * PAGE_BYTES) == (page as u64, true) && is_inside();
+        SEEN.set((SEEN.get().0 + 1, right && !began_inside));
+    }
+    // SAFETY: the handler touches a cell of its thread, and managed memory.
+    unsafe { libc::signal(libc::SIGUSR1, on_usr1 as *const () as libc::sighandler_t) };
+    machine.enter().unwrap();
+    let mut processors = 0;
+    for round in 0..60 {
+        // SAFETY: sends a signal whose handler is installed.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        assert_eq!((SEEN.get(), is_inside()), ((round + 1, true), true));
+        if round == 10 {
+            processors = machine.descriptors().len();
+        }
+    }
+    assert_eq!(machine.descriptors().len(), processors, "no processor is lost");
+    // SAFETY: names the thread, which goes on until the signals have come.
+    let thread = unsafe { libc::pthread_self() };
+    let sender = std::thread::spawn(move || {
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            // SAFETY: as above.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+        }
+    });
+    // Signals that come at once are one; the last one comes alone.
+    while !sender.is_finished() {
+        std::hint::spin_loop();
+    }
+    sender.join().unwrap();
+    assert!(SEEN.get().0 > 60 && SEEN.get().1 && is_inside());
+    assert_eq!(load(start + 7 * PAGE_BYTES), (7, true));
+    leave();
 }

@@ -87,26 +87,6 @@ pub fn probe() -> Features {
     probe_without(&[])
 }
 
-/// Tries whether this process can run in guest mode at ring 0, for [`crate::Engine::Ring0`]. Makes the process's virtual machine if it can, which stays.
-///
-/// # Examples
-///
-/// ```
-/// if let vmio::probe::Probe::No(why) = vmio::probe::probe_ring0() {
-///     println!("no Engine::Ring0 here: {why}");
-/// }
-/// ```
-pub fn probe_ring0() -> Probe {
-    #[cfg(target_arch = "x86_64")]
-    return match crate::ring0::start() {
-        Ok(()) => Probe::Yes,
-        Err(Error::NoRing0 { reason }) => Probe::No(reason),
-        Err(error) => Probe::No(error.to_string()),
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    Probe::No("it needs x86-64".to_owned())
-}
-
 /// As [`probe()`], but as on a kernel without some of its features ([`crate::CacheBuilder::without`]).
 pub fn probe_without(declined: &[KernelFeature]) -> Features {
     let userfaultfd = Userfaultfd::open(StoreTracking::Trap);

@@ -139,7 +139,7 @@ fn made_once(machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
     }
 }
 
-/// What is held until its drop.
+/// Memory that is held until the drop of this.
 struct Held<'a> {
     holder: &'a dyn Holder,
     ranges: Vec<(Range<usize>, bool)>,

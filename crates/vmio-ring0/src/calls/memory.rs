@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use crate::calls::table::{self, Pointer};
 use crate::raw;
 
-/// What a call does with some memory.
+/// A call's use of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// It reads it.
@@ -69,8 +69,8 @@ const VECTORS_MAX: usize = 1024;
 const UNKNOWN_BYTES: usize = 256;
 
 impl Call {
-    /// Passes each piece of memory that the call uses to `each`, until that breaks off. What the program has wrong, such as an array of vectors
-    /// where there is none, is left out: the kernel will say so.
+    /// Passes each piece of memory that the call uses to `each`, until that breaks off. Leaves out pointers that are wrong, such as that of an array of
+    /// vectors where there is none: the kernel will say so.
     pub(crate) fn memory(&self, each: &mut dyn FnMut(Piece) -> ControlFlow<()>) -> ControlFlow<()> {
         let Some(pointers) = table::pointers_of(self.number) else {
             let of_any =

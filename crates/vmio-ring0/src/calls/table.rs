@@ -2,7 +2,7 @@
 
 use crate::calls::memory::Use::{self, Any, Read, Store};
 
-/// What an argument points to.
+/// The memory to which an argument points.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pointer {
     /// This many bytes.

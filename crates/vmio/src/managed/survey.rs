@@ -39,7 +39,7 @@ pub(super) enum Cause {
 pub(super) struct Survey {
     counted: Instant,
     took: Duration,
-    /// What the process had mapped when the last count ended, and what of that was ours.
+    /// The pages that the process had mapped when the last count ended, and those of ours that the count found.
     last: (u64, u64),
     /// Whether the count before came to the same. Pages that come and go during a count spoil it without a trace.
     is_confirmed: bool,

@@ -7,7 +7,6 @@ mod commit;
 mod direct_file;
 mod ensure;
 mod fetch;
-pub(crate) mod held_for_calls;
 mod load_store;
 mod pin;
 mod pinned_ranges;

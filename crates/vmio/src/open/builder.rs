@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cache::CacheCore;
 use crate::cache::fault::handle_fault;
+use crate::cache::held_for_calls::HOLD_CALLS;
 use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Settings, Shared};
@@ -12,7 +13,6 @@ use crate::engine::FaultCalls;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
-use crate::mapping::held_for_calls::HOLD_CALLS;
 use crate::open::automatic::FollowerParts;
 use crate::open::{Cache, FaultBackend};
 use crate::options::{Engine, FrameHint};

@@ -16,6 +16,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio/src/cache/copy_slots.rs",
     "crates/vmio/src/cache/fetch/request.rs",
     "crates/vmio/src/cache/fetch/ring_fetcher.rs",
+    "crates/vmio/src/cache/held_for_calls.rs",
     "crates/vmio/src/cache/inactive.rs",
     "crates/vmio/src/cache/load.rs",
     "crates/vmio/src/cache/page_buffers.rs",

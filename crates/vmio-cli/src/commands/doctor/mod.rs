@@ -101,7 +101,7 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         check(
             "ring 0",
             "page faults handled in the process's own virtual machine (Engine::Ring0, never chosen by itself)",
-            probe::probe_ring0(),
+            probe_ring0(),
         ),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
@@ -119,6 +119,14 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         devices: Devices::find(features.persistent_memory),
         file: file.map(FileReport::of).transpose()?,
     })
+}
+
+/// Whether this process can have the machine, which it then has.
+fn probe_ring0() -> Probe {
+    #[cfg(target_arch = "x86_64")]
+    return vmio::ring0::start().map_or_else(|error| Probe::No(error.to_string()), |()| Probe::Yes);
+    #[cfg(not(target_arch = "x86_64"))]
+    Probe::No("it needs x86-64".to_owned())
 }
 
 fn check(name: &'static str, used_for: &'static str, probe: Probe) -> Check {

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::backing::Access;
+use crate::cache::pins::{charge, pin_until, uncharge};
 use crate::cache::region::{REGIONS, Region};
 use crate::engine::HoldCalls;
 use crate::error::Error;
-use crate::mapping::pin::{charge, pin_until, uncharge};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 

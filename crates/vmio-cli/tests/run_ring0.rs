@@ -1,0 +1,79 @@
+//! `vmio run --engine ring0`: the program's threads in a virtual machine of the process's own. At ring 3 where the host emulates ring 0.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::programs::{has, leave_out};
+use crate::common::{TestResult, succeeded, vmio};
+
+/// Threads that store and load more than the cache holds, system calls with pointers into the mapping, programs and children that are started, and a
+/// child that touches what it does not have.
+const PROGRAM: &str = r#"
+import mmap, os, subprocess, threading
+size = 24 << 20
+file = open("data", "w+b")
+file.truncate(size)
+map = mmap.mmap(file.fileno(), size)
+def work(n):
+    for at in range(n * 4096, size, 4 * 4096):
+        map[at:at + 8] = at.to_bytes(8, "little")
+    for at in range(n * 4096, size, 4 * 4096):
+        assert map[at:at + 8] == at.to_bytes(8, "little")
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+view = memoryview(map)
+with open("../copy", "wb", buffering=0) as copy:
+    assert copy.write(view) == size
+with open("../copy", "rb", buffering=0) as copy:
+    copy.seek(4096)
+    assert copy.readinto(view[:1 << 20]) == 1 << 20
+print([int.from_bytes(map[at:at + 8], "little") for at in (0, 8192, 1 << 20)])
+print(subprocess.run(["echo", "a child"], capture_output=True).stdout)
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def maps_anew():
+    other = open("other", "w+b")
+    other.truncate(1 << 20)
+    mmap.mmap(other.fileno(), 1 << 20)[0:5] = b"child"
+    return 3
+print(child(maps_anew), open("other", "rb").read(5), child(lambda: map[0]))
+map.flush()
+"#;
+
+fn under(folder: &Path, cache: &str) -> Command {
+    let mut command = vmio();
+    command.args(["run", "--engine", "ring0", "--cache", cache, "--stats", "--json", "--under"]).arg(folder).arg("--");
+    command
+}
+
+#[test]
+fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let folder = dir.path().join("under");
+    std::fs::create_dir(&folder)?;
+    let mut command = under(&folder, "16M");
+    command.current_dir(&folder).args(["python3", "-c", PROGRAM]);
+    let tried = under(&folder, "16M").arg("true").output()?;
+    let error = String::from_utf8_lossy(&tried.stderr);
+    if error.contains("emulates ring 0") {
+        command.env("VMIO_RING0_LEVEL", "3");
+    } else if error.contains("guest mode is not available") {
+        return leave_out(error.trim());
+    }
+    let printed = succeeded(&mut command)?;
+    assert_eq!(printed, "[4096, 12288, 1048576]\nb'a child\\n'\n3 b'child' -11\n");
+    let bytes = std::fs::read(folder.join("data"))?;
+    let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+    for at in (0..bytes.len()).step_by(4096) {
+        let read = if at < 1 << 20 { at + 4096 } else { at };
+        assert_eq!(word(at), read as u64);
+    }
+    Ok(())
+}
