@@ -214,6 +214,19 @@ fn what_a_call_may_not_do_is_an_error() {
         is_efault(answer(got));
         // Behind the end of the mapping.
         is_efault(write_from(&read_only, 16 * PAGE, 8, &tempfile::tempfile().unwrap()));
+        // Lengths that no memory has.
+        let read = |len: usize| {
+            // SAFETY: the kernel refuses the length.
+            answer(unsafe { libc::read(reader.as_raw_fd(), read_only.as_ptr().cast_mut().cast(), len) })
+        };
+        is_efault(read(usize::MAX));
+        is_efault(read(isize::MAX as usize));
+        // SAFETY: as above.
+        let sent = unsafe { libc::send(writer.as_raw_fd(), read_only.as_ptr().cast(), usize::MAX, 0) };
+        assert!(answer(sent).is_err());
+        // SAFETY: the kernel refuses an array that is not there.
+        let read = unsafe { libc::syscall(libc::SYS_recvmmsg, 0, usize::MAX - 10, 2, 0, 0_usize) };
+        assert!(answer(read as isize).is_err());
         // An ioctl that may store, and does not.
         let mut count = 0_i32;
         // SAFETY: the call stores a number.

@@ -98,6 +98,10 @@ fn failed(errno: i32) -> u64 {
 fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
     let is_positioned = matches!(call.number as i64, libc::SYS_pread64 | libc::SYS_pwrite64);
     let [_, start, len, offset, ..] = call.arguments;
+    if i64::try_from(len).is_err() {
+        // SAFETY: the kernel refuses such a length before it looks at memory.
+        return unsafe { raw::call(call.number, call.arguments) };
+    }
     let mut done = 0;
     while done < len || len == 0 {
         let at = start.saturating_add(done);
@@ -201,5 +205,6 @@ fn managed_part(space: &AddressSpace, addresses: Range<usize>) -> Option<Range<u
     }
     let first = space.managed_in(addresses.clone())?;
     let start = first.start.max(addresses.start) / PAGE_BYTES * PAGE_BYTES;
-    Some(start..first.end.min(addresses.end.next_multiple_of(PAGE_BYTES)))
+    // The end of a piece may be as far away as addresses go.
+    Some(start..first.end.min(addresses.end).next_multiple_of(PAGE_BYTES))
 }

@@ -114,7 +114,7 @@ impl Call {
             Pointer::Vectors(usage, count) => vectors(start, self.count(count), usage, each),
             Pointer::Message(usage) => message(start, size_of::<Message>(), usage, each),
             Pointer::Messages(usage, count) => (0..self.count(count).min(VECTORS_MAX)).try_for_each(|index| {
-                message(start + index * COUNTED_MESSAGE_BYTES, COUNTED_MESSAGE_BYTES, usage, each)
+                message(start.wrapping_add(index * COUNTED_MESSAGE_BYTES), COUNTED_MESSAGE_BYTES, usage, each)
             }),
         }
     }
@@ -124,7 +124,7 @@ fn vectors(start: usize, count: usize, usage: Use, each: &mut dyn FnMut(Piece) -
     let count = count.min(VECTORS_MAX);
     each(Piece { start, len: Len::Bytes(count * size_of::<Vector>()), usage: Use::Read })?;
     for index in 0..count {
-        let Some(vector) = copied::<Vector>(start + index * size_of::<Vector>()) else { break };
+        let Some(vector) = copied::<Vector>(start.wrapping_add(index * size_of::<Vector>())) else { break };
         each(Piece { start: vector.start, len: Len::Bytes(vector.len), usage })?;
     }
     ControlFlow::Continue(())
