@@ -162,7 +162,7 @@ impl FramePool {
         }
     }
 
-    /// Has so many frames keep their memory while they are free; the host gets back that of others, now and as they become free.
+    /// Limits how many frames have memory. The host gets back the memory of free frames beyond that, now and as they become free.
     pub fn set_limit(&self, frames: u32) {
         self.limit.store(frames, Ordering::Relaxed);
         while self.with_memory.load(Ordering::Relaxed) > frames

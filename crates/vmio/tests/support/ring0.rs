@@ -1,4 +1,4 @@
-//! What the tests of the ring 0 engine share.
+//! Caches for the tests of the ring 0 engine.
 
 use vmio::{Cache, Engine, Error};
 
