@@ -29,6 +29,8 @@ pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's. References to it end before it runs.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
     monitor.block.is_active.store(true, Ordering::Relaxed);
+    // A handler of a signal may have jumped out of it.
+    monitor.block.in_handler.store(0, Ordering::Relaxed);
     let [rsp, rbx, rbp, r12, r13, r14, r15] = monitor.block.kept;
     *monitor.registers() = kvm_regs {
         rip: stubs::of_start(),
@@ -56,6 +58,8 @@ pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
     monitor.block.is_active.store(true, Ordering::Relaxed);
+    // A handler of a signal may have jumped out of it.
+    monitor.block.in_handler.store(0, Ordering::Relaxed);
     *monitor.registers() = monitor.block.interrupted;
     let blocked = &raw const monitor.block.blocked_signals as u64;
     let set = [libc::SIG_SETMASK as u64, blocked, 0, size_of::<u64>() as u64, 0, 0];

@@ -227,6 +227,10 @@ fn what_a_call_may_not_do_is_an_error() {
         // SAFETY: the kernel refuses an array that is not there.
         let read = unsafe { libc::syscall(libc::SYS_recvmmsg, 0, usize::MAX - 10, 2, 0, 0_usize) };
         assert!(answer(read as isize).is_err());
+        // An array of texts that is not there.
+        // SAFETY: the kernel refuses it, and the program goes on.
+        let became = unsafe { libc::syscall(libc::SYS_execve, c"/bin/true".as_ptr(), usize::MAX, 0_usize) };
+        is_efault(answer(became as isize));
         // An ioctl that may store, and does not.
         let mut count = 0_i32;
         // SAFETY: the call stores a number.
@@ -269,4 +273,64 @@ fn pins_give_calls_of_threads_outside_access() {
     (6..9).for_each(|page| assert_eq!(load(&map, at(page)), seven));
     map.sync().unwrap();
     (6..9).for_each(|page| assert_eq!(device.word(at(page)), seven));
+}
+
+#[test]
+fn arguments_that_a_call_does_not_use_make_no_difference() {
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(3);
+    let map = open(&cache, &device);
+    device.set_all_faults(READ_EIO);
+    inside(|| {
+        // Neither the page nor the one behind the mapping can be had.
+        for argument in [place(&map, at(1)) as usize, map.as_ptr() as usize + map.len() as usize + 8] {
+            // SAFETY: neither call uses the argument.
+            let (user, flags) = unsafe {
+                (
+                    libc::syscall(libc::SYS_getuid, argument, argument),
+                    libc::syscall(libc::SYS_fcntl, 0, libc::F_GETFD, argument),
+                )
+            };
+            // SAFETY: has no preconditions.
+            assert_eq!((user as u32, flags >= 0), (unsafe { libc::getuid() }, true));
+        }
+        device.set_all_faults(0);
+        // The guess of what an ioctl uses reaches behind the end of the mapping.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(&[7; 9]).unwrap();
+        let count = place(&map, 3 * PAGE - 4).cast::<i32>();
+        // SAFETY: the call stores a number, for which there is room.
+        unsafe {
+            assert_eq!(
+                libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, count),
+                0,
+                "{}",
+                std::io::Error::last_os_error()
+            );
+            assert_eq!(count.read_volatile(), 9);
+        }
+    });
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+#[test]
+fn reads_of_pipes_and_messages_end_as_without() {
+    let _watchdog = watchdog("reads_of_pipes_and_messages_end_as_without");
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(200);
+    let map = absent(&cache, &device);
+    // A pipe holds as much as one part of a read is long, and nobody writes more.
+    let part = 16 * PAGE;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&vec![7; part as usize]).unwrap();
+    inside(|| assert_eq!(read_into(&map, 0, 3 * part, &reader).unwrap(), part));
+    // Messages longer than a part stay whole.
+    let (sender, receiver) = UnixDatagram::pair().unwrap();
+    inside(|| {
+        assert_eq!(write_from(&map, 0, part + 5 * PAGE, &sender).unwrap(), part + 5 * PAGE);
+        assert_eq!(write_from(&map, 0, 8, &sender).unwrap(), 8);
+        assert_eq!(read_into(&map, at(100), 2 * part, &receiver).unwrap(), part + 5 * PAGE);
+        assert_eq!(read_into(&map, at(100), 2 * part, &receiver).unwrap(), 8);
+    });
+    assert_eq!(cache.stats().pinned_pages, 0);
 }

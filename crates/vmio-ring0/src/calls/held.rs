@@ -2,6 +2,7 @@
 //!
 //! It runs in the machine, on the handler's stack, as the fault handler does. Its own system calls are forwarded as they are.
 
+use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, Range};
 
 use crate::address_space::AddressSpace;
@@ -94,6 +95,33 @@ fn failed(errno: i32) -> u64 {
     -i64::from(errno) as u64
 }
 
+/// How a read or write of a descriptor may be made in parts.
+enum Parts {
+    /// A call for each part, as far as it comes.
+    All,
+    /// A call for the first part: a second one might wait for more than the program does.
+    First,
+    /// One call for all of it: it is a message.
+    None,
+}
+
+impl Parts {
+    fn of(call: &Call) -> Parts {
+        let mut stat = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the kernel writes the structure, if the descriptor is open.
+        let kind = unsafe {
+            let told = raw::call(libc::SYS_fstat as u64, [call.arguments[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
+            if told == 0 { stat.assume_init().st_mode & libc::S_IFMT } else { 0 }
+        };
+        match kind {
+            libc::S_IFREG | libc::S_IFBLK => Parts::All,
+            libc::S_IFIFO | libc::S_IFCHR if call.number as i64 == libc::SYS_write => Parts::All,
+            libc::S_IFIFO | libc::S_IFCHR => Parts::First,
+            _ => Parts::None,
+        }
+    }
+}
+
 /// A read or write of any length, as far as it comes.
 fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
     let is_positioned = matches!(call.number as i64, libc::SYS_pread64 | libc::SYS_pwrite64);
@@ -101,6 +129,10 @@ fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
     if i64::try_from(len).is_err() {
         // SAFETY: the kernel refuses such a length before it looks at memory.
         return unsafe { raw::call(call.number, call.arguments) };
+    }
+    let parts = Parts::of(&call);
+    if matches!(parts, Parts::None) {
+        return made_once(machine, holder, &call);
     }
     let mut done = 0;
     while done < len || len == 0 {
@@ -119,28 +151,27 @@ fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
             Some(_) => return answer,
             None => done += answer,
         }
-        if answer < part || len == 0 {
+        if answer < part || len == 0 || matches!(parts, Parts::First) {
             break;
         }
     }
     done
 }
 
+/// Makes the call with all of its memory held that can be. Whether it needs the rest is for the kernel to say: an argument may be one that the call
+/// does not use, and a length a guess.
 fn made_once(machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
     let mut held = Held { holder, ranges: Vec::new() };
-    let mut error = None;
-    let _ = call.memory(&mut |piece| match hold(&machine.space, &mut held, piece) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(errno) => {
-            error = Some(errno);
-            ControlFlow::Break(())
+    let mut refusal = libc::EFAULT;
+    let _ = call.memory(&mut |piece| {
+        if let Err(errno) = hold(&machine.space, &mut held, piece) {
+            refusal = errno;
         }
+        ControlFlow::Continue(())
     });
-    match error {
-        Some(errno) => failed(errno),
-        // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
-        None => unsafe { raw::call(call.number, call.arguments) },
-    }
+    // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
+    let answer = unsafe { raw::call(call.number, call.arguments) };
+    if raw::error_of(answer) == Some(libc::EFAULT) { failed(refusal) } else { answer }
 }
 
 /// Memory that is held until the drop of this.
@@ -176,7 +207,14 @@ fn hold(space: &AddressSpace, held: &mut Held<'_>, piece: Piece) -> Result<(), i
             let mut rest = piece.addresses();
             while let Some(part) = managed_part(space, rest.clone()) {
                 rest.start = part.end;
-                held.hold(part, piece.usage)?;
+                // The length of such a piece may be a guess: a page that is not there says nothing about those before it.
+                if piece.usage == Use::Any {
+                    for page in part.step_by(PAGE_BYTES) {
+                        held.hold(page..page + PAGE_BYTES, piece.usage)?;
+                    }
+                } else {
+                    held.hold(part, piece.usage)?;
+                }
             }
             Ok(())
         }

@@ -140,7 +140,8 @@ fn message(start: usize, len: usize, usage: Use, each: &mut dyn FnMut(Piece) -> 
 
 /// An array of texts that ends with a null pointer.
 fn texts(start: usize, each: &mut dyn FnMut(Piece) -> ControlFlow<()>) -> ControlFlow<()> {
-    for place in (start..).step_by(size_of::<usize>()) {
+    let places = std::iter::successors(Some(start), |place| place.checked_add(size_of::<usize>()));
+    for place in places {
         each(Piece { start: place, len: Len::Bytes(size_of::<usize>()), usage: Use::Read })?;
         match copied::<usize>(place) {
             None | Some(0) => break,
