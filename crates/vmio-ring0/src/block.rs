@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::ptr::addr_of_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kvm_bindings::{kvm_regs, kvm_run};
 
+use crate::calls::held::Held;
 use crate::counters::Counters;
 use crate::descriptors::{Descriptors, Segments, TaskState};
 use crate::error::Result;
@@ -13,6 +14,8 @@ use crate::level::Level;
 use crate::machine::Machine;
 use crate::memory::{Memory, PAGE_BYTES};
 use crate::native::Extended;
+use crate::outside_call::Interrupted;
+use crate::signals::Signals;
 use crate::stubs::TrapFrame;
 
 /// Stacks, from the lowest address on, each with a page before it that faults.
@@ -20,8 +23,10 @@ const TRAP_STACK_BYTES: usize = 2 * PAGE_BYTES;
 const SHOOTDOWN_STACK_BYTES: usize = PAGE_BYTES;
 /// The program's fault handler has it.
 const HANDLER_STACK_BYTES: usize = 128 << 10;
-/// Signal handlers of the program run there, too.
 const MONITOR_STACK_BYTES: usize = 256 << 10;
+
+/// Handlers of signals that a thread may be in, each having interrupted the one before, and return into the machine from.
+const DEPARTED: usize = 8;
 
 /// The states of a virtual processor.
 pub(crate) mod state {
@@ -40,9 +45,6 @@ pub(crate) struct Block {
     pub(crate) start: u64,
     /// Registers that a call preserves: RSP, RBX, RBP, R12 to R15.
     pub(crate) kept: [u64; 7],
-    /// Control of SSE and of x87 when the thread entered.
-    pub(crate) mxcsr: u32,
-    pub(crate) x87_control: u32,
     /// Whether a shootdown is under way to it that it has not begun with.
     pub(crate) shootdown_sent: AtomicU32,
     pub(crate) state: AtomicU32,
@@ -58,13 +60,26 @@ pub(crate) struct Block {
     pub(crate) extended_high: u32,
     /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
     pub(crate) refused: AtomicU64,
-    /// Whether its thread is in the machine, in the monitor for it, or in a handler of a signal there.
-    pub(crate) is_active: AtomicBool,
-    /// Where a thread goes on that enters from a handler of a signal, and which signals it has blocked there.
+    /// Set while a signal waits for the end of a stub or of the fault handler, which leaves for the monitor then.
+    pub(crate) leave_wanted: AtomicU32,
+    /// The signals that the program has blocked.
+    pub(crate) blocked: Signals,
+    /// Those with which KVM_RUN was told to run, if it was.
+    pub(crate) blocked_in_guest: Option<Signals>,
+    /// Where the thread goes on that enters from a context of a signal.
     pub(crate) interrupted: kvm_regs,
-    pub(crate) blocked_signals: u64,
-    /// The registers of a system call that the program's holder makes.
+    /// The stack pointers with which signals and traps have had the thread leave, in a ring.
+    pub(crate) departed: [u64; DEPARTED],
+    pub(crate) departures: usize,
+    /// Extended states of calls that handlers have interrupted.
+    pub(crate) interrupted_calls: Interrupted,
+    /// The program's registers while its holder is at work.
     pub(crate) called: kvm_regs,
+    /// Managed memory of the system call that the thread makes.
+    pub(crate) held: Held,
+    /// The end of the monitor's stack, of the stack of shootdowns.
+    pub(crate) monitor_stack: usize,
+    pub(crate) shootdown_stack: u64,
     pub(crate) machine: &'static Machine,
     pub(crate) run: *mut kvm_run,
     pub(crate) descriptor: i32,
@@ -72,7 +87,7 @@ pub(crate) struct Block {
     pub(crate) counters: Counters,
     /// By which the program returns to ring 3 from a system call.
     pub(crate) return_frame: ReturnFrame,
-    /// The program's, while its fault handler runs.
+    /// The program's, while its fault handler runs, and when the thread enters.
     pub(crate) extended: Extended,
     pub(crate) task: TaskState,
     pub(crate) descriptors: Descriptors,
@@ -82,10 +97,10 @@ pub(crate) struct Block {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ReturnFrame {
-    rip: u64,
+    pub(crate) rip: u64,
     cs: u64,
-    rflags: u64,
-    rsp: u64,
+    pub(crate) rflags: u64,
+    pub(crate) rsp: u64,
     ss: u64,
 }
 
@@ -108,11 +123,6 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether an address is on the monitor's stack.
-    pub(crate) fn is_on_monitor_stack(&self, address: usize) -> bool {
-        (self.monitor_stack - MONITOR_STACK_BYTES..self.monitor_stack).contains(&address)
-    }
-
     /// Memory of zeros; the tops of the interrupt stacks point to the block already.
     pub(crate) fn reserve() -> Result<Place> {
         let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];

@@ -43,9 +43,6 @@ pub enum Error {
     /// The machine is the parent's.
     #[error("a forked child cannot use its parent's machine: start one of its own")]
     Forked,
-    /// The thread is in a handler of a signal that came in the machine.
-    #[error("a handler of a signal that interrupted guest code runs outside, and cannot enter: return from it first")]
-    InHandler,
     /// Every virtual processor is in use.
     #[error("{limit} threads are in the machine, which is the limit of KVM: let threads leave before others enter")]
     TooManyThreads {

@@ -1,15 +1,16 @@
 //! System calls of threads in the machine: the host executes them in the same thread, so that nearly all of them mean the same.
 
-use std::sync::atomic::Ordering;
-
 use libc::{CLONE_VFORK, CLONE_VM, ENOSYS, SIGCHLD};
 
-use crate::calls::held;
-use crate::calls::memory::Call;
+use crate::calls::held::{self, Turn};
+use crate::calls::memory::{Call, copied, copy_to};
+use crate::calls::waits;
 use crate::counters::Counters;
 use crate::monitor::Monitor;
-use crate::native::{self, ChildFrame, Registers};
+use crate::native;
 use crate::raw;
+use crate::resume::{self, BASIC, BASIC_BYTES, ChildFrame, State};
+use crate::signals::{Action, Signals};
 
 /// A call that Linux does not have: the thread goes on outside. Outside it fails with ENOSYS.
 pub(crate) const LEAVE: u64 = 0x0766_1000;
@@ -18,25 +19,25 @@ pub(crate) const IS_INSIDE: u64 = 0x0766_1001;
 
 /// Of the stub alone: the program's fault handler has run at ring 3.
 pub(crate) const HANDLED: u64 = 0x0766_1002;
-/// Of the stub alone: the program's holder has made a call.
-pub(crate) const MADE: u64 = 0x0766_1003;
+/// Of the stub alone: the program's holder has had its turn.
+pub(crate) const HELD: u64 = 0x0766_1004;
+/// Of [`crate::restore`] alone: the end of a handler of a signal.
+pub(crate) const RESTORE: u64 = 0x0766_1003;
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
 const GET_SREGS: u64 = 0x8138_ae83;
 const SET_SREGS: u64 = 0x4138_ae84;
-/// The length of SYSCALL.
-const INSTRUCTION_BYTES: u64 = 2;
 
 /// Executes the call in the program's registers.
 pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
     Counters::count(&monitor.block.counters.system_calls);
     let registers = *monitor.registers();
-    let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-    let [first, second, third, fourth, fifth, _] = arguments;
+    let call = Call::of(&registers);
+    let [first, second, third, fourth, fifth, _] = call.arguments;
     const SPAWN: u64 = SIGCHLD as u64;
     const VFORK: u64 = (CLONE_VFORK | CLONE_VM | SIGCHLD) as u64;
-    let number = registers.rax;
+    let number = call.number;
     let answer = match number as i64 {
         libc::SYS_clone => clone(monitor, first, second, third, fourth, fifth),
         libc::SYS_fork => clone(monitor, SPAWN, 0, 0, 0, 0),
@@ -45,19 +46,99 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         libc::SYS_clone3 => -ENOSYS as u64,
         libc::SYS_exit => end_thread(monitor, first),
         libc::SYS_arch_prctl => set_base(monitor, first, second),
-        libc::SYS_rt_sigreturn => outside(monitor),
+        libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
+        _ if number == RESTORE => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
         _ if number == HANDLED => return monitor.handled(first & 1 == 1),
-        _ if number == MADE => monitor.call_was_made(first),
-        _ if !monitor.is_in_handler() && held::is_needed(monitor.block.machine, &Call { number, arguments }) => {
-            return monitor.have_call_made();
-        }
+        _ if number == HELD => return monitor.held(first),
+        // No signal comes while it is at work, and it has what it needs.
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
-        _ => unsafe { raw::call(number, arguments) },
+        _ if monitor.is_in_handler() => unsafe { raw::call(number, call.arguments) },
+        _ if held::is_needed(monitor.block.machine, &call) => match held::refusal_of(&call) {
+            None => return monitor.have_turn(Turn::Begin),
+            Some(refusal) => refusal,
+        },
+        _ => make(monitor, &call),
     };
-    monitor.regain();
     monitor.return_from_call(answer);
+}
+
+/// Makes a call of the program's.
+fn make(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
+    match call.number as i64 {
+        libc::SYS_rt_sigprocmask => set_mask(monitor, call),
+        libc::SYS_rt_sigaction => set_action(call),
+        _ if waits::may_wait(call) => monitor.call_outside(),
+        // SAFETY: as in `system_call`.
+        _ => unsafe { raw::call(call.number, call.arguments) },
+    }
+}
+
+/// Makes the call in the program's registers, whose memory is held.
+pub(crate) fn make_held(monitor: &mut Monitor<'_>) {
+    let call = Call::of(monitor.registers());
+    let answer = make(monitor, &call);
+    end(monitor, answer);
+}
+
+/// The end of a call that was made outside, with the program's registers as it has left them.
+pub(crate) fn was_made_outside(monitor: &mut Monitor<'_>, number: u64, answer: u64) {
+    // A handler of a signal that came meanwhile may have entered, which has ended the hold; then the call was made again, without.
+    if raw::error_of(answer) == Some(libc::EFAULT) && monitor.block.held.take_loss() {
+        monitor.registers().rax = number;
+        return system_call(monitor);
+    }
+    end(monitor, answer);
+}
+
+/// Answers the program, after the end of the hold if there is one.
+fn end(monitor: &mut Monitor<'_>, answer: u64) {
+    let held = &mut monitor.block.held;
+    if !held.is_any() {
+        return monitor.return_from_call(answer);
+    }
+    held.answer = held.explain(answer);
+    monitor.have_turn(Turn::End);
+}
+
+/// rt_sigprocmask(2): the kernel's mask is the monitor's meanwhile.
+fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
+    let [how, new, old, bytes, ..] = call.arguments;
+    let before = monitor.block.blocked;
+    let changed = match (bytes, new) {
+        (8, 0) => Some(before),
+        (8, _) => match copied(new as usize) {
+            Some(set) => before.changed(how, Signals(set)),
+            None => return failed(libc::EFAULT),
+        },
+        _ => None,
+    };
+    let Some(changed) = changed else { return failed(libc::EINVAL) };
+    if old != 0 && !copy_to(old as usize, &before.0) {
+        return failed(libc::EFAULT);
+    }
+    monitor.block.blocked = changed;
+    0
+}
+
+/// rt_sigaction(2): the handler brings threads back that it interrupts in the machine.
+fn set_action(call: &Call) -> u64 {
+    let mut arguments = call.arguments;
+    let mut action = match arguments[1] {
+        0 => None,
+        place => match copied::<Action>(place as usize) {
+            Some(action) => Some(action.coming_back()),
+            None => return failed(libc::EFAULT),
+        },
+    };
+    arguments[1] = action.as_mut().map_or(0, |action| &raw mut *action as u64);
+    // SAFETY: the call is the program's own; the kernel reads the structure.
+    unsafe { raw::call(call.number, arguments) }
+}
+
+fn failed(errno: i32) -> u64 {
+    -i64::from(errno) as u64
 }
 
 /// Goes on outside, after the call.
@@ -65,13 +146,6 @@ fn leave(monitor: &mut Monitor<'_>) -> ! {
     let registers = monitor.registers();
     (registers.rax, registers.rip, registers.rflags) = (0, registers.rcx, registers.r11);
     monitor.leave()
-}
-
-/// Goes on outside with the call itself, which takes its stack for an argument.
-fn outside(monitor: &mut Monitor<'_>) -> ! {
-    let registers = monitor.registers();
-    (registers.rip, registers.rflags) = (registers.rcx - INSTRUCTION_BYTES, registers.r11);
-    monitor.depart()
 }
 
 /// A new thread or process goes on outside the machine: a thread may enter by itself, and a process is not one of the machine's.
@@ -89,19 +163,18 @@ fn clone(
     if stack != 0 {
         registers.rsp = stack;
     }
-    let registers = Registers::of(&registers);
-    let frame = ChildFrame::place(&registers);
+    let frame = ChildFrame::place(registers.rsp);
+    let state = State { bytes: &extended.0[..BASIC_BYTES], states: BASIC };
     // SAFETY: the stack is the one that the program has given to the child, its own if it gave none: there the frame is below the red zone. The
     // flags and pointers are the program's.
     unsafe {
-        ChildFrame::write(frame, registers, &extended);
-        native::clone(flags, frame, parent_thread, child_thread, thread_data)
+        ChildFrame::write(frame, &registers, monitor.block.blocked.outside(), Some(state));
+        resume::clone(flags, frame, parent_thread, child_thread, thread_data)
     }
 }
 
 /// The processor is free once the thread is gone.
 fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
-    monitor.block.is_active.store(false, Ordering::Relaxed);
     let all = u64::MAX;
     // SAFETY: blocks the signals of a thread that ends; the set lives meanwhile. From then on nothing but `end_thread` uses the stack.
     unsafe {

@@ -7,7 +7,8 @@
 //!
 //! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `address_space` gives the machine the process's memory, in which
 //! the processor finds `descriptors` and `stubs`. `block` is a virtual processor's memory and `vcpu` the processor. `monitor` is the
-//! host's side of it, with `forward` for system calls and `native` for going on outside. Users hold a [`Machine`].
+//! host's side of it, with `forward` for system calls, `native` for entering and `resume` for going on outside. Calls that may wait are made by
+//! `outside_call`. `signals` are blocked in the monitor; `restore` brings threads back after handlers. Users hold a [`Machine`].
 //!
 //! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
 //! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too, and
@@ -33,8 +34,12 @@ mod managed;
 mod memory;
 mod monitor;
 mod native;
+mod outside_call;
 mod raw;
+mod restore;
+mod resume;
 mod shootdown;
+mod signals;
 mod stubs;
 mod touch;
 mod vcpu;

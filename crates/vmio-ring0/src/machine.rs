@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{
     CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-    KVM_X2APIC_API_USE_32BIT_IDS, kvm_cpuid_entry2, kvm_enable_cap,
+    KVM_X2APIC_API_USE_32BIT_IDS, kvm_cpuid_entry2, kvm_enable_cap, kvm_regs,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use rustix::process::{Pid, getpid};
@@ -27,6 +27,8 @@ use crate::lock::Lock;
 use crate::memory::{Memory, PAGE_BYTES};
 use crate::native::{self, EXTENDED_BYTES};
 use crate::raw;
+use crate::resume::{BASIC_BYTES, Context};
+use crate::signals;
 use crate::stubs;
 use crate::vcpu::Vcpu;
 
@@ -71,6 +73,8 @@ pub struct Machine {
     pub(crate) gates: Box<Gates>,
     /// Those of XCR0.
     pub(crate) extended_states: u64,
+    /// How long they are, in the form of XSAVE.
+    pub(crate) extended_bytes: usize,
     pub(crate) handler: OnceLock<FaultHandler>,
     pub(crate) holder: OnceLock<&'static dyn Holder>,
     pub(crate) shootdowns: AtomicU64,
@@ -93,6 +97,11 @@ impl Machine {
     /// Says what the host lacks, or that the machine has another level.
     pub fn start(level: Level) -> Result<&'static Machine> {
         free_in_children();
+        // A handler that touches managed memory would wait for the lock.
+        signals::blocked(|| Machine::start_or_find(level))
+    }
+
+    fn start_or_find(level: Level) -> Result<&'static Machine> {
         let _starting = STARTING.take();
         let machine = match of_process() {
             Some(machine) => machine,
@@ -145,6 +154,7 @@ impl Machine {
             vm,
             gates: Box::new(Gates::new(level)),
             extended_states: extended_states(&cpuid),
+            extended_bytes: bytes_of(&cpuid, extended_states(&cpuid)),
             handler: OnceLock::new(),
             holder: OnceLock::new(),
             shootdowns: AtomicU64::new(0),
@@ -186,17 +196,20 @@ impl Machine {
             return Ok(());
         }
         self.check_process()?;
-        let vcpu = self.own_or_take()?;
-        self.keep_spare();
-        // In a handler of a signal that has come inside, the monitor's stack is in use.
-        if vcpu.block().is_active.load(Ordering::Relaxed) { Err(Error::InHandler) } else { vcpu.enter() }
+        let blocked = signals::block();
+        let entered = self.own_or_take().and_then(|vcpu| vcpu.enter(blocked));
+        // In the machine they are the monitor's.
+        if entered.is_err() {
+            signals::set(blocked);
+        }
+        entered
     }
 
     /// As [`Self::enter`], from a handler of a signal, with the registers that it interrupted. Returns if that is impossible.
     ///
     /// # Safety
-    /// The context is the one that the kernel has passed to the handler.
-    pub(crate) unsafe fn enter_from(&'static self, context: *const libc::ucontext_t) {
+    /// The context is the one that the kernel has passed to the handler, and all signals are blocked.
+    pub(crate) unsafe fn enter_from(&'static self, context: *const Context) {
         let mut entry = EntryFromHandler { machine: self, context, vcpu: None };
         let taken = self.entry_lock.take();
         let stack = self.entry_stack.base() + self.entry_stack.len();
@@ -220,43 +233,9 @@ impl Machine {
         Ok(vcpu)
     }
 
-    /// A virtual processor by which a thread can enter from a handler of a signal.
-    fn for_handler(&'static self, context: &libc::ucontext_t) -> Result<&'static Vcpu> {
-        let own = self.own_or_take()?;
-        if !own.block().is_active.load(Ordering::Relaxed) {
-            return Ok(own);
-        }
-        let stack_pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-        let alternate = context.uc_stack.ss_sp as usize;
-        let is_in_handler = own.is_on_monitor_stack(stack_pointer)
-            || (alternate..alternate + context.uc_stack.ss_size).contains(&stack_pointer);
-        if !is_in_handler {
-            // A handler has jumped out of the monitor, to which nobody returns.
-            own.block().is_active.store(false, Ordering::Relaxed);
-            return Ok(own);
-        }
-        // The monitor waits for the end of a handler that has interrupted it. Until then the thread has another processor.
-        let other = self.take()?;
-        let _ = OWN.try_with(|own| own.0.set(Some(other)));
-        Ok(other)
-    }
-
-    /// Has the calling thread have its virtual processor of that number again, in the monitor of it: handlers of signals may have entered by others, and
-    /// have ended.
-    pub(crate) fn regain(&'static self, number: u32) {
-        let Some(other) = self.own().filter(|own| own.block().number != number) else { return };
-        let _ = OWN.try_with(|own| own.0.set(self.vcpus[number as usize].get()));
-        other.block().is_active.store(false, Ordering::Relaxed);
-        other.block().state.store(state::FREE, Ordering::Release);
-    }
-
-    /// Makes a virtual processor in advance, if none is free: a thread in a handler of a signal may need one, where memory should not be allocated.
-    fn keep_spare(&'static self) {
-        if !self.all().any(|vcpu| vcpu.block().state.load(Ordering::Relaxed) == state::FREE)
-            && let Ok(spare) = self.take()
-        {
-            spare.block().state.store(state::FREE, Ordering::Release);
-        }
+    /// Whether a signal has interrupted the calling thread in the machine, with these registers. Its handler may have set others since, but the stack's.
+    pub(crate) fn was_inside(&self, registers: &kvm_regs) -> bool {
+        self.own().is_some_and(|vcpu| vcpu.block().departed.contains(&registers.rsp))
     }
 
     /// The calling thread's virtual processor, unless it is of a parent's machine.
@@ -404,7 +383,7 @@ pub fn is_inside() -> bool {
 /// A thread that enters from a handler of a signal.
 struct EntryFromHandler {
     machine: &'static Machine,
-    context: *const libc::ucontext_t,
+    context: *const Context,
     /// Its virtual processor, if that is prepared.
     vcpu: Option<&'static Vcpu>,
 }
@@ -419,9 +398,7 @@ unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
     let kept = unsafe { errno.read() };
     // SAFETY: the context is that of the handler that waits for this.
     let prepare = |vcpu: &&'static Vcpu| unsafe { vcpu.prepare_from(entry.context) }.is_ok();
-    // SAFETY: as above.
-    let vcpu = entry.machine.for_handler(unsafe { &*entry.context });
-    entry.vcpu = vcpu.ok().filter(prepare);
+    entry.vcpu = entry.machine.own_or_take().ok().filter(prepare);
     // SAFETY: as above.
     unsafe { errno.write(kept) };
 }
@@ -460,4 +437,11 @@ fn extended_states(cpuid: &CpuId) -> u64 {
         }
     }
     states
+}
+
+/// How long these extended states are, in the form of XSAVE.
+fn bytes_of(cpuid: &CpuId, states: u64) -> usize {
+    let end = |state: &u32| of_leaf(cpuid, CPUID_EXTENDED_STATES, *state).map(|leaf| (leaf.ebx + leaf.eax) as usize);
+    let present = (2..64).filter(|state| states & 1 << state != 0);
+    present.filter_map(|state| end(&state)).max().unwrap_or(BASIC_BYTES)
 }

@@ -1,7 +1,8 @@
 //! The host's side of a virtual processor: runs it, and does what it asks for.
 //!
 //! Runs on a stack of its own, with the program's thread-local storage: it calls the kernel by itself ([`crate::raw`]), so that errno stays the
-//! program's. Handlers of signals run on this stack, outside the machine.
+//! program's. Signals are blocked in it, and let through while guest code runs. One that comes has the thread leave the machine, with its
+//! own registers, stack and mask: the kernel calls the handler then, which returns by [`crate::restore`].
 
 use std::sync::atomic::Ordering;
 
@@ -9,65 +10,71 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
+use crate::calls::held::Turn;
+use crate::calls::memory::copied;
 use crate::counters::Counters;
 use crate::forward;
 use crate::level::Level;
-use crate::native::{self, EXTENDED_BYTES, Extended, PLAIN_FLAGS, Registers, set_general};
+use crate::native::{EXTENDED_BYTES, Extended, PLAIN_FLAGS, set_general};
+use crate::outside_call::{self, CallFrame};
 use crate::raw;
-use crate::stubs::{self, BREAKPOINT, CALL_32, PAGE_FAULT, SYSTEM_CALL_PORT, TRAP_PORT, TrapFrame};
+use crate::resume::{self, Context, Frame, State};
+use crate::signals::{self, Signals};
+use crate::stubs::{
+    self, BREAKPOINT, CALL_32, LEAVE_PORT, PAGE_FAULT, Progress, SYSTEM_CALL_PORT, TRAP_PORT, TrapFrame,
+};
 
 const RUN: u64 = 0xae80;
 const GET_XSAVE: u64 = 0x9000_aea4;
+const SET_XSAVE: u64 = 0x5000_aea5;
+const SET_SIGNAL_MASK: u64 = 0x4004_ae8b;
 /// In the error code of a page fault: the page is there, and the access is not allowed.
 const FAULT_OF_RIGHTS: u64 = 1;
 
-/// Runs the calling thread's program in the machine, from where [`native::enter`] has noted.
+/// Runs the calling thread's program in the machine, from where [`crate::native::enter`] has noted.
 ///
 /// # Safety
 /// The block is the calling thread's, and the stack is the block's.
 pub(crate) unsafe extern "C" fn run(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's. References to it end before it runs.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
-    monitor.block.is_active.store(true, Ordering::Relaxed);
-    // A handler of a signal may have jumped out of it.
-    monitor.block.in_handler.store(0, Ordering::Relaxed);
     let [rsp, rbx, rbp, r12, r13, r14, r15] = monitor.block.kept;
-    *monitor.registers() = kvm_regs {
-        rip: stubs::of_start(),
-        rdi: block as u64,
-        rflags: PLAIN_FLAGS,
-        rsp,
-        rbx,
-        rbp,
-        r12,
-        r13,
-        r14,
-        r15,
-        ..Default::default()
-    };
-    loop {
-        monitor.run_once();
-    }
+    let rip = monitor.block.start;
+    monitor.begin(kvm_regs { rip, rflags: PLAIN_FLAGS, rsp, rbx, rbp, r12, r13, r14, r15, ..Default::default() })
 }
 
 /// As [`run`], from where a signal has interrupted the program.
 ///
 /// # Safety
-/// As for [`run`]; and the block has the registers, and the virtual processor the extended state.
+/// As for [`run`]; and the block has the registers and the extended state.
 pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
     // SAFETY: the caller vouches that the block is the thread's.
     let mut monitor = Monitor { block: unsafe { &mut *block } };
-    monitor.block.is_active.store(true, Ordering::Relaxed);
-    // A handler of a signal may have jumped out of it.
-    monitor.block.in_handler.store(0, Ordering::Relaxed);
-    *monitor.registers() = monitor.block.interrupted;
-    let blocked = &raw const monitor.block.blocked_signals as u64;
-    let set = [libc::SIG_SETMASK as u64, blocked, 0, size_of::<u64>() as u64, 0, 0];
-    // SAFETY: the handler of the signal does not return, so its thread's signals are set as they were before.
-    unsafe { raw::call(libc::SYS_rt_sigprocmask as u64, set) };
-    loop {
-        monitor.run_once();
+    let registers = monitor.block.interrupted;
+    monitor.begin(registers)
+}
+
+/// Goes on after a call that was made outside.
+///
+/// # Safety
+/// As for [`run`]. The frame is the call's, on the program's stack; the block has the mask of signals.
+pub(crate) unsafe extern "C" fn come_back(block: *mut Block, frame: *const CallFrame) -> ! {
+    // SAFETY: the caller vouches for both.
+    let (mut monitor, frame) = unsafe { (Monitor { block: &mut *block }, &*frame) };
+    let mut registers = kvm_regs::default();
+    set_general(&mut registers, &frame.general);
+    // As SYSCALL has left them.
+    registers.rsp = (&raw const *frame).addr() as u64 + (size_of::<CallFrame>() + outside_call::RED_ZONE_BYTES) as u64;
+    (registers.rip, registers.rflags) = (frame.rip, registers.r11);
+    registers.rcx = frame.rip;
+    // A forked child has its parent's block, and no machine.
+    if !monitor.block.machine.is_of_process() {
+        monitor.resume(&registers, false);
     }
+    *monitor.registers() = registers;
+    monitor.give_call_its_extended();
+    forward::was_made_outside(&mut monitor, frame.number, registers.rax);
+    monitor.go_on()
 }
 
 /// Of one thread in the machine.
@@ -76,8 +83,66 @@ pub(crate) struct Monitor<'a> {
 }
 
 impl Monitor<'_> {
+    /// Runs the program from these registers, with the extended state in the block. Nothing of an earlier stay is left: its thread may have ended, or
+    /// have jumped away.
+    fn begin(&mut self, registers: kvm_regs) -> ! {
+        let block = &mut *self.block;
+        block.in_handler.store(0, Ordering::Relaxed);
+        block.leave_wanted.store(0, Ordering::Relaxed);
+        block.refused.store(0, Ordering::Relaxed);
+        let descriptor = self.block.descriptor;
+        if let Some(kept) = self.block.interrupted_calls.keep() {
+            get_extended(descriptor, kept);
+        }
+        give_extended(descriptor, &self.block.extended);
+        *self.registers() = registers;
+        // The thread makes no call now, whatever handler of a signal it is in. If that returns to a call that was interrupted, it is made again.
+        if self.block.held.is_any() {
+            let (rip, rsp) = self.prepare_turn(Turn::Lose);
+            let registers = self.registers();
+            (registers.rip, registers.rflags, registers.rsp) = (rip, PLAIN_FLAGS, rsp);
+        }
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> ! {
+        loop {
+            self.run_once();
+        }
+    }
+
+    /// Gives the processor the extended state that a call had when it began, if something else has run since.
+    fn give_call_its_extended(&mut self) {
+        let (descriptor, rsp) = (self.block.descriptor, self.registers().rsp);
+        if let Some(extended) = self.block.interrupted_calls.end(rsp) {
+            give_extended(descriptor, extended);
+        }
+    }
+
+    /// Has KVM_RUN let the program's signals through, or none while one waits for the end of a stub.
+    fn let_signals_through(&mut self) {
+        let waits = self.block.leave_wanted.load(Ordering::Relaxed) != 0;
+        let blocked = if waits { Signals::OF_MONITOR } else { self.block.blocked.outside() };
+        if self.block.blocked_in_guest == Some(blocked) {
+            return;
+        }
+        #[repr(C, packed)]
+        struct Mask {
+            len: u32,
+            blocked: Signals,
+        }
+        let mask = Mask { len: size_of::<Signals>() as u32, blocked };
+        // SAFETY: KVM reads the structure, which says how long its set is.
+        let answer = unsafe { raw::ioctl(self.block.descriptor, SET_SIGNAL_MASK, &raw const mask as u64) };
+        if let Some(error) = raw::error_of(answer) {
+            raw::die("KVM_SET_SIGNAL_MASK failed, errno", error as u64);
+        }
+        self.block.blocked_in_guest = Some(blocked);
+    }
+
     /// Runs guest code until there is something to do, and does it.
     fn run_once(&mut self) {
+        self.let_signals_through();
         let Block { run, descriptor, .. } = *self.block;
         // SAFETY: the structure is KVM's and this thread's, and stays mapped.
         unsafe { (*run).kvm_dirty_regs = u64::from(KVM_SYNC_X86_REGS) };
@@ -89,10 +154,7 @@ impl Monitor<'_> {
         Counters::count(&self.block.counters.exits);
         match raw::error_of(answer) {
             None => {}
-            Some(libc::EINTR) => {
-                self.regain();
-                return Counters::count(&self.block.counters.interruptions);
-            }
+            Some(libc::EINTR) => return self.interrupted(),
             Some(libc::EAGAIN) => return,
             // The process may not touch that memory, either. Outside it gets the host's answer: a signal, most likely.
             Some(libc::EFAULT) => self.depart(),
@@ -100,20 +162,79 @@ impl Monitor<'_> {
         }
         // SAFETY: KVM has written the structure, and for an exit by I/O this part of it.
         let (reason, port) = unsafe { ((*run).exit_reason, (*run).__bindgen_anon_1.io.port) };
+        if reason == KVM_EXIT_INTR {
+            return self.interrupted();
+        }
+        if !self.is_in_handler() {
+            self.block.leave_wanted.store(0, Ordering::Relaxed);
+        }
         match (reason, port) {
             (KVM_EXIT_IO, SYSTEM_CALL_PORT) => forward::system_call(self),
             (KVM_EXIT_IO, TRAP_PORT) => self.trap(),
-            (KVM_EXIT_INTR, _) => {
-                self.regain();
-                Counters::count(&self.block.counters.interruptions);
-            }
+            (KVM_EXIT_IO, LEAVE_PORT) => self.stub_has_ended(),
             (reason, _) => raw::die("KVM cannot run the program; the exit's number is", u64::from(reason)),
         }
     }
 
-    /// After a call in which handlers of signals may have run.
-    pub(crate) fn regain(&self) {
-        self.block.machine.regain(self.block.number);
+    /// A signal may have come. If the program takes it, the thread leaves; a stub and the fault handler come to their end before.
+    fn interrupted(&mut self) {
+        if !signals::must_be_taken(self.block.blocked.outside()) {
+            return;
+        }
+        let registers = *self.registers();
+        let rip = registers.rip;
+        let is_working = matches!(stubs::progress(rip), Progress::Working);
+        if self.is_in_handler() || is_working {
+            return self.block.leave_wanted.store(1, Ordering::Relaxed);
+        }
+        match stubs::progress(rip) {
+            Progress::None | Progress::Working => {}
+            Progress::PageFaultReturns => self.take_frame(),
+            Progress::ShootdownReturns => self.take_shootdown(),
+            // SAFETY: the stack pointer is where the stub's instruction expects this.
+            Progress::Returns => self.take_return(unsafe { (registers.rsp as *const ReturnFrame).read() }),
+        }
+        Counters::count(&self.block.counters.interruptions);
+        self.depart_into_handler()
+    }
+
+    /// A stub says that it has ended, since a signal waits for that.
+    fn stub_has_ended(&mut self) {
+        if !stubs::is_of_shootdown(self.registers().rip) {
+            // The page fault's, whose frame has the program's registers.
+            self.take_frame();
+        } else if self.is_in_handler() {
+            // It has interrupted the fault handler, which goes on.
+            self.registers().rip = stubs::of_shootdown_pops();
+        } else {
+            self.take_shootdown();
+        }
+    }
+
+    /// The program's registers are those in the frame of the page fault.
+    fn take_frame(&mut self) {
+        // SAFETY: the stub has written the frame, and only takes from it what is its own.
+        let frame = unsafe { (self.block.handler_frame as *const TrapFrame).read() };
+        let registers = self.registers();
+        set_general(registers, &frame.general);
+        (registers.rip, registers.rsp, registers.rflags) = (frame.rip, frame.rsp, frame.rflags);
+    }
+
+    /// The program's registers are those that the stub of shootdowns has saved.
+    fn take_shootdown(&mut self) {
+        const SAVED: usize = 3;
+        let frame = self.block.shootdown_stack - size_of::<ReturnFrame>() as u64;
+        // SAFETY: the processor has put the frame at the end of the stack, and the stub three registers below it.
+        let [rdx, rcx, rax] = unsafe { ((frame as *const u64).sub(SAVED)).cast::<[u64; SAVED]>().read() };
+        let registers = self.registers();
+        (registers.rdx, registers.rcx, registers.rax) = (rdx, rcx, rax);
+        // SAFETY: as above.
+        self.take_return(unsafe { (frame as *const ReturnFrame).read() });
+    }
+
+    fn take_return(&mut self, frame: ReturnFrame) {
+        let registers = self.registers();
+        (registers.rip, registers.rsp, registers.rflags) = (frame.rip, frame.rsp, frame.rflags);
     }
 
     /// The program's general registers.
@@ -128,7 +249,7 @@ impl Monitor<'_> {
         // SAFETY: the stub has put a frame where the stack pointer is, on a stack of the block's.
         let frame = unsafe { (place as *const TrapFrame).read() };
         if place == self.block.handler_frame {
-            self.block.in_handler.store(0, Ordering::Relaxed);
+            self.handler_has_ended();
         }
         if frame.vector == PAGE_FAULT {
             let address = frame.address as usize;
@@ -161,7 +282,7 @@ impl Monitor<'_> {
     pub(crate) fn handled(&mut self, is_resolved: bool) {
         // SAFETY: the frame that `ask_handler` has written.
         let frame = unsafe { (self.block.handler_frame as *const TrapFrame).read() };
-        self.block.in_handler.store(0, Ordering::Relaxed);
+        self.handler_has_ended();
         if !is_resolved {
             self.depart_from(&frame);
         }
@@ -169,33 +290,60 @@ impl Monitor<'_> {
         self.return_to_ring_3(ReturnFrame::to_ring_3(frame.rip, frame.rflags, frame.rsp));
     }
 
+    fn handler_has_ended(&mut self) {
+        self.block.in_handler.store(0, Ordering::Relaxed);
+        self.block.leave_wanted.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_in_handler(&self) -> bool {
         self.block.in_handler.load(Ordering::Relaxed) != 0
     }
 
-    /// Has the program's holder make the call in the program's registers; [`Self::call_was_made`] comes next.
-    pub(crate) fn have_call_made(&mut self) {
+    /// Gives the program's holder a turn; [`Self::held`] comes next, with the program's registers as they are now.
+    pub(crate) fn have_turn(&mut self, turn: Turn) {
+        let (rip, rsp) = self.prepare_turn(turn);
+        self.go_to(rip, PLAIN_FLAGS, rsp);
+    }
+
+    /// Returns where the turn begins, and with which stack.
+    fn prepare_turn(&mut self, turn: Turn) -> (u64, u64) {
         self.block.called = *self.registers();
+        self.block.held.turn = turn;
         self.block.in_handler.store(1, Ordering::Relaxed);
         let (block, place) = (&raw const *self.block as u64, self.block.handler_frame);
-        let level = self.block.machine.level;
-        let registers = self.registers();
-        registers.rbx = block;
-        match level {
-            Level::Ring0 => {
-                (registers.rip, registers.rflags, registers.rsp) = (stubs::of_held_call(), PLAIN_FLAGS, place);
+        self.registers().rbx = block;
+        (stubs::of_held_call(), place)
+    }
+
+    /// The holder has had its turn.
+    pub(crate) fn held(&mut self, answer: u64) {
+        self.handler_has_ended();
+        let registers = self.block.called;
+        *self.registers() = registers;
+        let held = &mut self.block.held;
+        match held.turn {
+            Turn::Begin if held.is_made => self.return_from_call(answer),
+            Turn::Begin => forward::make_held(self),
+            Turn::End => {
+                let answer = held.answer;
+                self.return_from_call(answer);
             }
-            Level::Ring3 => {
-                self.return_to_ring_3(ReturnFrame::to_ring_3(stubs::of_held_call(), PLAIN_FLAGS, place));
+            Turn::Lose => {
+                held.note_loss();
+                self.go_to(registers.rip, registers.rflags, registers.rsp);
             }
         }
     }
 
-    /// The holder has made it. The program's registers are those of the call again; the answer is to be returned from it.
-    pub(crate) fn call_was_made(&mut self, answer: u64) -> u64 {
-        self.block.in_handler.store(0, Ordering::Relaxed);
-        *self.registers() = self.block.called;
-        answer
+    /// Has the machine go on at an address, with the general registers that it has.
+    fn go_to(&mut self, rip: u64, rflags: u64, rsp: u64) {
+        match self.block.machine.level {
+            Level::Ring0 => {
+                let registers = self.registers();
+                (registers.rip, registers.rflags, registers.rsp) = (rip, rflags, rsp);
+            }
+            Level::Ring3 => self.return_to_ring_3(ReturnFrame::to_ring_3(rip, rflags, rsp)),
+        }
     }
 
     fn return_to_ring_3(&mut self, frame: ReturnFrame) {
@@ -272,28 +420,99 @@ impl Monitor<'_> {
     /// Has the program go on outside the machine, with all of its registers.
     pub(crate) fn depart(&mut self) -> ! {
         Counters::count(&self.block.counters.departures);
-        self.leave()
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP]
+            .into_iter()
+            .for_each(signals::come_back_after);
+        self.depart_into_handler()
+    }
+
+    /// As [`Self::depart`], where a signal is known to wait. After its handler the thread is in the machine again.
+    fn depart_into_handler(&mut self) -> ! {
+        let rsp = self.registers().rsp;
+        let block = &mut *self.block;
+        block.departed[block.departures % block.departed.len()] = rsp;
+        block.departures += 1;
+        self.go_on_outside()
     }
 
     /// As [`Self::depart`], because the program wants to.
     pub(crate) fn leave(&mut self) -> ! {
-        let mut registers = Registers::of(self.registers());
-        let extended = self.extended();
-        self.block.is_active.store(false, Ordering::Relaxed);
-        // SAFETY: the registers are the program's, and KVM has written the extended state. Both are on the monitor's stack, which this thread alone
-        // uses until it enters again.
-        unsafe { native::resume(&raw mut registers, extended.0.as_ptr(), self.block.machine.extended_states) }
+        self.block.departed.fill(0);
+        self.go_on_outside()
+    }
+
+    /// Has the thread make the call in the program's registers outside, and then come back.
+    pub(crate) fn call_outside(&mut self) -> ! {
+        let mut registers = *self.registers();
+        let (rip, rflags) = (registers.rcx, registers.r11);
+        (registers.rip, registers.rflags) = (outside_call::start(), rflags);
+        (registers.rcx, registers.r11) = (rip, &raw const *self.block as u64);
+        self.block.interrupted_calls.begin(registers.rsp);
+        self.resume(&registers, false)
+    }
+
+    fn go_on_outside(&mut self) -> ! {
+        let registers = *self.registers();
+        self.resume(&registers, true)
+    }
+
+    /// Goes on outside with these registers, and with the processor's extended state, or the one that a thread begins with.
+    fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
+        let block = &mut *self.block;
+        let state = with_extended.then(|| {
+            get_extended(block.descriptor, &mut block.extended);
+            let machine = block.machine;
+            State { bytes: &block.extended.0[..machine.extended_bytes], states: machine.extended_states }
+        });
+        let mut frame = std::mem::MaybeUninit::<Frame<EXTENDED_BYTES>>::uninit();
+        // SAFETY: the frame is on the monitor's stack, which this thread alone uses until it enters again. KVM has written the state.
+        unsafe {
+            Frame::write(frame.as_mut_ptr(), registers, block.blocked.outside(), state);
+            resume::resume(Frame::context(frame.as_ptr()))
+        }
+    }
+
+    /// The program returns from a handler of a signal: goes on from its context.
+    pub(crate) fn return_from_handler(&mut self, place: u64) {
+        let context = copied::<Context>(place as usize);
+        let Some(context) = context.filter(|context| !outside_call::is_at(context.registers().rip)) else {
+            // The handler has interrupted a call outside; or there is no context, for which the kernel ends the program.
+            // SAFETY: the kernel looks at the context itself.
+            unsafe { resume::resume(place as *const Context) }
+        };
+        context.give_alternate_stack_back();
+        let states = self.block.machine.extended_states;
+        // SAFETY: the context is the kernel's; it says where it has put the state.
+        unsafe { self.block.extended.set_of_context(context.extended(), states) };
+        give_extended(self.block.descriptor, &self.block.extended);
+        self.block.blocked = context.blocked;
+        let registers = context.registers();
+        *self.registers() = registers;
+        self.go_to(registers.rip, registers.rflags, registers.rsp);
     }
 
     /// The program's extended state.
     pub(crate) fn extended(&mut self) -> Extended {
         let mut extended = Extended([0; EXTENDED_BYTES]);
-        let place = extended.0.as_mut_ptr() as u64;
-        // SAFETY: KVM writes as many bytes as there are.
-        let answer = unsafe { raw::ioctl(self.block.descriptor, GET_XSAVE, place) };
-        if let Some(error) = raw::error_of(answer) {
-            raw::die("KVM_GET_XSAVE failed, errno", error as u64);
-        }
+        get_extended(self.block.descriptor, &mut extended);
         extended
+    }
+}
+
+/// The extended state of a processor.
+fn get_extended(descriptor: i32, extended: &mut Extended) {
+    // SAFETY: KVM writes as many bytes as there are.
+    let answer = unsafe { raw::ioctl(descriptor, GET_XSAVE, extended.0.as_mut_ptr() as u64) };
+    if let Some(error) = raw::error_of(answer) {
+        raw::die("KVM_GET_XSAVE failed, errno", error as u64);
+    }
+}
+
+/// Gives a processor extended state.
+fn give_extended(descriptor: i32, extended: &Extended) {
+    // SAFETY: KVM reads as many bytes as there are.
+    let answer = unsafe { raw::ioctl(descriptor, SET_XSAVE, extended.0.as_ptr() as u64) };
+    if let Some(error) = raw::error_of(answer) {
+        raw::die("KVM_SET_XSAVE failed, errno", error as u64);
     }
 }

@@ -28,6 +28,8 @@ const STUB_BYTES: usize = 16;
 pub(crate) const SYSTEM_CALL_PORT: u16 = 0xe0;
 /// The port that hands a trap to the monitor, with a [`TrapFrame`] on the stack.
 pub(crate) const TRAP_PORT: u16 = 0xe1;
+/// The port that tells the monitor that a stub ends, for whose end a signal waits.
+pub(crate) const LEAVE_PORT: u16 = 0xe3;
 /// The port that says that ring 0 works.
 pub(crate) const PROBE_PORT: u16 = 0xe2;
 
@@ -49,7 +51,7 @@ pub(crate) struct TrapFrame {
 
 global_asm!(
     // Rust names these in other codegen units, too, and the linker finds only global symbols there; outside of the program nobody sees them.
-    ".irp name, traps, page_fault, ring_3_fault, held_call, call_32, system_call, return, start, probe, end",
+    ".irp name, traps, page_fault, page_fault_leaves, page_fault_end, ring_3_fault, held_call, call_32, system_call, return, probe, end",
     ".globl ring0_stub_\\name",
     ".hidden ring0_stub_\\name",
     ".endr",
@@ -134,7 +136,12 @@ global_asm!(
     "xrstor64 {extended}(%rbx)",
     "testb %cl, %cl",
     "jz 4f",
+    // In this order: a monitor that finds the handler at work knows that it will be told.
     "movl $0, {in_handler}(%rbx)",
+    "cmpl $0, {leave_wanted}(%rbx)",
+    // From here on the monitor takes the frame in place of what is left to do.
+    "ring0_stub_page_fault_leaves:",
+    "jne 5f",
     "addq $8, %rsp",
     "popq %r15",
     "popq %r14",
@@ -153,6 +160,10 @@ global_asm!(
     "popq %rax",
     "addq $16, %rsp",
     "iretq",
+    "5:",
+    "outb %al, ${leave_port}",
+    "ring0_stub_page_fault_end:",
+    "ud2",
     // The same at ring 3, where the monitor has put the frame. The call does not return.
     "ring0_stub_ring_3_fault:",
     "movl {extended_low}(%rbx), %eax",
@@ -172,13 +183,14 @@ global_asm!(
     "movl ${handled}, %eax",
     "syscall",
     "ud2",
-    // A system call of the program's that its holder makes, for both levels. The monitor has the general registers.
+    // The program's holder, for both levels. The monitor has the general registers.
     "ring0_stub_held_call:",
     "movl {extended_low}(%rbx), %eax",
     "movl {extended_high}(%rbx), %edx",
     "xsave64 {extended}(%rbx)",
     "movl ${mxcsr_default}, -8(%rsp)",
     "ldmxcsr -8(%rsp)",
+    "cld",
     "movq %rbx, %rdi",
     "xorl %ebp, %ebp",
     "callq {on_held_call}",
@@ -186,7 +198,7 @@ global_asm!(
     "movl {extended_low}(%rbx), %eax",
     "movl {extended_high}(%rbx), %edx",
     "xrstor64 {extended}(%rbx)",
-    "movl ${made}, %eax",
+    "movl ${held}, %eax",
     "syscall",
     "ud2",
     // In the handler itself: the monitor may help, if a gigabyte is missing.
@@ -230,11 +242,6 @@ global_asm!(
     // With a stack that the monitor has prepared, where it returns to ring 3.
     "ring0_stub_return:",
     "iretq",
-    "ring0_stub_start:",
-    "ldmxcsr {mxcsr}(%rdi)",
-    "fldcw {x87_control}(%rdi)",
-    "xorl %eax, %eax",
-    "jmpq *{start}(%rdi)",
     "ring0_stub_probe:",
     "mulps %xmm0, %xmm0",
     "outb %al, ${probe_port}",
@@ -246,13 +253,12 @@ global_asm!(
     trap_port = const TRAP_PORT,
     system_call_port = const SYSTEM_CALL_PORT,
     probe_port = const PROBE_PORT,
-    mxcsr = const offset_of!(Block, mxcsr),
-    x87_control = const offset_of!(Block, x87_control),
-    start = const offset_of!(Block, start),
     page_fault = const PAGE_FAULT,
     handled = const forward::HANDLED,
-    made = const forward::MADE,
+    held = const forward::HELD,
     on_held_call = sym held::on_held_call,
+    leave_port = const LEAVE_PORT,
+    leave_wanted = const offset_of!(Block, leave_wanted),
     in_handler = const offset_of!(Block, in_handler),
     handler_frame = const offset_of!(Block, handler_frame),
     extended_low = const offset_of!(Block, extended_low),
@@ -272,13 +278,16 @@ unsafe extern "C" {
     static ring0_stub_traps: [u8; 0];
     static ring0_stub_page_fault: [u8; 0];
     static ring0_stub_ring_3_fault: [u8; 0];
+    static ring0_stub_page_fault_leaves: [u8; 0];
+    static ring0_stub_page_fault_end: [u8; 0];
     static ring0_stub_held_call: [u8; 0];
     static ring0_stub_call_32: [u8; 0];
     static ring0_stub_system_call: [u8; 0];
     static ring0_stub_return: [u8; 0];
-    static ring0_stub_start: [u8; 0];
     static ring0_stub_probe: [u8; 0];
     static ring0_stub_end: [u8; 0];
+    static ring0_stub_shootdown_leaves: [u8; 0];
+    static ring0_stub_shootdown_pops: [u8; 0];
 }
 
 /// Where all of them are, but for those that come when the machine is running.
@@ -302,7 +311,7 @@ pub(crate) fn of_ring_3_fault() -> u64 {
     (&raw const ring0_stub_ring_3_fault).addr() as u64
 }
 
-/// Where a system call begins that the program's holder makes, with the [`Block`] in RBX.
+/// Where the program's holder begins, with the [`Block`] in RBX.
 pub(crate) fn of_held_call() -> u64 {
     (&raw const ring0_stub_held_call).addr() as u64
 }
@@ -322,11 +331,6 @@ pub(crate) fn of_return() -> u64 {
     (&raw const ring0_stub_return).addr() as u64
 }
 
-/// Where an entering thread begins, with its [`Block`] in RDI.
-pub(crate) fn of_start() -> u64 {
-    (&raw const ring0_stub_start).addr() as u64
-}
-
 /// Code that works where ring 0 is the processor's.
 pub(crate) fn of_probe() -> u64 {
     (&raw const ring0_stub_probe).addr() as u64
@@ -341,6 +345,52 @@ pub(crate) fn of_shootdown() -> usize {
 pub(crate) fn of_spurious() -> usize {
     spurious as *const () as usize
 }
+
+/// What a stub has done of its work when a signal interrupts the guest.
+pub(crate) enum Progress {
+    /// No stub is at work: the registers are the program's or the fault handler's.
+    None,
+    /// It goes on to the monitor, or looks for `leave_wanted` at its end.
+    Working,
+    /// The page fault's is about to return to what its frame says.
+    PageFaultReturns,
+    /// The shootdown's, to what is on its stack.
+    ShootdownReturns,
+    /// It is about to execute an IRETQ.
+    Returns,
+}
+
+/// The progress of the stub at an address.
+pub(crate) fn progress(rip: u64) -> Progress {
+    let at = rip as usize;
+    let page_fault_leaves = (&raw const ring0_stub_page_fault_leaves).addr();
+    let page_fault_end = (&raw const ring0_stub_page_fault_end).addr();
+    let shootdown_leaves = (&raw const ring0_stub_shootdown_leaves).addr();
+    if rip == of_return() || at == of_spurious() {
+        Progress::Returns
+    } else if (page_fault_leaves..page_fault_end).contains(&at) {
+        Progress::PageFaultReturns
+    } else if (shootdown_leaves..of_shootdown_pops() as usize + SHOOTDOWN_POPS_BYTES).contains(&at) {
+        Progress::ShootdownReturns
+    } else if addresses().contains(&at) || (of_shootdown()..shootdown_leaves).contains(&at) {
+        Progress::Working
+    } else {
+        Progress::None
+    }
+}
+
+/// Where the shootdown's stub restores what it has saved.
+pub(crate) fn of_shootdown_pops() -> u64 {
+    (&raw const ring0_stub_shootdown_pops).addr() as u64
+}
+
+/// Whether the shootdown's stub has gone to the monitor from this address.
+pub(crate) fn is_of_shootdown(rip: u64) -> bool {
+    (of_shootdown() as u64..=of_shootdown_pops()).contains(&rip)
+}
+
+/// The last instructions of the shootdown's stub: three of one byte, and IRETQ.
+const SHOOTDOWN_POPS_BYTES: usize = 5;
 
 /// Empties the TLB, and says so. The page tables have no global entries, so a load of CR3 does it.
 #[unsafe(naked)]
@@ -364,10 +414,21 @@ extern "C" fn shootdown() {
         "xor eax, eax",
         "xor edx, edx",
         "wrmsr",
+        "mov rdx, [rsp + 8 * 8]",
+        "cmp dword ptr [rdx + {leave_wanted}], 0",
+        ".globl ring0_stub_shootdown_leaves, ring0_stub_shootdown_pops",
+        ".hidden ring0_stub_shootdown_leaves, ring0_stub_shootdown_pops",
+        "ring0_stub_shootdown_leaves:",
+        "je 2f",
+        "out {leave_port}, al",
+        "2:",
+        "ring0_stub_shootdown_pops:",
         "pop rdx",
         "pop rcx",
         "pop rax",
         "iretq",
+        leave_wanted = const offset_of!(Block, leave_wanted),
+        leave_port = const LEAVE_PORT,
         sent = const offset_of!(Block, shootdown_sent),
         wanted = const offset_of!(Block, shootdowns_wanted),
         done = const offset_of!(Block, shootdowns_done),

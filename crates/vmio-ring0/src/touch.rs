@@ -75,7 +75,7 @@ extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     let is_fault = code > 0;
     if is_fault && let Some(machine) = machine::of_process().filter(|machine| machine.space.is_managed(address)) {
         if !machine::take_refusal(machine, address) {
-            // SAFETY: the context is this handler's. It returns if the thread cannot enter.
+            // SAFETY: the context is this handler's, which has all signals blocked. It returns if the thread cannot enter.
             unsafe { machine.enter_from(context.cast()) };
         }
         // SAFETY: as above.

@@ -13,6 +13,8 @@ use crate::descriptors::{Descriptors, SPURIOUS_VECTOR, STAR, Segments};
 use crate::error::{Error, Result};
 use crate::level::Level;
 use crate::machine::Machine;
+use crate::resume::Context;
+use crate::signals::Signals;
 use crate::{monitor, native, raw, stubs};
 
 const MSR_STAR: u32 = 0xc000_0081;
@@ -39,7 +41,6 @@ const APIC_BOOT_PROCESSOR: u64 = 1 << 8;
 const HWCAP2_FS_GS_BASE: usize = 1 << 1;
 const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
 const SET_MSRS: u64 = 0x4008_ae89;
-const SET_XSAVE: u64 = 0x5000_aea5;
 const ARCH_GET_FS: u64 = 0x1003;
 const ARCH_GET_GS: u64 = 0x1004;
 
@@ -72,7 +73,10 @@ impl Vcpu {
             (*block).run = run;
             (*block).descriptor = std::os::fd::AsRawFd::as_raw_fd(&descriptor);
             (*block).number = number;
+            (*block).blocked_in_guest = None;
             (*block).handler_frame = place.handler_frame;
+            (*block).monitor_stack = place.monitor_stack;
+            (*block).shootdown_stack = place.shootdown_stack;
             (*block).extended_low = machine.extended_states as u32;
             (*block).extended_high = (machine.extended_states >> 32) as u32;
             (*block).state.store(state::OUTSIDE, Ordering::Relaxed);
@@ -162,13 +166,13 @@ impl Vcpu {
         }
     }
 
-    /// Runs the calling thread in the machine from here on. Returns there.
+    /// Runs the calling thread in the machine from here on. Returns there. The thread has its signals blocked, and before it blocked these.
     ///
     /// # Errors
     ///
-    /// Then the thread goes on outside.
-    pub(crate) fn enter(&self) -> Result<()> {
-        self.prepare()?;
+    /// Then the thread goes on outside, with its signals still blocked.
+    pub(crate) fn enter(&self, blocked: Signals) -> Result<()> {
+        self.prepare(blocked)?;
         // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else uses its stack.
         unsafe { native::enter(self.place.block, monitor::run, self.place.monitor_stack) };
         Ok(())
@@ -187,27 +191,24 @@ impl Vcpu {
     /// Gives the processor all that the calling thread had when a signal interrupted it.
     ///
     /// # Safety
-    /// The context is the one that the kernel has passed to the handler of the signal, in which this is called.
-    pub(crate) unsafe fn prepare_from(&self, context: *const libc::ucontext_t) -> Result<()> {
-        self.prepare()?;
+    /// The context is the one that the kernel has passed to the handler of the signal, in which this is called, with all signals blocked.
+    pub(crate) unsafe fn prepare_from(&self, context: *const Context) -> Result<()> {
+        // SAFETY: the caller vouches for the context.
+        let context = unsafe { &*context };
+        self.prepare(context.blocked)?;
+        context.give_alternate_stack_back();
         let block = self.place.block;
-        // SAFETY: the caller vouches for the context; the processor is the calling thread's, which runs outside, so nobody else touches these fields.
-        let answer = unsafe {
-            let context = &*context;
-            (*block).interrupted = native::of_context(&context.uc_mcontext);
-            // The kernel's set ends with its first word.
-            (*block).blocked_signals = (&raw const context.uc_sigmask).cast::<u64>().read();
+        // SAFETY: as above; the processor is the calling thread's, which runs outside, so nobody else touches these fields.
+        unsafe {
+            (*block).interrupted = context.registers();
             let states = (*block).machine.extended_states;
-            let extended = &mut (*block).extended;
-            extended.set_of_context(context.uc_mcontext.fpregs.cast(), states);
-            raw::ioctl((*block).descriptor, SET_XSAVE, extended.0.as_ptr() as u64)
-        };
-        let done = raw::error_of(answer).map_or(Ok(()), |error| Err(kvm_ioctls::Error::new(error)));
-        done.map_err(Error::kvm("giving a virtual processor the extended state of a thread"))
+            (*block).extended.set_of_context(context.extended(), states);
+        }
+        Ok(())
     }
 
-    /// Gives the processor what belongs to the calling thread.
-    fn prepare(&self) -> Result<()> {
+    /// Gives the processor what belongs to the calling thread, but for its registers.
+    fn prepare(&self, blocked: Signals) -> Result<()> {
         let failed = "preparing a virtual processor for a thread";
         let base = |which: u64| {
             let mut base = 0_u64;
@@ -223,8 +224,12 @@ impl Vcpu {
         let core = sched_getcpu() as u32;
         // A hint alone, and not every processor has the register.
         let _ = self.set_msrs(&[(MSR_TSC_AUX, u64::from(core))]);
-        // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else touches this field.
-        unsafe { (*self.place.block).descriptors.set_core(core) };
+        // SAFETY: the processor is the calling thread's, which runs outside the machine: nobody else touches these fields.
+        unsafe {
+            let block = self.place.block;
+            (*block).descriptors.set_core(core);
+            (*block).blocked = blocked;
+        }
         Ok(())
     }
 
@@ -240,11 +245,6 @@ impl Vcpu {
             Ok(_) => Ok(false),
             Err(error) => Err(Error::kvm(failed)(error)),
         }
-    }
-
-    /// Whether an address is on its monitor's stack.
-    pub(crate) fn is_on_monitor_stack(&self, address: usize) -> bool {
-        self.place.is_on_monitor_stack(address)
     }
 
     /// The machine that it belongs to.

@@ -1,21 +1,22 @@
-//! A system call with pointers to managed memory: the program keeps the pages while the host makes it.
+//! A system call with pointers to managed memory: the program's [`Holder`] keeps the pages while the host makes it.
 //!
-//! It runs in the machine, on the handler's stack, as the fault handler does. Its own system calls are forwarded as they are.
+//! The holder is at work in the machine, on the handler's stack, as the fault handler is, and no signal interrupts it. A call that cannot wait is made
+//! there, too, and its own system calls are forwarded as they are. One that may wait is made between two turns of the holder.
 
-use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, Range};
 
 use crate::address_space::AddressSpace;
 use crate::block::Block;
 use crate::calls::memory::{Call, Len, Piece, Use};
+use crate::calls::waits::{self, Kind};
 use crate::machine::Machine;
 use crate::memory::PAGE_BYTES;
 use crate::raw;
 
 /// The program's part in system calls with pointers to managed memory.
 ///
-/// Both run in the thread that makes the call, as far as the fault handler's rules allow: a thread that calls the kernel may be anywhere in the program,
-/// but it holds none of the allocator's locks. They must not touch managed memory that they do not hold.
+/// All run in the thread that makes the call, in the machine, as far as the fault handler's rules allow: a thread that calls the kernel may be anywhere
+/// in the program, but it holds none of the allocator's locks. They must not touch managed memory that they do not hold.
 pub trait Holder: Sync {
     /// Makes pages resident, for stores if so, and exposes them ([`Pages::expose`](crate::Pages::expose)) until [`Self::release`]. The addresses are whole
     /// pages of managed memory.
@@ -31,6 +32,11 @@ pub trait Holder: Sync {
     /// How many bytes around an address one call may hold. A longer read or write is made in parts of this size.
     fn bytes_max(&self, address: usize) -> usize;
 }
+
+/// Parts of memory that one call may use. Vectors of the most parts that the kernel takes have room.
+const PARTS_MAX: usize = 1100;
+/// A call holds this much of a piece at least, if it can: a message comes as a whole.
+const PIECE_BYTES: usize = 256 << 10;
 
 impl Machine {
     /// Has calls with pointers to managed memory succeed. Without it they fail with EFAULT, unless the memory is exposed already. Later calls of this
@@ -57,82 +63,66 @@ pub(crate) fn is_needed(machine: &Machine, call: &Call) -> bool {
     .is_break()
 }
 
-/// Called by the stub, on the handler's stack: makes the call that the block has.
-pub(crate) extern "C" fn on_held_call(block: &Block) -> u64 {
-    let registers = &block.called;
-    let call = Call {
-        number: registers.rax,
-        arguments: [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9],
-    };
-    // SAFETY: the word is the thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above. The holder may change it, and the program does not expect that of a call that succeeds.
-    let kept = unsafe { errno.read() };
-    let answer = make(block.machine, call);
-    // SAFETY: as above.
-    unsafe { errno.write(kept) };
-    answer
-}
-
-fn make(machine: &Machine, call: Call) -> u64 {
-    let Some(holder) = machine.holder.get() else { return failed(libc::EFAULT) };
+/// Why a call that needs memory held cannot be made.
+pub(crate) fn refusal_of(call: &Call) -> Option<u64> {
     // The kernel goes on to read what such a call has sent, after its end.
     let flags = match call.number as i64 {
         libc::SYS_sendto | libc::SYS_sendmmsg => call.arguments[3],
         libc::SYS_sendmsg => call.arguments[2],
         _ => 0,
     };
-    if flags & libc::MSG_ZEROCOPY as u64 != 0 {
-        return failed(libc::ENOBUFS);
-    }
-    match call.number as i64 {
-        libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64 => in_parts(machine, *holder, call),
-        _ => made_once(machine, *holder, &call),
-    }
+    (flags & libc::MSG_ZEROCOPY as u64 != 0).then_some(failed(libc::ENOBUFS))
 }
 
 fn failed(errno: i32) -> u64 {
     -i64::from(errno) as u64
 }
 
-/// How a read or write of a descriptor may be made in parts.
-enum Parts {
-    /// A call for each part, as far as it comes.
-    All,
-    /// A call for the first part: a second one might wait for more than the program does.
-    First,
-    /// One call for all of it: it is a message.
-    None,
+/// What the holder is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Turn {
+    /// To make the call in the block's registers, or to hold its memory.
+    Begin,
+    /// To end the hold after the call, whose answer is kept.
+    End,
+    /// To end the hold of a call that a signal has interrupted.
+    Lose,
 }
 
-impl Parts {
-    fn of(call: &Call) -> Parts {
-        let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the kernel writes the structure, if the descriptor is open.
-        let kind = unsafe {
-            let told = raw::call(libc::SYS_fstat as u64, [call.arguments[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
-            if told == 0 { stat.assume_init().st_mode & libc::S_IFMT } else { 0 }
-        };
-        match kind {
-            libc::S_IFREG | libc::S_IFBLK => Parts::All,
-            libc::S_IFIFO | libc::S_IFCHR if call.number as i64 == libc::SYS_write => Parts::All,
-            libc::S_IFIFO | libc::S_IFCHR => Parts::First,
-            _ => Parts::None,
+/// Called by the stub, on the handler's stack. The block is the thread's; the answer counts if the call was made.
+pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
+    // SAFETY: the caller vouches for the block, which the monitor does not use meanwhile.
+    let block = unsafe { &mut *block };
+    let Some(holder) = block.machine.holder.get().copied() else { return failed(libc::EFAULT) };
+    // SAFETY: the word is the thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above. The holder may change it, and the program does not expect that of a call that succeeds.
+    let kept = unsafe { errno.read() };
+    let answer = match block.held.turn {
+        Turn::Begin => block.held.begin(block.machine, holder, &Call::of(&block.called)),
+        Turn::End | Turn::Lose => {
+            block.held.release(holder);
+            0
         }
-    }
+    };
+    // SAFETY: as above.
+    unsafe { errno.write(kept) };
+    answer
 }
 
-/// A read or write of any length, as far as it comes.
-fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
-    let is_positioned = matches!(call.number as i64, libc::SYS_pread64 | libc::SYS_pwrite64);
-    let [_, start, len, offset, ..] = call.arguments;
-    if i64::try_from(len).is_err() {
-        // SAFETY: the kernel refuses such a length before it looks at memory.
-        return unsafe { raw::call(call.number, call.arguments) };
-    }
-    let parts = Parts::of(&call);
-    if matches!(parts, Parts::None) {
-        return made_once(machine, holder, &call);
+/// A read or write of a file, of any length, as far as it comes. `None` for what is not one.
+fn in_parts(machine: &Machine, holder: &dyn Holder, held: &mut Held, call: &Call) -> Option<u64> {
+    let is_positioned = match call.number as i64 {
+        libc::SYS_read | libc::SYS_write => false,
+        libc::SYS_pread64 | libc::SYS_pwrite64 => true,
+        _ => return None,
+    };
+    let mut call = *call;
+    let [descriptor, start, len, offset, ..] = call.arguments;
+    // The kernel refuses such a length before it looks at memory.
+    if i64::try_from(len).is_err() || waits::kind_of(descriptor) != Kind::File {
+        return None;
     }
     let mut done = 0;
     while done < len || len == 0 {
@@ -144,94 +134,172 @@ fn in_parts(machine: &Machine, holder: &dyn Holder, mut call: Call) -> u64 {
         if is_positioned {
             call.arguments[3] = offset.wrapping_add(done);
         }
-        let answer = made_once(machine, holder, &call);
+        held.hold(machine, holder, &call);
+        // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
+        let answer = unsafe { raw::call(call.number, call.arguments) };
+        let answer = held.explain(answer);
+        held.release(holder);
         match raw::error_of(answer) {
             // What was transferred so far is transferred.
             Some(_) if done > 0 => break,
-            Some(_) => return answer,
+            Some(_) => return Some(answer),
             None => done += answer,
         }
-        if answer < part || len == 0 || matches!(parts, Parts::First) {
+        if answer < part || len == 0 {
             break;
         }
     }
-    done
+    Some(done)
 }
 
-/// Makes the call with all of its memory held that can be. Whether it needs the rest is for the kernel to say: an argument may be one that the call
-/// does not use, and a length a guess.
-fn made_once(machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
-    let mut held = Held { holder, ranges: Vec::new() };
-    let mut refusal = libc::EFAULT;
-    let _ = call.memory(&mut |piece| {
-        if let Err(errno) = hold(&machine.space, &mut held, piece) {
-            refusal = errno;
+/// The managed memory that a thread's call holds. One call at a time: a thread that makes another one is in a handler of a signal, so the kernel does
+/// not make the first one meanwhile.
+#[repr(C)]
+pub(crate) struct Held {
+    pub(crate) turn: Turn,
+    /// Whether the holder has made the call.
+    pub(crate) is_made: bool,
+    /// The answer to a call that was made, while the holder ends the hold.
+    pub(crate) answer: u64,
+    /// Whether a hold was ended before the end of its call.
+    is_lost: bool,
+    /// Why not all was held; 0 if it was.
+    refusal: i32,
+    count: usize,
+    parts: [Part; PARTS_MAX],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Part {
+    start: usize,
+    end: usize,
+    for_stores: bool,
+}
+
+impl Held {
+    /// Makes a call that cannot wait; of another one only holds the memory.
+    fn begin(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
+        self.is_made = true;
+        if let Some(answer) = in_parts(machine, holder, self, call) {
+            return answer;
         }
-        ControlFlow::Continue(())
-    });
-    // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
-    let answer = unsafe { raw::call(call.number, call.arguments) };
-    if raw::error_of(answer) == Some(libc::EFAULT) { failed(refusal) } else { answer }
-}
+        self.hold(machine, holder, call);
+        if waits::is_the_monitors(call) || waits::may_wait(call) {
+            self.is_made = false;
+            return 0;
+        }
+        // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
+        let answer = unsafe { raw::call(call.number, call.arguments) };
+        let answer = self.explain(answer);
+        self.release(holder);
+        answer
+    }
 
-/// Memory that is held until the drop of this.
-struct Held<'a> {
-    holder: &'a dyn Holder,
-    ranges: Vec<(Range<usize>, bool)>,
-}
+    /// Holds all memory of a call that can be held. Whether it needs the rest is for the kernel to say: an argument may be one that the call does not
+    /// use, and a length a guess.
+    fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) {
+        debug_assert_eq!(self.count, 0);
+        self.refusal = 0;
+        let _ = call.memory(&mut |piece| {
+            if let Err(errno) = self.hold_piece(&machine.space, holder, piece) {
+                self.refusal = errno;
+            }
+            ControlFlow::Continue(())
+        });
+    }
 
-impl Held<'_> {
-    fn hold(&mut self, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+    /// The answer to the call, where the kernel lacks memory that could not be held.
+    pub(crate) fn explain(&self, answer: u64) -> u64 {
+        let is_refusal = self.refusal != 0 && raw::error_of(answer) == Some(libc::EFAULT);
+        if is_refusal { failed(self.refusal) } else { answer }
+    }
+
+    fn release(&mut self, holder: &dyn Holder) {
+        self.parts[..self.count].iter().for_each(|part| holder.release(part.start..part.end, part.for_stores));
+        (self.count, self.refusal) = (0, 0);
+    }
+
+    /// Whether something is held.
+    pub(crate) fn is_any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Notes that the hold is ended before the end of its call.
+    pub(crate) fn note_loss(&mut self) {
+        self.is_lost = true;
+    }
+
+    /// Whether a hold was ended before the end of its call. The next time it was not.
+    pub(crate) fn take_loss(&mut self) -> bool {
+        std::mem::take(&mut self.is_lost)
+    }
+
+    fn add(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+        let place = self.parts.get_mut(self.count).ok_or(libc::ENOMEM)?;
         let mut for_stores = usage != Use::Read;
-        let mut held = self.holder.hold(addresses.clone(), for_stores);
-        if held.is_err() && usage == Use::Any {
+        let mut done = holder.hold(addresses.clone(), for_stores);
+        if done.is_err() && usage == Use::Any {
             for_stores = false;
-            held = self.holder.hold(addresses.clone(), false);
+            done = holder.hold(addresses.clone(), false);
         }
-        held.map(|()| self.ranges.push((addresses, for_stores)))
+        done?;
+        *place = Part { start: addresses.start, end: addresses.end, for_stores };
+        self.count += 1;
+        Ok(())
     }
-}
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for (addresses, for_stores) in self.ranges.drain(..) {
-            self.holder.release(addresses, for_stores);
+    /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there.
+    fn add_beginning(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+        let mut len = addresses.len();
+        loop {
+            match self.add(holder, addresses.start..addresses.start + len, usage) {
+                Err(libc::ENOMEM) if len > PAGE_BYTES => len = (len / 2).next_multiple_of(PAGE_BYTES),
+                Ok(()) if len < addresses.len() => return Err(libc::ENOMEM),
+                done => return done,
+            }
         }
     }
-}
 
-/// Holds what is managed of a piece.
-fn hold(space: &AddressSpace, held: &mut Held<'_>, piece: Piece) -> Result<(), i32> {
-    match piece.len {
-        Len::Bytes(_) => {
-            let mut rest = piece.addresses();
-            while let Some(part) = managed_part(space, rest.clone()) {
-                rest.start = part.end;
-                // The length of such a piece may be a guess: a page that is not there says nothing about those before it.
-                if piece.usage == Use::Any {
-                    for page in part.step_by(PAGE_BYTES) {
-                        held.hold(page..page + PAGE_BYTES, piece.usage)?;
+    /// Holds what is managed of a piece.
+    fn hold_piece(&mut self, space: &AddressSpace, holder: &dyn Holder, piece: Piece) -> Result<(), i32> {
+        match piece.len {
+            Len::Bytes(_) => {
+                let mut rest = piece.addresses();
+                while let Some(mut part) = managed_part(space, rest.clone()) {
+                    rest.start = part.end;
+                    // The length of such a piece may be a guess: a page that is not there says nothing about those before it.
+                    if piece.usage == Use::Any {
+                        for page in part.step_by(PAGE_BYTES) {
+                            self.add(holder, page..page + PAGE_BYTES, piece.usage)?;
+                        }
+                        continue;
                     }
-                } else {
-                    held.hold(part, piece.usage)?;
-                }
-            }
-            Ok(())
-        }
-        Len::Text => {
-            let mut at = piece.start;
-            while space.is_managed(at) {
-                let page = at / PAGE_BYTES * PAGE_BYTES;
-                held.hold(page..page + PAGE_BYTES, Use::Read)?;
-                for byte in at..page + PAGE_BYTES {
-                    // SAFETY: the page is held, so it is there; other threads may store to it, and any byte will do.
-                    if unsafe { (byte as *const u8).read_volatile() } == 0 {
-                        return Ok(());
+                    let most = holder.bytes_max(part.start).max(PIECE_BYTES).next_multiple_of(PAGE_BYTES);
+                    let is_all = part.len() <= most;
+                    part.end = part.end.min(part.start.saturating_add(most));
+                    self.add_beginning(holder, part, piece.usage)?;
+                    if !is_all {
+                        return Err(libc::ENOMEM);
                     }
                 }
-                at = page + PAGE_BYTES;
+                Ok(())
             }
-            Ok(())
+            Len::Text => {
+                let mut at = piece.start;
+                while space.is_managed(at) {
+                    let page = at / PAGE_BYTES * PAGE_BYTES;
+                    self.add(holder, page..page + PAGE_BYTES, Use::Read)?;
+                    for byte in at..page + PAGE_BYTES {
+                        // SAFETY: the page is held, so it is there; other threads may store to it, and any byte will do.
+                        if unsafe { (byte as *const u8).read_volatile() } == 0 {
+                            return Ok(());
+                        }
+                    }
+                    at = page + PAGE_BYTES;
+                }
+                Ok(())
+            }
         }
     }
 }

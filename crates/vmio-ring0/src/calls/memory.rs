@@ -3,6 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, Range};
 
+use kvm_bindings::kvm_regs;
+
 use crate::calls::table::{self, Pointer};
 use crate::raw;
 
@@ -69,6 +71,12 @@ const VECTORS_MAX: usize = 1024;
 const UNKNOWN_BYTES: usize = 256;
 
 impl Call {
+    /// The call in the registers of a virtual processor.
+    pub(crate) fn of(registers: &kvm_regs) -> Call {
+        let kvm_regs { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
+        Call { number: registers.rax, arguments: [rdi, rsi, rdx, r10, r8, r9] }
+    }
+
     /// Passes each piece of memory that the call uses to `each`, until that breaks off. Leaves out pointers that are wrong, such as that of an array of
     /// vectors where there is none: the kernel will say so.
     pub(crate) fn memory(&self, each: &mut dyn FnMut(Piece) -> ControlFlow<()>) -> ControlFlow<()> {
@@ -152,7 +160,7 @@ fn texts(start: usize, each: &mut dyn FnMut(Piece) -> ControlFlow<()>) -> Contro
 }
 
 /// A value in the program's memory, if there is memory at the address that the kernel reads.
-fn copied<T: Copy>(address: usize) -> Option<T> {
+pub(crate) fn copied<T: Copy>(address: usize) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let target = Vector { start: value.as_mut_ptr() as usize, len: size_of::<T>() };
     let source = Vector { start: address, len: size_of::<T>() };
@@ -164,6 +172,19 @@ fn copied<T: Copy>(address: usize) -> Option<T> {
     };
     // SAFETY: all of it was written, and every T here consists of integers.
     (read == size_of::<T>() as u64).then(|| unsafe { value.assume_init() })
+}
+
+/// Writes a value to the program's memory, if there is memory at the address to which the kernel may write.
+pub(crate) fn copy_to<T: Copy>(address: usize, value: &T) -> bool {
+    let source = Vector { start: &raw const *value as usize, len: size_of::<T>() };
+    let target = Vector { start: address, len: size_of::<T>() };
+    // SAFETY: the kernel reads the value, and writes this process's memory, if it is there, as the program asks it to.
+    let written = unsafe {
+        let process = raw::call(libc::SYS_getpid as u64, [0; 6]);
+        let arguments = [process, &raw const source as u64, 1, &raw const target as u64, 1, 0];
+        raw::call(libc::SYS_process_vm_writev as u64, arguments)
+    };
+    written == size_of::<T>() as u64
 }
 
 impl Piece {

@@ -1,0 +1,159 @@
+//! System calls that may wait: the thread makes them outside the machine, with the program's registers, stack and mask of signals. So a handler of a
+//! signal that comes meanwhile finds what it would find without the machine, and may jump away.
+//!
+//! Vector registers stay with the virtual processor: a handler that enters by it has them kept first ([`Interrupted`]).
+//!
+//! The call's own instruction is in this file. Below the red zone of the program's stack is where the program goes on, which debuggers find.
+
+use std::arch::global_asm;
+use std::mem::offset_of;
+use std::ops::RangeInclusive;
+
+use crate::block::Block;
+use crate::monitor;
+use crate::native::{Extended, Registers};
+use crate::signals::Signals;
+
+/// What lies on the program's stack when the call has been made.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CallFrame {
+    /// After the call, but for those that the instruction changes.
+    pub(crate) general: [u64; Registers::GENERAL],
+    pub(crate) number: u64,
+    pub(crate) block: u64,
+    pub(crate) rip: u64,
+}
+
+/// The extended states of calls that are not over while the processor runs something else: handlers of signals, on top of each other.
+#[repr(C)]
+pub(crate) struct Interrupted {
+    /// The stack pointer of the call whose state the processor has, or 0.
+    present: u64,
+    next: usize,
+    kept: [Kept; KEPT_MAX],
+}
+
+/// Older ones are lost: their calls go on with the state that a thread begins with.
+const KEPT_MAX: usize = 4;
+
+#[repr(C)]
+struct Kept {
+    rsp: u64,
+    extended: Extended,
+}
+
+impl Interrupted {
+    /// A call begins, whose extended state is the processor's.
+    pub(crate) fn begin(&mut self, rsp: u64) {
+        self.present = rsp;
+    }
+
+    /// Before the processor runs something else: where its extended state is to be kept, if it is a call's.
+    pub(crate) fn keep(&mut self) -> Option<&mut Extended> {
+        let rsp = std::mem::take(&mut self.present);
+        if rsp == 0 {
+            return None;
+        }
+        let kept = &mut self.kept[self.next % KEPT_MAX];
+        self.next += 1;
+        kept.rsp = rsp;
+        Some(&mut kept.extended)
+    }
+
+    /// At the end of a call: the state that the processor must have again, if it has another one.
+    pub(crate) fn end(&mut self, rsp: u64) -> Option<&Extended> {
+        if std::mem::take(&mut self.present) == rsp {
+            return None;
+        }
+        self.kept.iter().find(|kept| kept.rsp == rsp).map(|kept| &kept.extended)
+    }
+}
+
+/// Between the frame and the program's stack pointer.
+pub(crate) const RED_ZONE_BYTES: usize = 128;
+
+global_asm!(
+    ".globl ring0_outside_call, ring0_outside_call_end",
+    ".hidden ring0_outside_call, ring0_outside_call_end",
+    ".balign 16",
+    ".cfi_startproc",
+    // The instruction before the address is not a call.
+    ".cfi_signal_frame",
+    ".cfi_register rip, rcx",
+    // RCX is where the program goes on, R11 the block: the system call changes both.
+    "ring0_outside_call:",
+    "leaq -{red_zone}(%rsp), %rsp",
+    ".cfi_def_cfa_offset {red_zone}",
+    "pushq %rcx",
+    ".cfi_def_cfa_offset {red_zone} + 8",
+    ".cfi_offset rip, -{red_zone} - 8",
+    "pushq %r11",
+    ".cfi_def_cfa_offset {red_zone} + 16",
+    "pushq %rax",
+    ".cfi_def_cfa_offset {red_zone} + 24",
+    "syscall",
+    ".cfi_def_cfa rsp, {red_zone} + 24",
+    "pushq %rax",
+    "pushq %rbx",
+    "pushq %rcx",
+    "pushq %rdx",
+    "pushq %rbp",
+    "pushq %rsi",
+    "pushq %rdi",
+    "pushq %r8",
+    "pushq %r9",
+    "pushq %r10",
+    "pushq %r11",
+    "pushq %r12",
+    "pushq %r13",
+    "pushq %r14",
+    "pushq %r15",
+    ".cfi_def_cfa_offset {red_zone} + {frame}",
+    "cld",
+    "movq {block}(%rsp), %rbx",
+    // From here on no handler comes in between: the block is this call's.
+    "movl ${set_mask}, %eax",
+    "movl ${by_set}, %edi",
+    "leaq {of_monitor}(%rip), %rsi",
+    "leaq {blocked}(%rbx), %rdx",
+    "movl $8, %r10d",
+    "syscall",
+    "movq %rbx, %rdi",
+    "movq %rsp, %rsi",
+    "movq {monitor_stack}(%rbx), %rsp",
+    "xorl %ebp, %ebp",
+    ".cfi_undefined rip",
+    "callq {come_back}",
+    "ud2",
+    "ring0_outside_call_end:",
+    ".cfi_endproc",
+    red_zone = const RED_ZONE_BYTES,
+    frame = const size_of::<CallFrame>(),
+    block = const offset_of!(CallFrame, block),
+    set_mask = const libc::SYS_rt_sigprocmask,
+    by_set = const libc::SIG_SETMASK,
+    of_monitor = sym OF_MONITOR,
+    blocked = const offset_of!(Block, blocked),
+    monitor_stack = const offset_of!(Block, monitor_stack),
+    come_back = sym monitor::come_back,
+    options(att_syntax)
+);
+
+static OF_MONITOR: Signals = Signals::OF_MONITOR;
+
+unsafe extern "C" {
+    static ring0_outside_call: [u8; 0];
+    static ring0_outside_call_end: [u8; 0];
+}
+
+/// Where a thread begins the call: RAX has its number and the others its arguments, RCX has where the program goes on, R11 the block.
+pub(crate) fn start() -> u64 {
+    (&raw const ring0_outside_call).addr() as u64
+}
+
+/// Whether a thread outside is about to make such a call, or has made it.
+pub(crate) fn is_at(rip: u64) -> bool {
+    let end = (&raw const ring0_outside_call_end).addr() as u64;
+    RangeInclusive::new(start(), end).contains(&rip)
+}

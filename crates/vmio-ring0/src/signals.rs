@@ -1,0 +1,176 @@
+//! Signals of threads in the machine: the monitor blocks them, and the program's handlers run outside, with the program's registers.
+
+use crate::raw;
+
+const BYTES: u64 = size_of::<Signals>() as u64;
+
+/// A set of signals, as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Signals(pub(crate) u64);
+
+impl Signals {
+    /// The monitor blocks all, so that no handler finds its locks held or its stack in use.
+    pub(crate) const OF_MONITOR: Signals = Signals::all();
+    const fn all() -> Signals {
+        Signals(u64::MAX)
+    }
+
+    const fn of(signal: i32) -> Signals {
+        Signals(1 << (signal - 1))
+    }
+
+    /// These but for one.
+    pub(crate) const fn without(self, signal: i32) -> Signals {
+        Signals(self.0 & !Signals::of(signal).0)
+    }
+
+    fn each(self) -> impl Iterator<Item = i32> {
+        (1..=64).filter(move |signal| self.0 & Signals::of(*signal).0 != 0)
+    }
+
+    /// What the program sees of its mask after rt_sigprocmask(2); `None` if there is no such way to change it.
+    pub(crate) fn changed(self, how: u64, set: Signals) -> Option<Signals> {
+        let changed = match how as i32 {
+            libc::SIG_BLOCK => self.0 | set.0,
+            libc::SIG_UNBLOCK => self.0 & !set.0,
+            libc::SIG_SETMASK => set.0,
+            _ => return None,
+        };
+        // The kernel lets nobody block these.
+        Some(Signals(changed).without(libc::SIGKILL).without(libc::SIGSTOP))
+    }
+
+    /// Those that must be blocked outside: a thread that touches managed memory there enters by SIGSEGV, whatever the program blocks.
+    pub(crate) fn outside(self) -> Signals {
+        self.without(libc::SIGSEGV)
+    }
+}
+
+/// Blocks the calling thread's signals as the monitor does, and returns those that were blocked.
+pub(crate) fn block() -> Signals {
+    set(Signals::OF_MONITOR)
+}
+
+/// Blocks these signals of the calling thread and no others; returns those that were blocked.
+pub(crate) fn set(blocked: Signals) -> Signals {
+    let mut before = Signals::default();
+    let (new, old) = (&raw const blocked as u64, &raw mut before as u64);
+    // SAFETY: the kernel reads the one set and writes the other, which live meanwhile.
+    unsafe { raw::call(libc::SYS_rt_sigprocmask as u64, [libc::SIG_SETMASK as u64, new, old, BYTES, 0, 0]) };
+    before
+}
+
+/// Runs a body with the calling thread's signals blocked: a handler could wait for what the body holds.
+pub(crate) fn blocked<T>(body: impl FnOnce() -> T) -> T {
+    let before = block();
+    let result = body();
+    set(before);
+    result
+}
+
+/// Whether a signal waits that a thread with these blocked must take. Signals that would be ignored are taken here, since no handler would bring
+/// the thread back into the machine after them.
+pub(crate) fn must_be_taken(blocked: Signals) -> bool {
+    let mut pending = Signals::default();
+    // SAFETY: the kernel writes the set.
+    unsafe { raw::call(libc::SYS_rt_sigpending as u64, [&raw mut pending as u64, BYTES, 0, 0, 0, 0]) };
+    let mut must = false;
+    for signal in Signals(pending.0 & !blocked.0).each() {
+        if is_ignored(signal) {
+            let (one, no_time) = (Signals::of(signal), [0_u64; 2]);
+            let arguments = [&raw const one as u64, 0, &raw const no_time as u64, BYTES, 0, 0];
+            // SAFETY: the kernel reads the set and the time. Another thread may have taken the signal.
+            unsafe { raw::call(libc::SYS_rt_sigtimedwait as u64, arguments) };
+        } else {
+            come_back_after(signal);
+            must = true;
+        }
+    }
+    must
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let by_default = matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT);
+    match raw::handler_of(signal) as usize {
+        libc::SIG_IGN => true,
+        libc::SIG_DFL => by_default,
+        _ => false,
+    }
+}
+
+/// An action as the kernel has it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Action {
+    handler: u64,
+    flags: u64,
+    restorer: u64,
+    mask: Signals,
+}
+
+impl Action {
+    /// The action whose handler returns by [`crate::restore`].
+    pub(crate) fn coming_back(self) -> Action {
+        if matches!(self.handler as usize, libc::SIG_DFL | libc::SIG_IGN) {
+            return self;
+        }
+        const RESTORER: u64 = 0x0400_0000;
+        Action { flags: self.flags | RESTORER, restorer: crate::restore::address(), mask: self.mask.outside(), ..self }
+    }
+}
+
+/// Has the handler of a signal bring the thread back into the machine that it interrupts there. Handlers that were installed in the machine do so
+/// already.
+pub(crate) fn come_back_after(signal: i32) {
+    let mut action = Action::default();
+    let arguments = |new: u64, old: u64| [signal as u64, new, old, BYTES, 0, 0];
+    // SAFETY: the kernel writes the structure, or reads it: the program's action with another way back, which restores the same.
+    unsafe {
+        let old = &raw mut action as u64;
+        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0
+            && action.restorer != action.coming_back().restorer
+        {
+            let action = action.coming_back();
+            raw::call(libc::SYS_rt_sigaction as u64, arguments(&raw const action as u64, 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_change_as_the_kernel_changes_them() {
+        let (usr1, usr2) = (Signals::of(libc::SIGUSR1), Signals::of(libc::SIGUSR2));
+        let both = usr1.changed(libc::SIG_BLOCK as u64, usr2).unwrap();
+        assert_eq!(both, Signals(usr1.0 | usr2.0));
+        assert_eq!(both.changed(libc::SIG_UNBLOCK as u64, usr1), Some(usr2));
+        assert_eq!(both.changed(77, usr1), None);
+        let all = both.changed(libc::SIG_SETMASK as u64, Signals::all()).unwrap();
+        assert_eq!(all, Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP));
+    }
+
+    #[test]
+    fn ignored_signals_are_taken_and_others_wait() {
+        std::thread::spawn(|| {
+            let before = block();
+            // SAFETY: sends signals to this thread, which has them blocked; the first is ignored by default.
+            unsafe {
+                let thread = libc::pthread_self();
+                libc::pthread_kill(thread, libc::SIGWINCH);
+                assert!(!must_be_taken(before));
+                libc::pthread_kill(thread, libc::SIGWINCH);
+                libc::pthread_kill(thread, libc::SIGUSR2);
+            }
+            assert!(must_be_taken(before));
+            let mut pending = Signals::default();
+            // SAFETY: the kernel writes the set.
+            unsafe { raw::call(libc::SYS_rt_sigpending as u64, [&raw mut pending as u64, BYTES, 0, 0, 0, 0]) };
+            assert_eq!(pending, Signals::of(libc::SIGUSR2));
+        })
+        .join()
+        .unwrap();
+    }
+}
