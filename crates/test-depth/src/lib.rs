@@ -1,5 +1,5 @@
-//! How many seeds, cases and rounds a randomised test runs: a few in `make test`, many in `make test-all`; and how a test that cannot run
-//! says so ([`skipped`]).
+//! How many seeds, cases and rounds a randomised test runs: a few in `make test`, many in `make test-all`; how a test that cannot run
+//! says so ([`skipped`]); and how a test waits for what other threads do ([`comes_true`], [`one_of`]).
 //!
 //! A test names both numbers where it uses them. `VMIO_TEST_DEPTH` chooses: `quick` (the default) or `deep`. A variable of the test's own,
 //! such as `VMIO_TEST_SEEDS=17..18`, goes before either: that is how a failure is replayed.
@@ -11,11 +11,13 @@
 //! }
 //! ```
 
+mod patience;
 mod skips;
 
 use std::env;
 use std::ops::Range;
 
+pub use patience::{comes_true, one_of};
 pub use skips::{skipped, skipped_outside_ci};
 
 /// How deep a run of the tests goes.

@@ -21,9 +21,9 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
         "--size",
         "32M",
         "--cache",
-        "8M",
+        "16M",
         "--secs",
-        "0.3",
+        "1",
         "--warm-up",
         "0.1",
         "--threads",
@@ -41,7 +41,7 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
     }
     // What was fetched was there when it was loaded, but for what had to go again at once.
     let count = |key: &str| runs[0][key].as_u64().unwrap_or_default();
-    assert!(!has_io_uring || count("fetched_pages") > 10 * count("load_misses"), "{}", runs[0]);
+    assert!(!has_io_uring || count("fetched_pages") > 3 * count("load_misses"), "{}", runs[0]);
     Ok(())
 }
 

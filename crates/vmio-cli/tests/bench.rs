@@ -113,7 +113,8 @@ fn map_does_without_what_an_older_kernel_lacks() -> TestResult {
     let count = |key: &str| stats[key].as_u64().unwrap_or_default();
     assert_eq!(runs[0]["without"], serde_json::json!(["batched-unmap", "wp-async"]));
     assert_eq!(runs[0]["verify_errors"], 0);
-    assert!(count("shootdowns_evict") > 0 && count("shootdowns_evict") * 16 <= count("evicted_clean"), "{stats}");
+    // A shootdown for each page would be as many of them.
+    assert!(count("shootdowns_evict") > 0 && count("shootdowns_evict") * 8 <= count("evicted_clean"), "{stats}");
     Ok(())
 }
 

@@ -1,11 +1,10 @@
 //! `vmio record` and `vmio report`: the page, parsed as XML, beside the work of the command.
 
+use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-use std::{env, thread};
 
 use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 use roxmltree::{Document, Node, ParsingOptions};
@@ -34,10 +33,17 @@ fn recorded_program() -> TestResult {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         load(&second, u64::from(random >> 8) % PAGES)?;
     }
-    // Long enough for the recorder to notice.
-    thread::sleep(Duration::from_millis(200));
+    let published: &[&str] = if publishes == "yes" { &["vmio-stat", "vmio-misses"] } else { &["vmio-stat"] };
+    assert!(test_depth::comes_true(|| published.iter().all(|name| recorder_has(name))), "nobody records");
     first.write_at(0, &[1])?;
     std::process::exit(0)
+}
+
+/// Whether this process's parent, `vmio record`, has a file open that a cache has published.
+fn recorder_has(name: &str) -> bool {
+    let files = fs::read_dir(format!("/proc/{}/fd", std::os::unix::process::parent_id()));
+    let mut targets = files.into_iter().flatten().flatten().filter_map(|file| fs::read_link(file.path()).ok());
+    targets.any(|target| target.to_string_lossy().starts_with(&format!("/memfd:{name}")))
 }
 
 /// Records a command; returns the page.

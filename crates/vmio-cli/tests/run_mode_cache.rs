@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
+use crate::common::modes::{SQL, TOOLS, python, random_runs, same_as_plain, served, served_by_all, under};
 use crate::common::programs::{compiled, has, leave_out, text};
 use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -84,7 +84,7 @@ fn a_fork_in_the_middle_of_anything_takes_nothing_from_the_parent() -> TestResul
 
 /// Overwrites more than fits the cache, and reads the file by another description.
 const OVERWRITE: &str = r#"
-import os, random, subprocess, time
+import random
 random.seed(3)
 fd = os.open("data", os.O_RDWR)
 model = bytearray(os.pread(fd, 24 << 20, 0))
@@ -97,7 +97,7 @@ def work(rounds):
             model[at:at + len(data)] = data
         else:
             assert os.pread(fd, 8000, at) == model[at:at + 8000], at
-        if n == 20: time.sleep(.3)
+        if n == 20: leased(fd)
 work(3000)
 assert open("/proc/self/fd/" + str(fd), "rb").read() == model, "another description"
 print(len(model))
@@ -113,7 +113,8 @@ fn a_file_larger_than_the_cache_is_what_another_description_reads() -> TestResul
         fs::write(dir.path().join("data"), patterned(24 << 20))?;
         // Bytes that the page cache has not written yet have no space on some file systems.
         succeeded(Command::new("sync").arg(dir.path().join("data")))?;
-        let output = under(mode, dir.path(), &["python3", "-c", OVERWRITE]).current_dir(dir.path()).output()?;
+        let output =
+            under(mode, dir.path(), &["python3", "-c", &python(OVERWRITE)]).current_dir(dir.path()).output()?;
         assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(served(&output, "writes_served") > 500, "{mode}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(cached(&output, "evicted_pages") > 100, "{mode}: nothing was evicted");
@@ -127,10 +128,7 @@ fn what_was_written_is_in_the_file_when_the_program_has_ended() -> TestResult {
         return leave_out("python3 is not installed");
     }
     let script = r#"
-import os, time
-fd = os.open("data", os.O_RDWR)
-for n in range(30): os.pwrite(fd, b"old", n)
-time.sleep(.3)
+fd = leased(os.open("data", os.O_RDWR), lambda fd, n: os.pwrite(fd, b"old", n))
 for again in range(2):
     for n in range(3000): assert os.pwrite(fd, n.to_bytes(2, "little"), 1 << 20 | n * 2) == 2
     assert os.fstat(fd).st_size == (1 << 20) + 6000
@@ -145,7 +143,7 @@ os._exit(0)
     let file = dir.path().join("data");
     fs::write(&file, patterned(1 << 20))?;
     succeeded(Command::new("sync").arg(&file))?;
-    let output = under(MODES[0], dir.path(), &["python3", "-c", script]).current_dir(dir.path()).output()?;
+    let output = under(MODES[0], dir.path(), &["python3", "-c", &python(script)]).current_dir(dir.path()).output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(served(&output, "writes_served") > 2000, "{}", String::from_utf8_lossy(&output.stderr));
     let expected: Vec<u8> = (0..3000_u16).flat_map(u16::to_le_bytes).collect();
@@ -155,11 +153,10 @@ os._exit(0)
 
 /// Overwrites a block again and again, and prints its number after each hundred writes; syncs nothing.
 const WRITER: &str = r#"
-import os, sys, time
 fd = os.open("data", os.O_RDWR)
 for n in range(1, 1 << 30):
     os.pwrite(fd, n.to_bytes(8, "little") * 512, 8192)
-    if n == 20: time.sleep(.3)
+    if n == 20: leased(fd)
     if n % 100 == 0:
         print(n, flush=True)
         if sys.stdin.readline() == "": break
@@ -176,7 +173,7 @@ fn who_opens_the_file_finds_what_was_written_last() -> Result<(), Box<dyn Error>
         let file = dir.path().join("data");
         fs::write(&file, patterned(1 << 20))?;
         succeeded(Command::new("sync").arg(&file))?;
-        let mut command = under(mode, dir.path(), &["python3", "-c", WRITER]);
+        let mut command = under(mode, dir.path(), &["python3", "-c", &python(WRITER)]);
         command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut writer = command.spawn()?;
         let mut input = writer.stdin.take().ok_or("it is piped")?;
@@ -198,18 +195,13 @@ fn who_opens_the_file_finds_what_was_written_last() -> Result<(), Box<dyn Error>
 
 /// Keeps a file in its cache, changes its block after each line of input, and prints the block's number.
 const HOLDER: &str = r#"
-import os, sys, time
 fd, n = os.open("data", os.O_RDWR), 0
 def write():
     global n
     n += 1
     assert os.pwrite(fd, n.to_bytes(8, "little") * 512, 8192) == 4096
 while True:
-    for _ in range(10000):
-        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): break
-        write()
-        time.sleep(.001)
-    else: sys.exit("the file is not leased")
+    leased(fd, lambda fd, n: write())
     for _ in range(50): write()
     print(n, flush=True)
     if sys.stdin.readline() == "": break
@@ -254,7 +246,7 @@ fn opened_by_another(mode: &str, ways: &[(&str, &str)]) -> Result<(), Box<dyn Er
     let file = dir.path().join("data");
     fs::write(&file, patterned(1 << 20))?;
     succeeded(Command::new("sync").arg(&file))?;
-    let mut command = under(mode, dir.path(), &["python3", "-c", HOLDER]);
+    let mut command = under(mode, dir.path(), &["python3", "-c", &python(HOLDER)]);
     command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut holder = command.spawn()?;
     let mut input = holder.stdin.take().ok_or("it is piped")?;
@@ -301,26 +293,21 @@ fn who_opens_it_too_is_refused_if_that_is_wanted_and_nothing_is_lost() -> TestRe
 
 /// Opens that must succeed: of the process's own file, of a file that nobody has in a cache, and of other objects than files.
 const ALONE: &str = r#"
-import ctypes, fcntl, os, sys, tempfile, time
+import ctypes, fcntl, tempfile
 c = ctypes.CDLL(None, use_errno=True)
 c.fopen.restype = ctypes.c_void_p
 c.fclose.argtypes = [ctypes.c_void_p]
 fd = os.open("data", os.O_RDWR)
-def leased():
+def opened_anew():
     global fd
     os.close(fd)
-    fd = os.open("data", os.O_RDWR)
-    for n in range(10000):
-        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return
-        os.pwrite(fd, b"x", n)
-        time.sleep(.001)
-    sys.exit("the file is not leased")
-leased()
+    fd = leased(os.open("data", os.O_RDWR), lambda fd, n: os.pwrite(fd, b"x", n))
+opened_anew()
 os.pwrite(fd, b"own", 5000)
 again = os.open("data", os.O_RDONLY)
 assert os.pread(again, 3, 5000) == b"own" and not fcntl.fcntl(again, fcntl.F_GETFL) & os.O_NONBLOCK
 os.close(again)
-leased()
+opened_anew()
 fcntl.lockf(fd, fcntl.LOCK_EX, 10)
 os.pwrite(fd, b"too", 5000)
 again = c.fopen(b"data", b"r")
@@ -355,7 +342,7 @@ fn a_process_is_not_refused_what_it_has_itself() -> TestResult {
         fs::write(dir.path().join("data"), patterned(1 << 20))?;
         succeeded(Command::new("sync").arg(dir.path().join("data")))?;
         let mode = format!("{mode} --when-shared refuse");
-        let said = succeeded(under(&mode, dir.path(), &["python3", "-c", ALONE]).current_dir(dir.path()))?;
+        let said = succeeded(under(&mode, dir.path(), &["python3", "-c", &python(ALONE)]).current_dir(dir.path()))?;
         assert_eq!(said, "done\n", "{mode}");
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::modes::{served, under};
+use crate::common::modes::{python, served, under};
 use crate::common::programs::{has, leave_out, text};
 use crate::common::{TestResult, patterned, succeeded, vmio};
 
@@ -113,11 +113,8 @@ fn what_is_appended_is_there_for_all_at_once() -> TestResult {
 
 /// Two threads append and overwrite at the end of a file, while a third reads the bytes that they have announced.
 const THREADS: &str = r#"
-import os, threading, time
-fd = os.open("data", os.O_RDWR)
-for n in range(30): os.pwrite(fd, b"w", n)
-time.sleep(.3)
-assert "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read()
+import threading
+fd = leased(os.open("data", os.O_RDWR), lambda fd, n: os.pwrite(fd, b"w", n))
 base = os.fstat(fd).st_size
 # Two numbers a slot, of which a thread each writes the one and the other: again and again, with several slots in a page.
 SLOT, SLOTS, ROUNDS = 1000, 400, 3
@@ -163,7 +160,7 @@ fn threads_that_append_and_read_see_what_was_written() -> TestResult {
     for mode in [MODES[0], MODES[2]] {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join("data"), patterned(70_001))?;
-        let output = under(mode, dir.path(), &["python3", "-c", THREADS]).current_dir(dir.path()).output()?;
+        let output = under(mode, dir.path(), &["python3", "-c", &python(THREADS)]).current_dir(dir.path()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{mode}: {said}");
         assert!(served(&output, "reads_served") > 100, "{mode}: {said}");
@@ -177,11 +174,8 @@ fn a_program_that_is_killed_has_appended_what_it_has_appended() -> TestResult {
         return leave_out("python3 is not installed");
     }
     let script = r#"
-import os, signal, time
-fd = os.open("data", os.O_RDWR)
-for n in range(30): os.pwrite(fd, b"w", n)
-time.sleep(.3)
-assert "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read()
+import signal
+fd = leased(os.open("data", os.O_RDWR), lambda fd, n: os.pwrite(fd, b"w", n))
 os.lseek(fd, 0, os.SEEK_END)
 for n in range(300): assert os.write(fd, bytes([n % 251]) * 1000) == 1000
 os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +185,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         let file = dir.path().join("data");
         fs::write(&file, patterned(70_001))?;
         succeeded(Command::new("sync").arg(&file))?;
-        let output = under(mode, dir.path(), &["python3", "-c", script]).current_dir(dir.path()).output()?;
+        let output = under(mode, dir.path(), &["python3", "-c", &python(script)]).current_dir(dir.path()).output()?;
         assert!(!output.status.success(), "{mode}");
         succeeded(vmio().arg("recover").arg(text(dir.path())))?;
         let found = fs::read(&file)?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::common::disk::{Disk, FileSystem};
-use crate::common::modes::{served, under};
+use crate::common::modes::{python, served, under};
 use crate::common::programs::{has, leave_out, plain, text};
 use crate::common::{TestResult, patterned, succeeded};
 
@@ -17,13 +17,8 @@ const MODE: &str = "posix --cache 8M";
 /// When it prints `written`, its bytes are in the cache alone. Then it waits for a line of input, which says that another process has
 /// opened the file.
 const HOLDER: &str = r#"
-import errno, os, resource, signal, sys, time
-fd = os.open("data", os.O_RDWR)
-for n in range(10000):
-    if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): break
-    os.pwrite(fd, b"leased", 0)
-    time.sleep(.001)
-else: sys.exit("the file is not leased")
+import errno, resource
+fd = leased(os.open("data", os.O_RDWR), lambda fd, n: os.pwrite(fd, b"leased", 0))
 os.fsync(fd)
 assert os.pwrite(fd, b"lost" * 1024, 500 << 10) == 4096
 if sys.argv[1] == "limit":
@@ -44,7 +39,7 @@ fn holder_and_other(folder: &Path, how: &str, fail: impl FnOnce() -> TestResult)
     let file = folder.join("data");
     fs::write(&file, patterned(1 << 20))?;
     succeeded(Command::new("sync").arg(&file))?;
-    let mut command = under(MODE, folder, &["python3", "-c", HOLDER, how]);
+    let mut command = under(MODE, folder, &["python3", "-c", &python(HOLDER), how]);
     command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut holder = command.spawn()?;
     let mut input = holder.stdin.take().ok_or("it is piped")?;
@@ -93,10 +88,15 @@ fn so_is_what_a_device_does_not_take() -> TestResult {
     Ok(())
 }
 
-/// Keeps a model of its file, while something is missing that the cache needs. Prints the file.
+/// Keeps a model of its file, while something is missing that the cache needs. Prints the file. The second word names the file of
+/// vmio's messages.
 const MODEL: &str = r#"
-import os, random, resource, sys, time
+import random, resource
 random.seed(5)
+told = os.open(sys.argv[2], os.O_RDONLY)
+def is_told():
+    os.pread(fd, 1, 0)
+    return b"cannot build the cache" in os.pread(told, 1 << 16, 0)
 fd = os.open("data", os.O_RDWR)
 model = bytearray(os.pread(fd, 2 << 20, 0))
 if sys.argv[1] == "memory":
@@ -109,7 +109,9 @@ elif sys.argv[1] == "any descriptor":
     resource.setrlimit(resource.RLIMIT_NOFILE, (fd + 1,) * 2)
 for n in range(2000):
     at = random.randrange(len(model) - 9000)
-    if n == 20: time.sleep(.3)
+    if n == 20 and sys.argv[1] == "nothing": leased(fd)
+    elif n == 20 and sys.argv[1] == "any descriptor": time.sleep(.3)
+    elif n == 20: looked_for(fd, is_told)
     if n % 3:
         data = random.randbytes(random.randrange(1, 9000))
         assert os.pwrite(fd, data, at) == len(data)
@@ -119,6 +121,15 @@ assert os.pread(fd, len(model) + 1, 0) == model
 os.fsync(fd)
 os.write(1, model)
 "#;
+
+/// Runs that program. Its output has vmio's messages.
+fn model(mode: &str, folder: &Path, lacking: &str) -> Result<Output, Box<dyn Error>> {
+    let elsewhere = tempfile::tempdir()?;
+    let said = elsewhere.path().join("said");
+    let mut command = under(mode, folder, &["python3", "-c", &python(MODEL), lacking, text(&said)]);
+    let output = command.current_dir(folder).stderr(fs::File::create(&said)?).output()?;
+    Ok(Output { stderr: fs::read(&said)?, ..output })
+}
 
 #[test]
 fn without_room_for_a_cache_programs_have_the_page_cache() -> TestResult {
@@ -130,9 +141,7 @@ fn without_room_for_a_cache_programs_have_the_page_cache() -> TestResult {
         let file = dir.path().join("data");
         fs::write(&file, patterned(2 << 20))?;
         succeeded(Command::new("sync").arg(&file))?;
-        let output = under("posix --cache 64M", dir.path(), &["python3", "-c", MODEL, lacking])
-            .current_dir(dir.path())
-            .output()?;
+        let output = model("posix --cache 64M", dir.path(), lacking)?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{lacking}: {said}");
         assert_eq!(said.contains("cannot build the cache"), is_told, "{lacking}: {said}");
@@ -162,8 +171,7 @@ fn a_file_system_that_cannot_read_past_the_page_cache_has_the_same_bytes() -> Te
     if succeeded(plain(&["python3", "-c", IS_ABLE]).arg(&file))? != "False\n" {
         return leave_out("the file system at /dev/shm can read past the page cache");
     }
-    let mut command = under(MODE, dir.path(), &["python3", "-c", MODEL, "nothing"]);
-    let output = command.current_dir(dir.path()).output()?;
+    let output = model(MODE, dir.path(), "nothing")?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(served(&output, "writes_served") > 1000, "{said}");

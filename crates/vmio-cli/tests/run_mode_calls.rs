@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::common::disk::{Disk, FileSystem};
-use crate::common::modes::{same_as_plain, under};
+use crate::common::modes::{self, same_as_plain, under};
 use crate::common::programs::{compiled, has, leave_out, text};
 use crate::common::{TestResult, patterned, succeeded};
 
@@ -15,15 +15,9 @@ const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
 
 /// The beginning of the Python programs.
-const LEASED: &str = r#"
-import ctypes, fcntl, os, struct, sys, termios, time
+const CHECKED: &str = r#"
+import ctypes, fcntl, os, struct, sys, termios
 c = ctypes.CDLL(None, use_errno=True)
-def leased(fd):
-    for n in range(10000):
-        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return fd
-        os.pread(fd, 1, n)
-        time.sleep(.001)
-    sys.exit("the file is not leased")
 def checked(outcome):
     if outcome < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return outcome
@@ -35,7 +29,7 @@ fn python(mode: &str, folder: &Path, program: &str, words: &[&str]) -> Result<Ou
     fs::write(&file, patterned(1 << 20))?;
     // Bytes that the page cache has not written yet have no space on some file systems.
     succeeded(Command::new("sync").arg(&file))?;
-    let program = format!("{LEASED}{program}");
+    let program = modes::python(&format!("{CHECKED}{program}"));
     let mut command = under(mode, folder, &["python3", "-c", &program]);
     Ok(command.args(words).current_dir(folder).output()?)
 }

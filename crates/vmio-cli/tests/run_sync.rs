@@ -72,14 +72,19 @@ fn survives_the_power(mode: &str, kind: FileSystem) -> TestResult {
         }
         assert_eq!(state_of(&folder)?, state_of(&expected)?, "after {:?}", STEPS[steps - 1]);
     }
-    // Without vmio the last step must be lost: otherwise the test has shown nothing.
-    let folder = disk.path().join("plain");
-    fs::create_dir(&folder)?;
-    run(None, &folder, STEPS.len(), || disk.cut_power())?;
-    disk.start_again()?;
-    let found = if folder.exists() { state_of(&folder)? } else { String::new() };
-    assert_ne!(found, state_of(&dir.path().join(STEPS.len().to_string()))?);
-    Ok(())
+    // Without vmio the last step must be lost: otherwise the test has shown nothing. On a slow machine the kernel may have written all by
+    // itself before the power fails.
+    let whole = state_of(&dir.path().join(STEPS.len().to_string()))?;
+    for attempt in 0..5 {
+        let folder = disk.path().join(format!("plain {attempt}"));
+        fs::create_dir(&folder)?;
+        run(None, &folder, STEPS.len(), || disk.cut_power())?;
+        disk.start_again()?;
+        if !folder.exists() || state_of(&folder)? != whole {
+            return Ok(());
+        }
+    }
+    Err("without vmio nothing is lost, either".into())
 }
 
 #[test]

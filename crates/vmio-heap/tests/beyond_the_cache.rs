@@ -53,16 +53,18 @@ fn what_exceeds_the_cache_is_as_it_was_stored() -> Result<(), Box<dyn Error>> {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || allocated(thread))).collect();
         threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread has panicked")).collect()
     });
-    for (thread, found) in (0..).zip(all) {
-        let (words, texts) = found?;
+    let all = all.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for (thread, (words, texts)) in (0..).zip(&all) {
         assert!(vmio_heap::contains(words.as_ptr() as usize));
-        assert!((0..).zip(&words).all(|(at, found)| *found == word(thread, at)));
+        assert!((0..).zip(words).all(|(at, found)| *found == word(thread, at)));
         assert_eq!(texts.len() as u64, WORDS / 8);
         assert!(texts.iter().all(|(at, text)| text.parse() == Ok(word(thread, *at))));
     }
-    // The reclaimer acts after the fact, so there may be somewhat more for a moment.
-    let resident = resident_bytes()?.saturating_sub(before);
-    assert!(resident < 2 * CACHE_BYTES, "{resident} bytes are in memory");
+    // The reclaimer acts after the fact, and needs a core for it: there may be more until it had one. All blocks are still there.
+    let resident = || resident_bytes().map_or(u64::MAX, |bytes| bytes.saturating_sub(before));
+    let is_within = test_depth::comes_true(|| resident() < 2 * CACHE_BYTES);
+    assert!(is_within, "{} bytes are in memory", resident());
+    drop(all);
 
     early.resize(100_000, 2);
     assert!(vmio_heap::contains(early.as_ptr() as usize), "a block that grows has not moved to the heap");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::support::gate::{Gate, Gated};
 use crate::support::simulated_disk::SimulatedDisk;
 use crate::support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 const KEYS: u64 = 300;
@@ -359,15 +359,30 @@ fn an_owner_that_does_not_check_after_each_flush_is_fenced_at_its_next_commit() 
     assert_eq!(new.get(b"late").unwrap(), None);
 }
 
+/// Puts to keyspaces until none has space, also once all garbage is gone: a merge that ends later must not find some. Returns the number
+/// of keys in each.
+fn fill<const KEYSPACES: usize>(db: &Db, keyspaces: [&KeyspaceHandle; KEYSPACES]) -> [u64; KEYSPACES] {
+    let mut keys = [0_u64; KEYSPACES];
+    loop {
+        let before = keys;
+        for (keyspace, keys) in keyspaces.iter().zip(&mut keys) {
+            while keyspace.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
+                *keys += 1;
+            }
+        }
+        db.flush().unwrap();
+        if keys == before {
+            return keys;
+        }
+        db.collect_garbage().unwrap();
+    }
+}
+
 #[test]
 fn without_space_outside_old_fences_the_volume_grows_or_the_takeover_is_refused() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(40 * MIB)).unwrap();
-    let mut keys = 0_u64;
-    while old.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
-        keys += 1;
-    }
-    old.flush().unwrap();
+    let [keys] = fill(&old, [old.default_keyspace()]);
     let error = Db::open_on(disk.open(0), options().max_volume_bytes(40 * MIB).take_over(true)).unwrap_err();
     assert!(matches!(error, Error::Full { .. }), "{error}");
     old.keyspace_or_create("it was not claimed in vain").unwrap();
@@ -509,13 +524,7 @@ fn takeover_finds_space_for_both_segments_or_fences_neither() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(128 * MIB)).unwrap();
     let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
-    let mut keys = [0_u64; 2];
-    for (keyspace, keys) in [old.default_keyspace(), &second].into_iter().zip(&mut keys) {
-        while keyspace.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
-            *keys += 1;
-        }
-    }
-    old.flush().unwrap();
+    let keys = fill(&old, [old.default_keyspace(), &second]);
     let mut refused = 0;
     let new = loop {
         let most = disk.contents(0).len() as u64 + refused * 2 * MIB;

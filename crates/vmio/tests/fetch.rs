@@ -486,12 +486,20 @@ fn slow_reads_hold_nobody_up_who_polls() {
     }
     let cache = tiny_cache();
     let device = numbered_device(64);
-    device.slow_reads(Duration::from_millis(300));
+    device.hold_reads(true);
     let map = map_device(&cache, &device);
     let mut fetch = pin!(fetch_page(&map, 5));
-    assert!(fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    assert!(!map.is_resident(at(5)));
-    assert_eq!(load(&map, at(5)), 6, "the load waits for the fetch");
+    let is_pending = fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    let is_resident = map.is_resident(at(5));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The load has most likely begun by then.
+            std::thread::sleep(Duration::from_millis(100));
+            device.hold_reads(false);
+        });
+        assert_eq!(load(&map, at(5)), 6, "the load waits for the fetch");
+    });
+    assert!(is_pending && !is_resident, "pending: {is_pending}, resident: {is_resident}");
     block_on(fetch).unwrap();
     assert_eq!(device.reads_of(5), 1);
 }

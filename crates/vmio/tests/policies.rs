@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use test_depth::one_of;
 use vmio::backing::NullBacking;
 use vmio::{Access, Advice, Cache, EvictionPolicy, FrameHint, Mapping, MappingOptions, Reuse};
 
@@ -11,8 +12,10 @@ const CAPACITY: u64 = 13 << 20;
 /// Half of what fits.
 const HOT_PAGES: u64 = 1000;
 const PAGES: u64 = 16 * 1024;
+/// On a busy machine the evictors are put aside at any time, and then give up other pages than they should.
+const TRIES: usize = 4;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// A mapping without a device behind it.
 fn mapping(policy: EvictionPolicy, frames: FrameHint) -> Outcome<(Cache, Mapping)> {
@@ -40,20 +43,24 @@ fn misses_beside_a_scan(policy: EvictionPolicy, frames: FrameHint) -> Outcome<u6
 }
 
 #[test]
-fn a_scan_passes_through_the_small_queue_of_s3_fifo() -> Outcome {
+fn a_scan_passes_through_the_small_queue_of_s3_fifo() {
     let scanned = 6 * (PAGES - HOT_PAGES);
     for frames in [FrameHint::ReadMostly, FrameHint::Mixed] {
-        let hot = |policy| misses_beside_a_scan(policy, frames).map(|misses| misses - scanned);
-        let (fifo, s3_fifo) = (hot(EvictionPolicy::Fifo)?, hot(EvictionPolicy::S3Fifo)?);
+        let hot = |policy| misses_beside_a_scan(policy, frames).unwrap() - scanned;
+        let fifo_and_s3_fifo = || (hot(EvictionPolicy::Fifo), hot(EvictionPolicy::S3Fifo));
         // Each hot page has to be missed twice at least before it is known for one.
-        assert!(s3_fifo < 6 * HOT_PAGES && fifo > 4 * s3_fifo, "{frames:?}: {s3_fifo}, with FIFO {fifo}");
+        one_of(TRIES, fifo_and_s3_fifo, |(fifo, s3_fifo)| *s3_fifo < 6 * HOT_PAGES && *fifo > 4 * s3_fifo);
     }
-    Ok(())
 }
 
 /// Else what had been hot would hold the cache for good.
 #[test]
-fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
+fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() {
+    // Of these misses, 10 for each page of a hot set are of pages seen once.
+    one_of(TRIES, || misses_after_another_hot_set().unwrap(), |misses| *misses < 10 * HOT_PAGES * 5 / 4);
+}
+
+fn misses_after_another_hot_set() -> Outcome<u64> {
     let (cache, map) = mapping(EvictionPolicy::Auto, FrameHint::ReadMostly)?;
     let rounds_of = |first: u64, rounds: u64| -> Outcome<u64> {
         let before = cache.stats().load_misses;
@@ -67,9 +74,7 @@ fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
     };
     rounds_of(0, 20)?;
     rounds_of(2 * HOT_PAGES, 20)?;
-    let settled = rounds_of(2 * HOT_PAGES, 10)?;
-    assert!(settled < 10 * HOT_PAGES * 5 / 4, "{settled} misses, {} of them of pages seen once", 10 * HOT_PAGES);
-    Ok(())
+    rounds_of(2 * HOT_PAGES, 10)
 }
 
 /// An index that is wanted in turn with this many other pages that no policy can tell that it will be.
@@ -89,10 +94,9 @@ fn misses_of_a_rare_index(reuse: Reuse) -> Outcome<u64> {
 }
 
 #[test]
-fn pages_that_are_said_to_be_wanted_often_stay() -> Outcome {
-    let (unknown, often) = (misses_of_a_rare_index(Reuse::Unknown)?, misses_of_a_rare_index(Reuse::Often)?);
-    assert!(unknown > 7 * HOT_PAGES && often < 3 * HOT_PAGES, "{often}, without advice {unknown}");
-    Ok(())
+fn pages_that_are_said_to_be_wanted_often_stay() {
+    let unknown_and_often = || [Reuse::Unknown, Reuse::Often].map(|reuse| misses_of_a_rare_index(reuse).unwrap());
+    one_of(TRIES, unknown_and_often, |[unknown, often]| *unknown > 7 * HOT_PAGES && *often < 3 * HOT_PAGES);
 }
 
 /// Each page of a scan is wanted a second time when it has just gone, and then never again.
@@ -113,11 +117,9 @@ fn misses_beside_a_scan_that_looks_back(reuse: Reuse) -> Outcome<u64> {
 }
 
 #[test]
-fn pages_that_are_said_to_be_wanted_once_take_nothing_from_others() -> Outcome {
-    let [unknown, once] = [Reuse::Unknown, Reuse::Once].map(misses_beside_a_scan_that_looks_back);
-    let (unknown, once) = (unknown?, once?);
-    assert!(once * 2 < unknown, "{once}, without advice {unknown}");
-    Ok(())
+fn pages_that_are_said_to_be_wanted_once_take_nothing_from_others() {
+    let misses = |reuse| misses_beside_a_scan_that_looks_back(reuse).unwrap();
+    one_of(TRIES, || [Reuse::Unknown, Reuse::Once].map(misses), |[unknown, once]| once * 2 < *unknown);
 }
 
 /// Pages that were missed of a range that is to be kept, after more than fits of pages that are to go first.
@@ -139,13 +141,8 @@ fn misses_of_what_is_kept(frames: FrameHint) -> Outcome<u64> {
 /// Whatever queues there are: a range that is to be kept stays while there is a page that is to go first. Where an evictor is put aside
 /// that holds all spans of the higher priority, another one takes the range: on a busy machine that happens, but not each time.
 #[test]
-fn proven_pages_that_go_first_go_before_new_ones_that_are_to_be_kept() -> Outcome {
+fn proven_pages_that_go_first_go_before_new_ones_that_are_to_be_kept() {
     for frames in [FrameHint::ReadMostly, FrameHint::Mixed] {
-        let mut missed = Vec::new();
-        while missed.last() != Some(&0) {
-            missed.push(misses_of_what_is_kept(frames)?);
-            assert!(missed.len() < 4 || missed.last() == Some(&0), "{frames:?}: {missed:?}");
-        }
+        one_of(TRIES, || misses_of_what_is_kept(frames).unwrap(), |missed| *missed == 0);
     }
-    Ok(())
 }

@@ -21,15 +21,21 @@ static TICKS: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 /// A page that the handler loads too: what the interrupted thread is about, perhaps.
 static WANTED: AtomicU64 = AtomicU64::new(0);
+/// The last tick sets no timer.
+const ENOUGH_TICKS: u64 = 1500;
 /// The word of each page that the handler alone stores to.
 const HANDLERS_WORD: u64 = 64;
 
-/// Loads and stores in a few pages of the mapping: some resident, some not.
+/// Loads and stores in a few pages of the mapping: some resident, some not. Then the interrupted thread has some time of its own until
+/// the next tick, however long this one took.
 extern "C" fn on_tick(_signal: i32) {
     RUNNING.fetch_add(1, Ordering::SeqCst);
     let base = BASE.load(Ordering::SeqCst);
     if !base.is_null() {
         touch_pages(base);
+    }
+    if TICKS.load(Ordering::SeqCst) < ENOUGH_TICKS {
+        set_timer();
     }
     RUNNING.fetch_sub(1, Ordering::SeqCst);
 }
@@ -50,9 +56,10 @@ fn touch_pages(base: *mut u8) {
     }
 }
 
-fn set_timer(microseconds: i64) {
-    let interval = libc::timeval { tv_sec: 0, tv_usec: microseconds };
-    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+/// Ticks once, in 200 µs.
+fn set_timer() {
+    let [never, soon] = [0, 200].map(|tv_usec| libc::timeval { tv_sec: 0, tv_usec });
+    let timer = libc::itimerval { it_interval: never, it_value: soon };
     // SAFETY: a valid timer; the handler is installed.
     assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) }, 0);
 }
@@ -73,12 +80,11 @@ fn under_ticks_over(
     let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
     install_handler(libc::SIGALRM, on_tick as *const () as usize, libc::SA_RESTART);
     BASE.store(map.as_mut_ptr(), Ordering::SeqCst);
-    set_timer(200);
+    set_timer();
     let mut random = Random(5);
-    while TICKS.load(Ordering::SeqCst) < 1500 {
+    while TICKS.load(Ordering::SeqCst) < ENOUGH_TICKS {
         work(&map, &mut random);
     }
-    set_timer(0);
     BASE.store(std::ptr::null_mut(), Ordering::SeqCst);
     while RUNNING.load(Ordering::SeqCst) > 0 {
         thread::yield_now();

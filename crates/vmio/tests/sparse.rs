@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -145,10 +146,13 @@ fn threads_that_end_leave_nothing_behind() {
         let cache = cache_of(1024).build().unwrap();
         let (_file, map) = sparse_file(&cache, PAGES * SPAN_BYTES / 8, frames());
         let wave = |wave: u64| {
+            // All at once: else a later wave may have more threads at a time than those before, and memory for them.
+            let all_are_there = Barrier::new(200);
             thread::scope(|scope| {
                 for thread in 0..200 {
-                    let map = &map;
+                    let (map, all_are_there) = (&map, &all_are_there);
                     let touch = move || {
+                        all_are_there.wait();
                         let mut random = Random(wave * 200 + thread);
                         for _ in 0..10 {
                             let slot = random.below(PAGES) * SPAN_BYTES / 8 + 8 * thread;

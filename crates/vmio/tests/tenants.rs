@@ -104,7 +104,9 @@ fn a_ceiling_holds(options: MappingOptions, most: u64, least: u64) {
             }
         });
     });
-    let (highest, now) = (highest.into_inner(), held(&map));
+    // The thread that looks may have had no core.
+    let now = held(&map);
+    let highest = highest.into_inner().max(now);
     assert!(highest <= most, "{highest} pages at some time, {most} are allowed");
     assert!(now >= least, "{now} pages where {most} are allowed");
     assert!(cache.stats().free_pages >= 8192 - highest, "{:?}", cache.stats());

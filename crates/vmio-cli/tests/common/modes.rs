@@ -32,6 +32,29 @@ pub fn by(mut command: Command, mode: &str, folder: &Path, program: &[&str]) -> 
     command
 }
 
+/// The beginning of Python programs. The thread that takes leases has no time of its own on a busy machine: `leased` calls until the file
+/// of a descriptor is leased, and `looked_for` looks until then.
+pub const LEASED: &str = r#"
+import os, sys, time
+def is_leased(fd): return "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read()
+def looked_for(fd, look):
+    for n in range(30000):
+        if look(): return fd
+        time.sleep(.002)
+    sys.exit("in vain")
+def leased(fd, call=lambda fd, n: os.pread(fd, 1, n)):
+    for n in range(30000):
+        if is_leased(fd): return fd
+        call(fd, n)
+        time.sleep(.001)
+    sys.exit("the file is not leased")
+"#;
+
+/// A Python program with that beginning.
+pub fn python(program: &str) -> String {
+    format!("{LEASED}{program}")
+}
+
 /// The sum of a count over all processes' reports.
 pub fn served(output: &Output, what: &str) -> u64 {
     let errors = String::from_utf8_lossy(&output.stderr);

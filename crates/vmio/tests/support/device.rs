@@ -28,6 +28,7 @@ pub struct Device {
     pages: Box<[Page]>,
     len: AtomicU64,
     read_delay_us: AtomicU64,
+    reads_are_held: AtomicBool,
     write_delay_us: AtomicU64,
     flush_fails: AtomicBool,
     flushes: AtomicU64,
@@ -50,6 +51,7 @@ impl Device {
             pages: (0..pages).map(|_| Page::default()).collect(),
             len: AtomicU64::new(len),
             read_delay_us: AtomicU64::new(0),
+            reads_are_held: AtomicBool::new(false),
             write_delay_us: AtomicU64::new(0),
             flush_fails: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
@@ -102,6 +104,11 @@ impl Device {
     /// Makes every read take that long before it looks at the device.
     pub fn slow_reads(&self, delay: Duration) {
         self.read_delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
+    }
+
+    /// Makes every read wait until they are let go.
+    pub fn hold_reads(&self, hold: bool) {
+        self.reads_are_held.store(hold, Ordering::SeqCst);
     }
 
     /// Makes every write take that long before its bytes land.
@@ -183,6 +190,9 @@ impl Backing for DeviceBacking {
         }
         // What it has read is old by the time it arrives.
         pause(&device.read_delay_us);
+        while device.reads_are_held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(bytes)
     }
 
