@@ -1,9 +1,10 @@
 //! `vmio run --engine ring0`: the program's threads in a virtual machine of the process's own. At ring 3 where the host emulates ring 0.
 
+use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::programs::{has, leave_out};
+use crate::common::programs::{compiled, has, leave_out};
 use crate::common::{TestResult, succeeded, vmio};
 
 /// Threads that store and load more than the cache holds, system calls with pointers into the mapping, programs and children that are started, and a
@@ -50,6 +51,17 @@ fn under(folder: &Path, cache: &str) -> Command {
     command
 }
 
+/// What the environment must have, where ring 0 is emulated; `None` where there is no guest mode.
+fn level(folder: &Path) -> Result<Option<Option<(&'static str, &'static str)>>, Box<dyn Error>> {
+    let tried = under(folder, "16M").arg("true").output()?;
+    let error = String::from_utf8_lossy(&tried.stderr);
+    if error.contains("guest mode is not available") {
+        test_depth::skipped(error.trim());
+        return Ok(None);
+    }
+    Ok(Some(error.contains("emulates ring 0").then_some(("VMIO_RING0_LEVEL", "3"))))
+}
+
 #[test]
 fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResult {
     if !has("python3") {
@@ -60,14 +72,8 @@ fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResu
     std::fs::create_dir(&folder)?;
     let mut command = under(&folder, "16M");
     command.current_dir(&folder).args(["python3", "-c", PROGRAM]);
-    let tried = under(&folder, "16M").arg("true").output()?;
-    let error = String::from_utf8_lossy(&tried.stderr);
-    if error.contains("emulates ring 0") {
-        command.env("VMIO_RING0_LEVEL", "3");
-    } else if error.contains("guest mode is not available") {
-        test_depth::skipped(error.trim());
-        return Ok(());
-    }
+    let Some(level) = level(&folder)? else { return Ok(()) };
+    command.envs(level);
     let printed = succeeded(&mut command)?;
     assert_eq!(printed, "[4096, 12288, 1048576]\nb'a child\\n'\n3 b'child' -11\n");
     let bytes = std::fs::read(folder.join("data"))?;
@@ -76,5 +82,21 @@ fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResu
         let read = if at < 1 << 20 { at + 4096 } else { at };
         assert_eq!(word(at), read as u64);
     }
+    Ok(())
+}
+
+/// Handlers of signals touch the mapping amid faults on it, and jump out of calls that hold its pages.
+#[test]
+fn signals_come_as_they_come_without() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let folder = dir.path().join("under");
+    std::fs::create_dir(&folder)?;
+    let program = compiled("ring0_signals", dir.path(), &[])?;
+    let mut plainly = Command::new(&program);
+    assert_eq!(succeeded(plainly.arg(dir.path().join("plain")))?, "400 jumps\n");
+    let Some(level) = level(&folder)? else { return Ok(()) };
+    let mut command = under(&folder, "8M");
+    command.envs(level).arg(&program).arg(folder.join("data"));
+    assert_eq!(succeeded(&mut command)?, "400 jumps\n");
     Ok(())
 }
