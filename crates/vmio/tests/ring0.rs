@@ -19,7 +19,7 @@ use crate::support::ring0::cache;
 use crate::support::{PAGE, at, check_empty, load, store, watchdog};
 
 /// Runs a body in the machine.
-fn inside<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn inside<T>(body: impl FnOnce() -> T) -> T {
     ring0::enter().unwrap();
     let result = body();
     assert!(is_inside(), "the thread has left the machine");
@@ -35,13 +35,13 @@ fn absent(cache: &Cache, device: &Arc<Device>) -> Mapping {
 }
 
 /// The address of a byte.
-fn place(map: &Mapping, offset: u64) -> *mut u8 {
+pub(crate) fn place(map: &Mapping, offset: u64) -> *mut u8 {
     assert!(offset < map.len());
     map.as_mut_ptr().wrapping_add(offset as usize)
 }
 
 /// The answer of a call of the C library's.
-fn answer(of_call: isize) -> std::io::Result<u64> {
+pub(crate) fn answer(of_call: isize) -> std::io::Result<u64> {
     if of_call < 0 { Err(std::io::Error::last_os_error()) } else { Ok(of_call as u64) }
 }
 
