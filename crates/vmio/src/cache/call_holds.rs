@@ -1,8 +1,8 @@
 //! The holds of system calls under way: a record for each, which its release takes out.
 //!
-//! A call may wait for ever, in a read of a pipe for instance, while another thread closes the mapping. So a hold does not keep its region: a region that closes
-//! takes its pages from the calls ([`CallHolds::leave`]), and leaves them the frames alone. The holds of a region end with the thread that closes it, or
-//! with their own calls, never with whatever lies at the same addresses by then.
+//! A call may wait for ever, in a read of a pipe for instance, while another thread closes the mapping. So a hold does not keep its region. A region
+//! that closes takes its pages from the calls ([`CallHolds::leave`]), and leaves them the frames alone. A hold ends with its region or with its own
+//! call, never with whatever lies at the same addresses by then.
 
 use std::ops::Range;
 use std::ptr;
@@ -21,7 +21,7 @@ use crate::sys::{PAGE_BYTES, thread};
 /// Threads share locks by this many parts of their numbers.
 const SHARDS: usize = 16;
 /// Holds of the threads of a part, at most.
-const HOLDS_MAX: usize = 1 << 16;
+const HOLDS_MAX: usize = 1 << 13;
 
 static HOLDS: PerProcess<CallHolds> = PerProcess::new();
 
