@@ -3,6 +3,7 @@
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
@@ -183,4 +184,49 @@ fn pins_and_calls_hold_a_page_together() {
     is_efault(write_from(&map, at(3), 8, &file));
     map.sync().unwrap();
     assert_eq!(device.word(at(3)), u64::from_ne_bytes([7; 8]));
+}
+
+#[test]
+fn calls_race_with_a_mapping_that_comes_and_goes() {
+    const LEN: u64 = 5 * PAGE;
+    let _watchdog = watchdog("calls_race_with_a_mapping_that_comes_and_goes");
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(64);
+    let (place, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (written, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let file = tempfile::tempfile().unwrap();
+                inside(|| {
+                    while !ends.load(Ordering::Acquire) {
+                        let start = place.load(Ordering::Acquire) as *const libc::c_void;
+                        // SAFETY: the kernel checks the addresses, and stores nothing there.
+                        let got = unsafe { libc::pwrite(file.as_raw_fd(), start, LEN as usize, 0) };
+                        match answer(got) {
+                            Ok(_) => written.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => {
+                                assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+                                refused.fetch_add(1, Ordering::Relaxed)
+                            }
+                        };
+                    }
+                });
+            });
+        }
+        let mut rounds = 0;
+        while rounds < test_depth::pick(20, 1000) || written.load(Ordering::Relaxed) == 0 {
+            let map = open(&cache, &device);
+            place.store(map.as_ptr() as usize + 8, Ordering::Release);
+            let before = written.load(Ordering::Relaxed);
+            while written.load(Ordering::Relaxed) == before {
+                thread::yield_now();
+            }
+            map.close().unwrap();
+            rounds += 1;
+        }
+        ends.store(true, Ordering::Release);
+    });
+    println!("{} written, {} refused", written.into_inner(), refused.into_inner());
+    check_empty(&cache);
 }

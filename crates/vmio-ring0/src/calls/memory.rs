@@ -169,7 +169,7 @@ fn structures(start: usize, count: usize, layout: &Layout, each: Each<'_>) -> Co
     ControlFlow::Continue(())
 }
 
-/// What a structure points to.
+/// Passes the memory to which a structure points.
 fn fields(structure: &[u8], layout: &Layout, each: Each<'_>) -> ControlFlow<()> {
     layout.fields.iter().try_for_each(|(offset, target)| {
         let start = At::bytes(*offset, size_of::<usize>()).of(structure);
@@ -200,7 +200,7 @@ fn texts(start: usize, each: Each<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The bytes of a set of so many bits, in whole words.
+/// The length in bytes of a set of this many bits, in whole words.
 fn words_of_bits(bits: usize) -> usize {
     bits.div_ceil(64) * 8
 }
@@ -233,7 +233,7 @@ fn semaphores_of(set: u64) -> usize {
 }
 
 impl Piece {
-    /// What may be at an address of which nothing is known.
+    /// A guess of the memory at an address of which nothing is known.
     fn unknown(start: usize) -> Piece {
         Piece { start, len: Len::Bytes(UNKNOWN_BYTES), usage: Use::Any }
     }

@@ -21,7 +21,7 @@ pub(crate) enum Parts {
     None,
 }
 
-/// What holds the bytes of a call.
+/// The kinds of memory that hold the bytes of a call.
 enum Kind {
     /// The buffer that is the second argument, as long as the third says.
     Buffer,
@@ -103,7 +103,7 @@ impl Call {
         Some((part, len))
     }
 
-    /// What holds the bytes of a call that has parts.
+    /// The kind of memory that holds the bytes, of a call that has parts.
     fn kind(&self) -> Option<Kind> {
         match self.number as i64 {
             libc::SYS_read | libc::SYS_pread64 | libc::SYS_write | libc::SYS_pwrite64 => Some(Kind::Buffer),

@@ -85,7 +85,7 @@ pub(super) struct Tail {
 pub(super) struct Layout {
     /// Its length.
     pub(super) bytes: usize,
-    /// What the call does with the structure itself.
+    /// The call's use of the structure itself.
     pub(super) usage: Use,
     /// Where its pointers are, and what they point to.
     pub(super) fields: &'static [(usize, Target)],

@@ -34,8 +34,8 @@ const SEMBUF: usize = 6;
 
 /// The pointers of a call. `None` for numbers that Linux 6.18 does not have.
 ///
-/// Addresses whose memory a call does not use are not here (mmap, madvise), nor is memory that the kernel uses after the call, too: the buffers of
-/// io_submit, io_uring and vmsplice must be pinned by the program, for longer than the call.
+/// Addresses whose memory a call does not use are not here (mmap, madvise). Nor is memory that the kernel uses after the call, too. The program must
+/// pin the buffers of io_submit, io_uring and vmsplice, for longer than the call.
 pub(super) fn pointers_of(call: &Call) -> Option<Pointers> {
     let [first, second, third, fourth, fifth, _] = call.arguments;
     let found: Pointers = match call.number as i64 {
@@ -287,7 +287,7 @@ fn processes(number: i64) -> Option<Pointers> {
         libc::SYS_init_module => &[(0, Counted(Read, Long(1), 1)), (2, Text)],
         libc::SYS_kexec_load => &[(2, Structures(&layouts::SEGMENT, Long(1)))],
         libc::SYS_kexec_file_load => &[(3, Counted(Read, Long(2), 1))],
-        // What the structure points to depends on the command: programs, keys and values in managed memory must be pinned.
+        // Its command decides where the structure leads: the program must pin keys and values in managed memory.
         libc::SYS_bpf => &[(1, Counted(Any, Unsigned(2), 1))],
         libc::SYS_perf_event_open => &[(0, Tailed(Any, layouts::EVENT))],
         _ => return None,

@@ -30,7 +30,7 @@ static HOLDS: PerProcess<CallHolds> = PerProcess::new();
 pub(crate) struct CallHolds {
     shards: [Shard; SHARDS],
     next: AtomicU64,
-    /// What closed regions have left, until their calls have ended. Calls do not take this lock, so that others may allocate meanwhile.
+    /// The frames of closed regions, until their calls have ended. Calls do not take this lock, so that others may allocate meanwhile.
     left: Mutex<Vec<AtomicPtr<Left>>>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Shard {
     }
 }
 
-/// What a region has of its holds.
+/// A region's part in the holds of its pages.
 #[derive(Default)]
 pub(crate) struct CallsOfRegion {
     holds: AtomicU32,
@@ -254,7 +254,7 @@ impl CallHolds {
         self.shards.iter().for_each(|shard| drop(shard.lock()));
     }
 
-    /// Drops what closed regions have left to calls that have ended.
+    /// Drops the frames' lists of calls that have ended.
     fn sweep(&self) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|left| {
             let left = *left.get_mut();

@@ -109,7 +109,7 @@ impl OpenRegion for CachedRegion {
         let region = &*self.region;
         // Nobody waits for the requests that are left: a waiting thread would hold a handle.
         region.requests.end(&region.shared.reads.ended_requests);
-        // What calls have stored so far is part of the last sync. What they store later has no page any more.
+        // The last sync has the stores of calls so far. Later ones find no page any more.
         let holds = region.call_holds();
         if let Some(holds) = holds {
             let _signals = SignalsBlocked::new();

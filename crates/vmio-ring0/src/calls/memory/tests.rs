@@ -115,7 +115,7 @@ fn operations_have_pointers_of_their_own() {
     assert_eq!(memory_of(libc::SYS_epoll_ctl, [3, 1, 4, 0x1000, 0, 0]), [bytes(0x1000, 12, Read)]);
     assert_eq!(memory_of(libc::SYS_semctl, [3, 0, 16, 0x1000, 0, 0]), []);
     assert_eq!(memory_of(libc::SYS_shmctl, [3, libc::IPC_RMID as u64, 0x1000, 0, 0, 0]), []);
-    // What does not say how long it is, what does, and what takes a number.
+    // One without a length in its number, one with it, and those that are known.
     let ioctl = |request: u64| memory_of(libc::SYS_ioctl, [3, request, 0x1000, 0, 0, 0]);
     assert_eq!(ioctl(0x5401), [bytes(0x1000, UNKNOWN_BYTES, Any)]);
     assert_eq!(ioctl(0x8008_6601), [bytes(0x1000, 8, Any)]);
