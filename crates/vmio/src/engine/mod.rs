@@ -78,6 +78,7 @@ pub(crate) struct FaultCalls {
 
 /// The calls by which pages stay resident and exposed ([`Frames::expose`]) for a system call.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no engine there needs it"))]
 pub(crate) struct HoldCalls {
     /// Makes, before the first hold, what holds need: they allocate nothing.
     pub(crate) prepare: fn() -> io::Result<()>,
@@ -91,6 +92,7 @@ pub(crate) struct HoldCalls {
 
 /// The memory of a page that is gone, by its number, which a system call may still use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no engine there needs it"))]
 pub(crate) struct WithdrawnFrame(pub(crate) u32);
 
 /// The memory behind the pages. The kernel allocates it on install and frees it on unmap, so that vmio only counts frames
