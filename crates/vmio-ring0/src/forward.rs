@@ -3,7 +3,7 @@
 use libc::{CLONE_VFORK, CLONE_VM, ENOSYS, SIGCHLD};
 
 use crate::calls::held::{self, Turn};
-use crate::calls::memory::{Call, copied, copy_to};
+use crate::calls::memory::{Call, put_word, value_at};
 use crate::calls::waits;
 use crate::counters::Counters;
 use crate::monitor::Monitor;
@@ -108,14 +108,14 @@ fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     let before = monitor.block.blocked;
     let changed = match (bytes, new) {
         (8, 0) => Some(before),
-        (8, _) => match copied(new as usize) {
+        (8, _) => match value_at(new as usize) {
             Some(set) => before.changed(how, Signals(set)),
             None => return failed(libc::EFAULT),
         },
         _ => None,
     };
     let Some(changed) = changed else { return failed(libc::EINVAL) };
-    if old != 0 && !copy_to(old as usize, &before.0) {
+    if old != 0 && !put_word(old as usize, before.0) {
         return failed(libc::EFAULT);
     }
     monitor.block.blocked = changed;
@@ -127,7 +127,7 @@ fn set_action(call: &Call) -> u64 {
     let mut arguments = call.arguments;
     let mut action = match arguments[1] {
         0 => None,
-        place => match copied::<Action>(place as usize) {
+        place => match value_at::<Action>(place as usize) {
             Some(action) => Some(action.coming_back()),
             None => return failed(libc::EFAULT),
         },

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::block::state;
 use crate::error::{Error, Result};
+use crate::exposures::Exposures;
 use crate::machine::Machine;
 use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
 use crate::raw;
@@ -16,9 +17,18 @@ const PRE_FAULT: u64 = 0xc040_aed5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame(pub(crate) u32);
 
+impl Frame {
+    /// Its number in the pool.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// Frames of memory, which lie at addresses of the process as well: inside and outside the machine, mapped or not.
 pub struct FramePool {
     memory: Memory,
+    /// The same frames, where nobody can store to them.
+    for_reading: Memory,
     /// Guest-physical addresses of its gigabytes.
     gigabytes: Vec<u64>,
     /// Of each frame in a list, the next one: its number and 1, or 0 for none.
@@ -34,6 +44,7 @@ pub struct FramePool {
     /// How many frames have memory, free or not, and how many may keep theirs when they are free again.
     with_memory: AtomicU32,
     limit: AtomicU32,
+    exposures: Exposures,
 }
 
 /// The first frame of a list as in [`FramePool::next`], and above it a count that makes every change another.
@@ -83,6 +94,7 @@ impl FramePool {
         let gigabytes = addresses.step_by(GIB).map(of_gigabyte).collect::<Result<Vec<_>>>()?;
         memory.populate(populated as usize * PAGE_BYTES)?;
         let pool = FramePool {
+            for_reading: memory.again_for_reading()?,
             memory,
             gigabytes,
             // Of a pool as large as the host's memory few frames may ever be used.
@@ -94,6 +106,7 @@ impl FramePool {
             populated,
             with_memory: AtomicU32::new(populated),
             limit: AtomicU32::new(frames),
+            exposures: Exposures::none(frames)?,
         };
         pool.pre_fault(machine, populated as usize * PAGE_BYTES)?;
         Ok(pool)
@@ -153,8 +166,15 @@ impl FramePool {
         unsafe { std::slice::from_raw_parts(self.next.base() as *const AtomicU32, self.frames as usize) }
     }
 
-    /// Makes a taken frame free again, which no page has any more.
+    /// Makes a taken frame free again, which no page has any more: at once, or when its last exposure ends ([`Pages::let_go`](crate::Pages::let_go)).
     pub fn give_back(&self, frame: Frame) {
+        if !self.exposures.keep(frame) {
+            self.make_free(frame);
+        }
+    }
+
+    /// Makes a frame free that neither a page nor a system call has.
+    pub(crate) fn make_free(&self, frame: Frame) {
         if self.with_memory.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed) {
             self.empty_frame(frame);
         } else {
@@ -198,9 +218,24 @@ impl FramePool {
         self.frames == 0
     }
 
+    /// The frame of that number ([`Frame::number`]).
+    pub fn frame(&self, number: u32) -> Option<Frame> {
+        (number < self.frames).then_some(Frame(number))
+    }
+
     /// The frame's memory, one page.
     pub fn address(&self, frame: Frame) -> *mut u8 {
         (self.memory.base() + frame.0 as usize * PAGE_BYTES) as *mut u8
+    }
+
+    /// The same memory, where nobody can store to it.
+    pub(crate) fn address_for_reading(&self, frame: Frame) -> usize {
+        self.for_reading.base() + frame.0 as usize * PAGE_BYTES
+    }
+
+    /// How often its frames are exposed.
+    pub(crate) fn exposures(&self) -> &Exposures {
+        &self.exposures
     }
 
     /// The frame's address in the machine.

@@ -11,8 +11,8 @@
 //! `outside_call`. `signals` are blocked in the monitor; `restore` brings threads back after handlers. Users hold a [`Machine`].
 //!
 //! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
-//! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too, and
-//! `calls` whose pointers lead to managed memory have them held so long.
+//! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too: `exposures` counts how often, and keeps their
+//! frames from other pages so long. `calls` whose pointers lead to managed memory have them held.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("this crate is for Linux on x86-64");
@@ -24,6 +24,7 @@ mod counters;
 mod descriptors;
 mod error;
 mod exposed;
+mod exposures;
 mod faults;
 mod forward;
 mod frames;

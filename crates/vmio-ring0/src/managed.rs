@@ -127,6 +127,11 @@ impl Pages {
         place.is_some_and(|place| place.fetch_and(!entry::ACCESSED, Ordering::AcqRel) & entry::ACCESSED != 0)
     }
 
+    /// The frame of a page, mapped or hidden.
+    pub(crate) fn frame_of(&self, address: usize) -> Option<Frame> {
+        self.state_of(self.machine.space.page_entry(address)?.load(Ordering::Acquire)).map(|state| state.frame)
+    }
+
     fn state_of(&self, held: u64) -> Option<PageState> {
         if held == 0 {
             return None;
@@ -199,6 +204,8 @@ impl Drop for ManagedRange {
         let addresses = || tables().flat_map(|large| (large..large + LARGE_PAGE_BYTES).step_by(PAGE_BYTES));
         addresses().for_each(|address| self.pages.hide(address));
         machine.shootdown();
+        // A system call may still use a page: it finds nothing there from now on, and nobody else gets the frame.
+        addresses().for_each(|address| self.pages.abandon(address));
         for address in addresses() {
             // SAFETY: the range goes away, and whoever drops it has ended every use of its pages.
             if let Some(state) = unsafe { self.pages.unmap(address) } {

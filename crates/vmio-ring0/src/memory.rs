@@ -2,7 +2,9 @@
 
 use std::ptr;
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
+};
 use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Result};
@@ -51,6 +53,21 @@ impl Memory {
             madvise(base as *mut _, len, Advice::LinuxDontFork).map_err(Error::system(failed))?;
         }
         Ok(Memory { base, len, process: getpid() })
+    }
+
+    /// The same pages of shared memory at a second address, where they can be read alone.
+    pub(crate) fn again_for_reading(&self) -> Result<Memory> {
+        let failed = "giving the machine's memory a second address";
+        // SAFETY: of a shared mapping, no bytes moved are a second mapping of the same, at an address of the kernel's choice.
+        let base = unsafe { mremap(self.base as *mut _, 0, self.len, MremapFlags::MAYMOVE) };
+        let again =
+            Memory { base: base.map_err(Error::system(failed))? as usize, len: self.len, process: self.process };
+        // SAFETY: takes rights from the mapping just made, of which nobody knows; children are forked without it.
+        unsafe {
+            mprotect(again.base as *mut _, again.len, MprotectFlags::READ).map_err(Error::system(failed))?;
+            madvise(again.base as *mut _, again.len, Advice::LinuxDontFork).map_err(Error::system(failed))?;
+        }
+        Ok(again)
     }
 
     /// The first address.

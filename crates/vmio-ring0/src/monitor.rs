@@ -11,7 +11,7 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
 use crate::calls::held::Turn;
-use crate::calls::memory::copied;
+use crate::calls::memory::value_at;
 use crate::counters::Counters;
 use crate::forward;
 use crate::level::Level;
@@ -474,7 +474,7 @@ impl Monitor<'_> {
 
     /// The program returns from a handler of a signal: goes on from its context.
     pub(crate) fn return_from_handler(&mut self, place: u64) {
-        let context = copied::<Context>(place as usize);
+        let context = value_at::<Context>(place as usize);
         let Some(context) = context.filter(|context| !outside_call::is_at(context.registers().rip)) else {
             // The handler has interrupted a call outside; or there is no context, for which the kernel ends the program.
             // SAFETY: the kernel looks at the context itself.

@@ -37,6 +37,8 @@ mod reentry;
 mod resize;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
+#[cfg(target_arch = "x86_64")]
+mod ring0_waiting_calls;
 mod shared_addresses;
 mod shared_addresses_model;
 mod sharing;

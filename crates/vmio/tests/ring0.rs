@@ -19,7 +19,7 @@ use crate::support::ring0::cache;
 use crate::support::{PAGE, at, check_empty, load, store, watchdog};
 
 /// Runs a body in the machine.
-fn inside<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn inside<T>(body: impl FnOnce() -> T) -> T {
     ring0::enter().unwrap();
     let result = body();
     assert!(is_inside(), "the thread has left the machine");
@@ -35,13 +35,13 @@ fn absent(cache: &Cache, device: &Arc<Device>) -> Mapping {
 }
 
 /// The address of a byte.
-fn place(map: &Mapping, offset: u64) -> *mut u8 {
+pub(crate) fn place(map: &Mapping, offset: u64) -> *mut u8 {
     assert!(offset < map.len());
     map.as_mut_ptr().wrapping_add(offset as usize)
 }
 
 /// The answer of a call of the C library's.
-fn answer(of_call: isize) -> std::io::Result<u64> {
+pub(crate) fn answer(of_call: isize) -> std::io::Result<u64> {
     if of_call < 0 { Err(std::io::Error::last_os_error()) } else { Ok(of_call as u64) }
 }
 
@@ -176,26 +176,33 @@ fn threads_wait_and_wake_through_a_word_in_a_mapping() {
     let Some(cache) = cache(256) else { return };
     let device = Device::of_pages(600);
     let map = absent(&cache, &device);
+    // By the address, and by the memory.
+    [libc::FUTEX_PRIVATE_FLAG, 0].into_iter().for_each(|kind| wait_and_wake(&map, kind));
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+fn wait_and_wake(map: &Mapping, kind: i32) {
+    store(map, at(77), 0);
     let futex = |operation: i32, value: u32| {
-        let word = place(&map, at(77));
+        let word = place(map, at(77));
         // SAFETY: the word lies in the mapping.
-        answer(unsafe { libc::syscall(libc::SYS_futex, word, operation, value, 0_usize) } as isize)
+        answer(unsafe { libc::syscall(libc::SYS_futex, word, operation | kind, value, 0_usize) } as isize)
     };
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
             inside(|| {
-                while load(&map, at(77)) == 0 {
-                    let _ = futex(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0);
+                while load(map, at(77)) == 0 {
+                    let _ = futex(libc::FUTEX_WAIT, 0);
                 }
-                load(&map, at(77))
+                load(map, at(77))
             })
         });
         thread::sleep(Duration::from_millis(20));
         inside(|| {
             // The waiting call holds the page.
-            (100..600).for_each(|page| assert_eq!(load(&map, at(page)), 0));
-            store(&map, at(77), 5);
-            futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1).unwrap();
+            (100..600).for_each(|page| assert_eq!(load(map, at(page)), 0));
+            store(map, at(77), 5);
+            futex(libc::FUTEX_WAKE, 1).unwrap();
         });
         assert_eq!(waits.join().unwrap(), 5);
     });
@@ -331,6 +338,112 @@ fn reads_of_pipes_and_messages_end_as_without() {
         assert_eq!(write_from(&map, 0, 8, &sender).unwrap(), 8);
         assert_eq!(read_into(&map, at(100), 2 * part, &receiver).unwrap(), part + 5 * PAGE);
         assert_eq!(read_into(&map, at(100), 2 * part, &receiver).unwrap(), 8);
+    });
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+#[test]
+fn calls_without_pointers_bring_nothing_in() {
+    let Some(cache) = cache(256) else { return };
+    let map = open(&cache, &numbered(16));
+    inside(|| {
+        let stale = place(&map, at(3)) as usize;
+        let calls = [
+            (libc::SYS_getuid, stale, stale),
+            (libc::SYS_getpgid, 0, stale),
+            (libc::SYS_getsid, 0, stale),
+            (libc::SYS_umask, 0o22, stale),
+            (libc::SYS_alarm, 0, stale),
+            (libc::SYS_sched_get_priority_max, 0, stale),
+            (libc::SYS_fcntl, 0, libc::F_GETFD as usize),
+            (libc::SYS_prctl, libc::PR_GET_DUMPABLE as usize, stale),
+            (libc::SYS_ioctl, usize::MAX, libc::FIOCLEX as usize),
+        ];
+        for (call, first, second) in calls {
+            // SAFETY: none of them uses a pointer.
+            unsafe { libc::syscall(call, first, second, stale, stale, stale, stale) };
+        }
+        // SAFETY: a private futex that nobody waits for is an address.
+        let woken = unsafe { libc::syscall(libc::SYS_futex, stale, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+        assert_eq!(woken, 0);
+    });
+    let stats = cache.stats();
+    assert_eq!((stats.resident_pages, stats.dirty_pages, stats.pinned_pages), (0, 0, 0));
+}
+
+#[test]
+fn a_buffer_may_begin_before_a_mapping() {
+    let Some(cache) = cache(256) else { return };
+    let map = open(&cache, &numbered(16));
+    let before = map.as_ptr().wrapping_sub(PAGE as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the kernel refuses if there is something already.
+    let mapped = unsafe { libc::mmap(before.cast_mut().cast(), PAGE as usize, rights, flags, -1, 0) };
+    if mapped.cast_const() != before.cast() {
+        return test_depth::skipped("the addresses before the mapping are in use");
+    }
+    let mut file = tempfile::tempfile().unwrap();
+    let start = map.as_ptr().wrapping_sub(8);
+    let vector = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: 16 };
+    inside(|| {
+        // SAFETY: both name memory of the test's own.
+        let written = unsafe {
+            (libc::write(file.as_raw_fd(), start.cast(), 16), libc::writev(file.as_raw_fd(), &raw const vector, 1))
+        };
+        assert_eq!(written, (16, 16));
+    });
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    let one = [[0; 8], 0x5EED_u64.to_ne_bytes()].concat();
+    assert_eq!(bytes, [&one[..], &one].concat());
+    // SAFETY: the page is the test's own.
+    unsafe { libc::munmap(mapped, PAGE as usize) };
+}
+
+#[test]
+fn what_structures_point_to_may_lie_in_a_mapping() {
+    let _watchdog = watchdog("what_structures_point_to_may_lie_in_a_mapping");
+    let Some(cache) = cache(256) else { return };
+    let map = absent(&cache, &Device::of_pages(600));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[7; 8]).unwrap();
+    inside(|| {
+        // A set of descriptors at the end of a page, a set of signals, and the structure that points to that.
+        let bits = reader.as_raw_fd() + 1;
+        let set = place(&map, at(101) - 8).cast::<u64>();
+        let signals = place(&map, at(200)).cast::<u64>();
+        let argument = place(&map, at(300)).cast::<[usize; 2]>();
+        // SAFETY: the mapping has room for all of them, and no other thread accesses it.
+        unsafe {
+            set.write(1 << reader.as_raw_fd());
+            argument.write([signals as usize, 8]);
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            let ready = libc::syscall(libc::SYS_pselect6, bits, set, 0_usize, 0_usize, 0_usize, argument);
+            assert_eq!(answer(ready as isize).unwrap(), 1);
+            assert_eq!(set.read(), 1 << reader.as_raw_fd());
+        }
+        // Semaphores, as many as the set has.
+        let values = place(&map, at(400) - 4).cast::<u16>();
+        // SAFETY: the mapping has room for the values.
+        unsafe {
+            let semaphores = libc::semget(libc::IPC_PRIVATE, 4, 0o600);
+            let got = libc::semctl(semaphores, 0, libc::GETALL, values);
+            libc::semctl(semaphores, 0, libc::IPC_RMID);
+            assert_eq!(answer(got as isize).unwrap(), 0);
+        }
+        // The other side of a copy between processes is this process, too.
+        let (from, to) = (place(&map, at(500)).cast::<u64>(), place(&map, at(550)).cast::<u64>());
+        let of = |start: *mut u64| libc::iovec { iov_base: start.cast(), iov_len: 8 };
+        let (local, remote) = (of(to), of(from));
+        // SAFETY: the vectors name words of the mapping.
+        unsafe {
+            from.write(77);
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            let copied = libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0);
+            assert_eq!((answer(copied).unwrap(), to.read()), (8, 77));
+        }
     });
     assert_eq!(cache.stats().pinned_pages, 0);
 }

@@ -3,6 +3,7 @@
 //! A handle and a mapping hold a [`CacheCore`]. `shared` has the state that all mappings share, `region` one mapped
 //! file, and `fault` the miss path.
 
+pub(crate) mod call_holds;
 mod commit;
 mod copy_slots;
 mod destination;

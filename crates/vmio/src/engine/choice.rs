@@ -30,6 +30,8 @@ impl Engine {
             }
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0 => {
+                let prepared = (calls.for_system_calls.prepare)();
+                prepared.map_err(Error::system("reserving memory for what system calls hold"))?;
                 let (engine, frames) = Ring0Engine::start(calls, capacity_pages).map_err(crate::ring0::explain)?;
                 Ok((Box::new(engine), Box::new(frames)))
             }

@@ -78,7 +78,10 @@ pub(crate) struct FaultCalls {
 
 /// The calls by which pages stay resident and exposed ([`Frames::expose`]) for a system call.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no engine there needs it"))]
 pub(crate) struct HoldCalls {
+    /// Makes, before the first hold, what holds need: they allocate nothing.
+    pub(crate) prepare: fn() -> io::Result<()>,
     /// Holds whole pages, for stores if so. The error is an errno; then nothing is held.
     pub(crate) hold: fn(addresses: Range<usize>, for_stores: bool) -> Result<(), i32>,
     /// Ends one `hold` of the same pages.
@@ -86,6 +89,11 @@ pub(crate) struct HoldCalls {
     /// How many bytes around an address one system call may hold.
     pub(crate) bytes_max: fn(address: usize) -> usize,
 }
+
+/// The memory of a page that is gone, by its number, which a system call may still use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no engine there needs it"))]
+pub(crate) struct WithdrawnFrame(pub(crate) u32);
 
 /// The memory behind the pages. The kernel allocates it on install and frees it on unmap, so that vmio only counts frames
 /// ([`vmio_core::budget`]). An engine with frames of its own would keep its free lists behind this trait.
@@ -147,6 +155,15 @@ pub(crate) trait Frames: Send + Sync {
 
     /// Ends one [`Self::expose`] of the same range.
     fn conceal(&self, _address: usize, _len: usize, _for_stores: bool) {}
+
+    /// Ends one [`Self::expose`] of a page, while a system call may still use its memory: no other page gets that until [`Self::let_go`]. `None` where
+    /// the kernel sees to that itself.
+    fn withdraw(&self, _address: usize, _for_stores: bool) -> Option<WithdrawnFrame> {
+        None
+    }
+
+    /// Ends the use of a page's memory by a system call. Async-signal-safe.
+    fn let_go(&self, _frame: WithdrawnFrame) {}
 
     /// Adapts to a new capacity. Frames beyond it that are free give their memory back.
     fn set_capacity(&self, _pages: u32) {}

@@ -1,38 +1,23 @@
 //! Frames of the engine's own, mapped in the machine's page tables: no system call, and access and dirty bits are the processor's.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vmio_ring0::{Pages, Rights};
 
-use crate::engine::{Frames, InstallError};
+use crate::engine::{Frames, InstallError, WithdrawnFrame};
 use crate::sys::PAGE_BYTES;
 use crate::sys::unmap::UnmapList;
 
 /// The frames of all ranges of a cache.
 pub(crate) struct Ring0Frames {
     pages: Pages,
-    /// By their addresses, the pages that system calls see.
-    exposed: Mutex<BTreeMap<usize, Exposures>>,
-}
-
-/// How often a page was exposed.
-#[derive(Clone, Copy, Default)]
-struct Exposures {
-    all: u32,
-    for_stores: u32,
 }
 
 impl Ring0Frames {
     /// Frames for ranges with these pages.
     pub(crate) fn new(pages: Pages) -> Self {
-        Ring0Frames { pages, exposed: Mutex::default() }
-    }
-
-    fn exposed(&self) -> MutexGuard<'_, BTreeMap<usize, Exposures>> {
-        self.exposed.lock().unwrap_or_else(PoisonError::into_inner)
+        Ring0Frames { pages }
     }
 
     fn install_page(&self, address: usize, data: &[u8], rights: Rights) -> io::Result<()> {
@@ -55,9 +40,13 @@ impl Ring0Frames {
     }
 }
 
+fn rights(for_stores: bool) -> Rights {
+    if for_stores { Rights::ReadWrite } else { Rights::Read }
+}
+
 impl Frames for Ring0Frames {
     unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError> {
-        let rights = if protect { Rights::Read } else { Rights::ReadWrite };
+        let rights = rights(!protect);
         for (number, page) in data.chunks_exact(PAGE_BYTES).enumerate() {
             let installed_bytes = number * PAGE_BYTES;
             self.install_page(address + installed_bytes, page, rights)
@@ -106,40 +95,34 @@ impl Frames for Ring0Frames {
     }
 
     unsafe fn expose(&self, address: usize, len: usize, for_stores: bool) -> io::Result<()> {
-        let mut exposed = self.exposed();
         for page in (address..address + len).step_by(PAGE_BYTES) {
-            let held = exposed.entry(page).or_default();
-            if held.all == 0 || for_stores && held.for_stores == 0 {
-                let rights = if for_stores { Rights::ReadWrite } else { Rights::Read };
-                // SAFETY: the caller keeps the page resident until it is concealed.
-                if let Err(error) = unsafe { self.pages.expose(page, rights) } {
-                    if held.all == 0 {
-                        exposed.remove(&page);
-                    }
-                    drop(exposed);
-                    self.conceal(address, page - address, for_stores);
-                    return Err(io::Error::other(error));
-                }
+            // SAFETY: the caller keeps the page resident until it is concealed.
+            if let Err(error) = unsafe { self.pages.expose(page, rights(for_stores)) } {
+                self.conceal(address, page - address, for_stores);
+                return Err(match error {
+                    // Holds of system calls allocate nothing.
+                    vmio_ring0::Error::System { source, .. } => source,
+                    _ => io::ErrorKind::NotFound.into(),
+                });
             }
-            held.all += 1;
-            held.for_stores += u32::from(for_stores);
         }
         Ok(())
     }
 
     fn conceal(&self, address: usize, len: usize, for_stores: bool) {
-        let mut exposed = self.exposed();
         for page in (address..address + len).step_by(PAGE_BYTES) {
-            let Some(held) = exposed.get_mut(&page) else {
-                debug_assert!(false, "the page at {page:#x} is not exposed");
-                continue;
-            };
-            held.all -= 1;
-            held.for_stores -= u32::from(for_stores);
-            if held.all == 0 {
-                exposed.remove(&page);
-                self.pages.conceal(page);
-            }
+            self.pages.conceal(page, rights(for_stores));
+        }
+    }
+
+    fn withdraw(&self, address: usize, for_stores: bool) -> Option<WithdrawnFrame> {
+        let frame = self.pages.withdraw(address, rights(for_stores))?;
+        Some(WithdrawnFrame(frame.number()))
+    }
+
+    fn let_go(&self, frame: WithdrawnFrame) {
+        if let Some(frame) = self.pages.pool().frame(frame.0) {
+            self.pages.let_go(frame);
         }
     }
 

@@ -226,9 +226,9 @@ impl CachedFile {
         is_left
     }
 
-    /// Whether copies of bytes in or out hold a page, beside the program's pins. They end in an instant.
+    /// Whether copies of bytes in or out hold a page, beside the program's pins and system calls. They end in an instant.
     fn is_being_copied(&self, page: u64, seen: Snapshot) -> bool {
-        seen.pins() > 0 && seen.pins() > self.opened.pinned.holding(page)
+        seen.pins() > 0 && seen.pins() > self.opened.pinned.holding(page) + self.region().calls_holding(page)
     }
 
     fn write_and_drop(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<Evicted> {

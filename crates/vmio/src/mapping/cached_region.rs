@@ -7,6 +7,7 @@ use vmio_core::page::span::Span;
 
 use crate::backing::{Access, Backing, FileUser};
 use crate::cache::CacheCore;
+use crate::cache::call_holds::CallHolds;
 use crate::cache::region::REGIONS;
 use crate::cache::region::Region;
 use crate::error::{Error, Result};
@@ -108,6 +109,12 @@ impl OpenRegion for CachedRegion {
         let region = &*self.region;
         // Nobody waits for the requests that are left: a waiting thread would hold a handle.
         region.requests.end(&region.shared.reads.ended_requests);
+        // The last sync has the stores of calls so far. Later ones find no page any more.
+        let holds = region.call_holds();
+        if let Some(holds) = holds {
+            let _signals = SignalsBlocked::new();
+            holds.leave(region);
+        }
         // All dirty pages, of any epoch: this is the last sync.
         let synced = match &region.journaled {
             Some(backing) => {
@@ -120,6 +127,7 @@ impl OpenRegion for CachedRegion {
         let _signals = SignalsBlocked::new();
         // Faults end first: one that a reader thread still handles may queue a span.
         REGIONS.remove(region.table.range().addresses(), region);
+        holds.into_iter().for_each(CallHolds::pass);
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(&[]);

@@ -112,7 +112,7 @@ impl CachedFile {
             self.opened.pinned.add(pages.clone());
         }
         let mut held = PinnedPages { charge, pages: first..first, noted, exposed: None };
-        pin_until(region, &mut held.pages, pages.end, access)?;
+        pin_until(region, &mut held.pages, pages.end, access).map_err(|why| why.into_error(region))?;
         if region.views.shares_addresses {
             map_pinned(region, &held.pages, view, access)?;
         }

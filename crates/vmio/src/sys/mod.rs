@@ -32,6 +32,7 @@ pub(crate) mod reservation;
 pub(crate) mod ring;
 pub(crate) mod signal;
 pub(crate) mod sparse_array;
+pub(crate) mod sparse_vec;
 pub(crate) mod task_stat;
 pub(crate) mod thread;
 pub(crate) mod unmap;

@@ -13,6 +13,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio/src/mapping/",
     // Copies between frames and buffers, and pointers to regions that the eviction gate keeps alive.
     "crates/vmio/src/cache/fetch/caller_reads.rs",
+    "crates/vmio/src/cache/call_holds.rs",
     "crates/vmio/src/cache/copy_slots.rs",
     "crates/vmio/src/cache/fetch/request.rs",
     "crates/vmio/src/cache/fetch/ring_fetcher.rs",
@@ -98,6 +99,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-ring0/src/block.rs",
     "crates/vmio-ring0/src/calls/",
     "crates/vmio-ring0/src/exposed.rs",
+    "crates/vmio-ring0/src/exposures.rs",
     "crates/vmio-ring0/src/faults.rs",
     "crates/vmio-ring0/src/forward.rs",
     "crates/vmio-ring0/src/frames.rs",

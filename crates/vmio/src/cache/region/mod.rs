@@ -19,6 +19,7 @@ use vmio_core::page::word::WriteEnd;
 use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
+use crate::cache::call_holds::CallsOfRegion;
 use crate::cache::destination::{Destination, epoch_of};
 use crate::cache::open_requests::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
@@ -61,6 +62,7 @@ pub(crate) struct Region {
     /// The tenant, if the mapping has a floor or a ceiling.
     pub(crate) tenant: Option<Arc<Tenant>>,
     pub(crate) requests: OpenRequests,
+    pub(crate) calls: CallsOfRegion,
     pub(crate) read_failures: ReadFailures,
     /// The number of its first page in published misses.
     first_published_page: u64,
@@ -207,6 +209,7 @@ impl Region {
             deactivatable,
             tenant,
             requests: OpenRequests::default(),
+            calls: CallsOfRegion::default(),
             read_failures: ReadFailures::default(),
             table_pages: AtomicU32::new(0),
         })
