@@ -92,7 +92,7 @@ impl Monitor<'_> {
         block.refused.store(0, Ordering::Relaxed);
         let descriptor = self.block.descriptor;
         if let Some(kept) = self.block.interrupted_calls.keep() {
-            get_extended(descriptor, kept);
+            get_extended(descriptor, kept, self.block.machine.extended_states);
         }
         give_extended(descriptor, &self.block.extended);
         *self.registers() = registers;
@@ -356,6 +356,10 @@ impl Monitor<'_> {
 
     /// Has the program go on outside at a trap.
     fn depart_from(&mut self, frame: &TrapFrame) -> ! {
+        if !matches!(stubs::progress(frame.rip), Progress::None) {
+            // Outside, these instructions would do anything.
+            raw::die("a stub of the machine has trapped; the vector is", frame.vector);
+        }
         if frame.vector == PAGE_FAULT && self.block.machine.space.is_managed(frame.address as usize) {
             self.block.refused.store(frame.address, Ordering::Relaxed);
         }
@@ -428,7 +432,8 @@ impl Monitor<'_> {
 
     /// As [`Self::depart`], where a signal is known to wait. After its handler the thread is in the machine again.
     fn depart_into_handler(&mut self) -> ! {
-        let rsp = self.registers().rsp;
+        let registers = *self.registers();
+        let rsp = registers.rsp;
         let block = &mut *self.block;
         block.departed[block.departures % block.departed.len()] = rsp;
         block.departures += 1;
@@ -460,8 +465,8 @@ impl Monitor<'_> {
     fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
         let block = &mut *self.block;
         let state = with_extended.then(|| {
-            get_extended(block.descriptor, &mut block.extended);
             let machine = block.machine;
+            get_extended(block.descriptor, &mut block.extended, machine.extended_states);
             State { bytes: &block.extended.0[..machine.extended_bytes], states: machine.extended_states }
         });
         let mut frame = std::mem::MaybeUninit::<Frame<EXTENDED_BYTES>>::uninit();
@@ -494,18 +499,19 @@ impl Monitor<'_> {
     /// The program's extended state.
     pub(crate) fn extended(&mut self) -> Extended {
         let mut extended = Extended([0; EXTENDED_BYTES]);
-        get_extended(self.block.descriptor, &mut extended);
+        get_extended(self.block.descriptor, &mut extended, self.block.machine.extended_states);
         extended
     }
 }
 
-/// The extended state of a processor.
-fn get_extended(descriptor: i32, extended: &mut Extended) {
+/// The extended state of a processor, as far as the mask has it.
+fn get_extended(descriptor: i32, extended: &mut Extended, states: u64) {
     // SAFETY: KVM writes as many bytes as there are.
     let answer = unsafe { raw::ioctl(descriptor, GET_XSAVE, extended.0.as_mut_ptr() as u64) };
     if let Some(error) = raw::error_of(answer) {
         raw::die("KVM_GET_XSAVE failed, errno", error as u64);
     }
+    extended.limit_to(states);
 }
 
 /// Gives a processor extended state.

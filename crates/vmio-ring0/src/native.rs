@@ -50,10 +50,17 @@ impl Extended {
         let all = unsafe { std::slice::from_raw_parts(state, len.min(EXTENDED_BYTES)) };
         extended.0[..all.len()].copy_from_slice(all);
         extended.0[notes].fill(0);
-        let mut present = if len > Self::LEGACY_BYTES { u64::from_le_bytes(extended.header()) } else { BASIC };
-        present &= mask;
-        extended.0[Self::LEGACY_BYTES..BASIC_BYTES].fill(0);
-        extended.0[Self::LEGACY_BYTES..Self::LEGACY_BYTES + 8].copy_from_slice(&present.to_le_bytes());
+        if len == Self::LEGACY_BYTES {
+            extended.0[len..len + 8].copy_from_slice(&BASIC.to_le_bytes());
+        }
+        extended.limit_to(mask);
+    }
+
+    /// Forgets the states that the mask lacks: XRSTOR traps if it finds one that the processor does not have. KVM notes protection keys in any case.
+    pub(crate) fn limit_to(&mut self, mask: u64) {
+        let present = u64::from_le_bytes(self.header()) & mask;
+        self.0[Self::LEGACY_BYTES..BASIC_BYTES].fill(0);
+        self.0[Self::LEGACY_BYTES..Self::LEGACY_BYTES + 8].copy_from_slice(&present.to_le_bytes());
     }
 
     /// Which states are there.
