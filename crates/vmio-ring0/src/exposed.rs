@@ -6,20 +6,20 @@ use crate::memory::PAGE_BYTES;
 use crate::raw;
 
 impl Pages {
-    /// Has the process see a mapped page outside the machine, until [`Self::conceal`]: system calls take pointers to it, and threads outside touch it
+    /// Has the process see a page that has a frame outside the machine, until [`Self::conceal`]: system calls take pointers to it, and threads outside touch it
     /// without entering. [`PageState::is_dirty`](crate::PageState::is_dirty) does not say of their stores.
     ///
     /// # Errors
     ///
-    /// [`Error::NotManaged`] for a page that is not mapped; [`Error::System`] if the process has too many mappings (`vm.max_map_count`).
+    /// [`Error::NotManaged`] for a page that has no frame; [`Error::System`] if the process has too many mappings (`vm.max_map_count`).
     ///
     /// # Safety
     /// The page keeps its frame until it is concealed.
     pub unsafe fn expose(&self, address: usize, rights: Rights) -> Result<()> {
         debug_assert!(address.is_multiple_of(PAGE_BYTES));
         let failed = |source| Error::System { operation: "exposing a page to system calls", source };
-        let state = self.state(address).ok_or(Error::NotManaged { address })?;
-        let frame = self.pool().address(state.frame) as u64;
+        let frame = self.frame(address).ok_or(Error::NotManaged { address })?;
+        let frame = self.pool().address(frame) as u64;
         // Of a shared mapping, no bytes moved are a second mapping of the same.
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
         let arguments = [frame, 0, PAGE_BYTES as u64, flags, address as u64, 0];

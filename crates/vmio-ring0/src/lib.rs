@@ -5,7 +5,7 @@
 //! switch to the kernel. Everything else is the host's as before: a system call is forwarded, and an access that the host refuses ends in the
 //! host's signal.
 //!
-//! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `address_space` gives the machine the process's memory, in which
+//! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `page_tables` are the guest's; `address_space` gives the machine the process's memory, in which
 //! the processor finds `descriptors` and `stubs`. `block` is a virtual processor's memory and `vcpu` the processor. `monitor` is the
 //! host's side of it, with `forward` for system calls and `native` for going on outside. Users hold a [`Machine`].
 //!
@@ -33,6 +33,7 @@ mod managed;
 mod memory;
 mod monitor;
 mod native;
+mod page_tables;
 mod raw;
 mod shootdown;
 mod stubs;

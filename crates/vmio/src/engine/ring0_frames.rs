@@ -89,7 +89,7 @@ impl Frames for Ring0Frames {
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         let each = |address: usize, len: usize| (address..address + len).step_by(PAGE_BYTES);
         pages.drop_ranges(0, |address, len| {
-            each(address, len).for_each(|page| self.pages.hide(page));
+            each(address, len).for_each(|page| _ = self.pages.hide(page));
             true
         });
         self.pages.machine().shootdown();

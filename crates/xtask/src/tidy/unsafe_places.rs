@@ -107,6 +107,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-ring0/src/memory.rs",
     "crates/vmio-ring0/src/monitor.rs",
     "crates/vmio-ring0/src/native.rs",
+    "crates/vmio-ring0/src/page_tables/",
     "crates/vmio-ring0/src/raw.rs",
     "crates/vmio-ring0/src/shootdown.rs",
     "crates/vmio-ring0/src/stubs.rs",
