@@ -1,5 +1,6 @@
 //! Pages that a system call uses, with an engine whose pages the kernel does not have at the same addresses.
 
+use std::io;
 use std::ops::Range;
 
 use crate::backing::Access;
@@ -59,7 +60,8 @@ impl Part {
                 let exposed = unsafe {
                     region.frames().expose(self.addresses.start, self.addresses.len(), access == Access::ReadWrite)
                 };
-                exposed.map_err(|_| libc::ENOMEM)
+                let is_forbidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+                exposed.map_err(|error| if is_forbidden(&error) { libc::EFAULT } else { libc::ENOMEM })
             });
         if held.is_err() {
             self.unpin(pinned);

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmio_ring0::{Pages, Rights};
 
 use crate::engine::{Frames, InstallError};
-use crate::sys::PAGE_BYTES;
 use crate::sys::unmap::UnmapList;
+use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// The frames of all ranges of a cache.
 pub(crate) struct Ring0Frames {
@@ -141,6 +141,16 @@ impl Frames for Ring0Frames {
                 self.pages.conceal(page);
             }
         }
+    }
+
+    unsafe fn take_out_tables(&self, address: usize, len: usize) {
+        let end = (address + len).next_multiple_of(HUGE_PAGE_BYTES);
+        // SAFETY: the caller vouches for the pages.
+        unsafe { self.pages.take_out_tables(address..end) };
+    }
+
+    fn free_tables(&self) -> u64 {
+        u64::from(self.pages.free_tables())
     }
 
     fn set_capacity(&self, pages: u32) {
