@@ -205,9 +205,9 @@ impl Pages {
         self.tables().detach_empty(addresses);
     }
 
-    /// Frees the page tables that were taken out, after a shootdown. False, without one, if there are none.
-    pub fn free_tables(&self) -> bool {
-        self.tables().free_detached(|| self.machine.shootdown())
+    /// Frees the page tables that were taken out, after a shootdown. False, without one, if these are less than `least`.
+    pub fn free_tables(&self, least: usize) -> bool {
+        self.tables().free_detached(least, || self.machine.shootdown())
     }
 
     fn state_of(&self, held: u64) -> Option<PageState> {
@@ -328,7 +328,7 @@ impl Drop for ManagedRange {
         }
         machine.space.release(self.addresses.clone());
         // The processor may remember tables.
-        if !self.pages.free_tables() {
+        if !self.pages.free_tables(1) {
             machine.shootdown();
         }
     }

@@ -19,7 +19,7 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// For the program itself, its threads and the kernel's own needs.
 const REST_BYTES: u64 = 12 << 20;
 
-/// The same, and KVM's own tables. Where it emulates ring 0 they have 20 bytes for each page of a gigabyte that is in use.
+/// The same, and KVM's own tables. Where ring 0 is emulated they have 10 bytes for each page of a gigabyte that is in use.
 fn rest_bytes() -> u64 {
     let is_ring_3 = engine() == Engine::Ring0 && std::env::var("VMIO_RING0_LEVEL").is_ok();
     REST_BYTES + if is_ring_3 { 24 << 20 } else { 0 }

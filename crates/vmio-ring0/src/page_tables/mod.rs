@@ -68,8 +68,9 @@ struct Spare {
     kept: usize,
     /// How many are in [`PageTables::empty`].
     empty: usize,
-    /// Those that are detached, which processors may still have.
+    /// Those that are detached, which processors may still have, and how many.
     detached: usize,
+    waiting: usize,
 }
 
 // SAFETY: tables are atomic words; what is spare is under the lock.
@@ -84,7 +85,7 @@ impl PageTables {
             memory: Memory::reserve(GIB, GIB)?,
             physical,
             lock: Lock::default(),
-            spare: UnsafeCell::new(Spare { fresh: PAGE_BYTES, free: 0, kept: 0, empty: 0, detached: 0 }),
+            spare: UnsafeCell::new(Spare { fresh: PAGE_BYTES, free: 0, kept: 0, empty: 0, detached: 0, waiting: 0 }),
             empty: Memory::reserve(GIB / PAGE_BYTES * size_of::<AtomicU32>(), PAGE_BYTES)?,
         })
     }
@@ -252,16 +253,19 @@ impl PageTables {
         detached
     }
 
-    /// Calls `shootdown`, which empties all TLBs, and then frees the tables that were detached before. False, without a call, if there are none.
-    pub(crate) fn free_detached(&self, shootdown: impl FnOnce()) -> bool {
+    /// Calls `shootdown`, which empties all TLBs, and then frees the tables that were detached before. False, without a call, if these are less than
+    /// `least`.
+    pub(crate) fn free_detached(&self, least: usize, shootdown: impl FnOnce()) -> bool {
         let first = {
             let _taken = self.lock.take();
             // SAFETY: the lock is held.
-            std::mem::take(&mut unsafe { &mut *self.spare.get() }.detached)
+            let spare = unsafe { &mut *self.spare.get() };
+            if spare.waiting < least.max(1) {
+                return false;
+            }
+            spare.waiting = 0;
+            std::mem::take(&mut spare.detached)
         };
-        if first == 0 {
-            return false;
-        }
         shootdown();
         // The list is ours alone.
         let mut left = first;
@@ -307,6 +311,7 @@ impl PageTables {
         let table = self.memory.base() + ((held & entry::ADDRESS) - self.physical) as usize;
         self.table(table)[0].store(spare.detached as u64, Ordering::Relaxed);
         spare.detached = table;
+        spare.waiting += 1;
     }
 
     fn page_table(&self, address: usize) -> Option<&Table> {

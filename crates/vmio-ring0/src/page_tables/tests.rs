@@ -24,7 +24,7 @@ impl PageTables {
             tables
         };
         let (free, detached) = (length(spare.free), length(spare.detached));
-        assert_eq!(free, spare.kept);
+        assert_eq!((free, detached), (spare.kept, spare.waiting));
         let free = free + spare.empty;
         (spare.fresh / PAGE_BYTES - free - detached, detached)
     }
@@ -60,7 +60,7 @@ fn eight_tebibytes_take_sixteen_tables_until_they_are_touched() {
     assert_eq!(tables.with_page_table(start..start + len).count(), 100);
     tables.release(start..start + len, |_| None);
     assert_eq!(tables.in_use().1, 100);
-    tables.free_detached(|| ());
+    tables.free_detached(1, || ());
     // The directories stay.
     assert_eq!(tables.in_use(), (1 + 16 + 100, 0));
     assert_eq!(tables.responsible(start), 0);
@@ -146,7 +146,7 @@ fn they_say_what_the_model_says() {
                     let detached = tables.detach_empty(first * LARGE_PAGE_BYTES..end * LARGE_PAGE_BYTES);
                     assert_eq!(detached, tables_there - used.len());
                 }
-                4 => _ = tables.free_detached(|| ()),
+                4 => _ = tables.free_detached(1, || ()),
                 _ => {
                     let page = large * 512 + random.below(512);
                     match tables.make_page_entry(page * PAGE_BYTES) {
@@ -204,7 +204,7 @@ fn threads_that_give_tables_back_get_no_table_of_others() {
                         }
                         if random.below(3) > 0 {
                             assert_eq!(tables.detach_empty(large..large + LARGE_PAGE_BYTES), 1);
-                            tables.free_detached(|| ());
+                            tables.free_detached(1, || ());
                         }
                         most.fetch_max(tables.in_use().0, Ordering::Relaxed);
                     }
@@ -225,6 +225,6 @@ fn threads_that_give_tables_back_get_no_table_of_others() {
     });
     println!("{} tables at most", most.load(Ordering::Relaxed));
     tables.detach_empty(start..start + 2 * GIB);
-    tables.free_detached(|| ());
+    tables.free_detached(1, || ());
     assert_eq!(tables.in_use(), (1 + 1 + 2, 0));
 }

@@ -11,6 +11,9 @@ use crate::engine::{Frames, InstallError};
 use crate::sys::unmap::UnmapList;
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
+/// As many page tables that were taken out wait for others, so that they share a shootdown.
+const TABLES_WAITING: usize = 64;
+
 /// The frames of all ranges of a cache.
 pub(crate) struct Ring0Frames {
     pages: Pages,
@@ -150,7 +153,7 @@ impl Frames for Ring0Frames {
     }
 
     fn free_tables(&self) -> u64 {
-        u64::from(self.pages.free_tables())
+        u64::from(self.pages.free_tables(TABLES_WAITING))
     }
 
     fn set_capacity(&self, pages: u32) {

@@ -7,8 +7,10 @@ use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::ptr;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 
+use vmio_core::page::views::VIEWS_MAX;
 use vmio_ring0::{Frame, Pages, Rights};
 
 use crate::engine::ring0_engine::{Managed, Owner, manage};
@@ -25,25 +27,33 @@ pub(super) struct Ring0SharedFrames {
     plain: Ring0Frames,
     /// The first range, which the engine manages.
     first: Range<usize>,
+    /// Where each of the others begins, 0 for none. A fault there takes no lock.
+    bases: [AtomicUsize; VIEWS_MAX],
     /// The others. A thread that unmaps a page goes to all of them, and keeps them from going meanwhile.
-    others: RwLock<Vec<Other>>,
-}
-
-/// A range that shares the frames.
-struct Other {
-    base: usize,
-    managed: Managed,
+    others: RwLock<[Option<Managed>; VIEWS_MAX]>,
 }
 
 impl Ring0SharedFrames {
     /// Frames for a managed range.
     pub(super) fn of(range: &Reservation, pages: Pages) -> Self {
         let plain = Ring0Frames::new(pages.clone());
-        Ring0SharedFrames { pages, plain, first: range.addresses(), others: RwLock::default() }
+        Ring0SharedFrames {
+            pages,
+            plain,
+            first: range.addresses(),
+            bases: Default::default(),
+            others: RwLock::default(),
+        }
     }
 
-    fn others(&self) -> RwLockReadGuard<'_, Vec<Other>> {
-        self.others.read().unwrap_or_else(PoisonError::into_inner)
+    /// Where the others begin.
+    fn bases(&self) -> impl Iterator<Item = usize> + '_ {
+        self.bases.iter().map(|base| base.load(Ordering::Acquire)).filter(|base| *base != 0)
+    }
+
+    /// The number of a range.
+    fn number(&self, range: &Reservation) -> Option<usize> {
+        self.bases.iter().position(|base| base.load(Ordering::Acquire) == range.base() as usize)
     }
 
     /// The page's address in the first range.
@@ -51,8 +61,8 @@ impl Ring0SharedFrames {
         if self.first.contains(&address) {
             return Ok(address);
         }
-        let offset = |other: &Other| address.checked_sub(other.base).filter(|offset| *offset < self.first.len());
-        let offset = self.others().iter().find_map(offset);
+        let offset = |base: usize| address.checked_sub(base).filter(|offset| *offset < self.first.len());
+        let offset = self.bases().find_map(offset);
         offset.map(|offset| self.first.start + offset).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
@@ -140,8 +150,8 @@ impl Frames for Ring0SharedFrames {
     }
 
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
-        let others = self.others();
-        let elsewhere = |page: usize| others.iter().map(move |other| other.base + (page - self.first.start));
+        let _stay = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = |page: usize| self.bases().map(move |base| base + (page - self.first.start));
         let was_mapped = Cell::new(false);
         pages.drop_ranges(0, |address, len| {
             for page in pages_of(address, len).flat_map(|page| elsewhere(page).chain([page])) {
@@ -199,24 +209,27 @@ impl DeactivatableFrames for Ring0SharedFrames {
     fn share(&self, len: usize, align: usize, prepare: Prepare<'_>) -> io::Result<Reservation> {
         let mut range = Reservation::zeroed(len, align)?;
         prepare(&mut range)?;
-        let managed = manage(&self.pages, &range, Owner::Others)?;
         let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
-        others.push(Other { base: range.base() as usize, managed });
+        // The cache has no more views than that.
+        let free = others.iter().position(Option::is_none).ok_or(io::ErrorKind::OutOfMemory)?;
+        others[free] = Some(manage(&self.pages, &range, Owner::Others)?);
+        self.bases[free].store(range.base() as usize, Ordering::Release);
         Ok(range)
     }
 
     fn allow_stores(&self, range: &Reservation, allow: bool) -> io::Result<()> {
         let most = if allow { Rights::ReadWrite } else { Rights::Read };
-        let others = self.others();
-        let found = others.iter().find(|other| other.base == range.base() as usize);
-        found.ok_or(io::ErrorKind::NotFound)?.managed.0.set_most(most);
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        let managed = self.number(range).and_then(|number| others[number].as_ref());
+        managed.ok_or(io::ErrorKind::NotFound)?.0.set_most(most);
         Ok(())
     }
 
     fn unshare(&self, range: &Reservation) {
         let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
-        let found = others.iter().position(|other| other.base == range.base() as usize);
-        let removed = found.map(|found| others.swap_remove(found));
+        let Some(number) = self.number(range) else { return };
+        self.bases[number].store(0, Ordering::Release);
+        let removed = others[number].take();
         drop(others);
         // Now nobody goes to its page tables.
         drop(removed);
