@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::common::programs::{compiled, has, leave_out};
 use crate::common::{TestResult, succeeded, vmio};
 
-/// Threads that store and load more than the cache holds, system calls with pointers into the mapping, programs and children that are started, and a
-/// child that touches what it does not have.
+/// Threads that store and load more than the cache holds, system calls with pointers into the mapping, the same bytes at three addresses, programs and
+/// children that are started, and a child that touches what it does not have.
 const PROGRAM: &str = r#"
 import mmap, os, subprocess, threading
 size = 24 << 20
@@ -30,6 +30,19 @@ with open("../copy", "rb", buffering=0) as copy:
     copy.seek(4096)
     assert copy.readinto(view[:1 << 20]) == 1 << 20
 print([int.from_bytes(map[at:at + 8], "little") for at in (0, 8192, 1 << 20)])
+again = mmap.mmap(file.fileno(), size)
+loads = mmap.mmap(file.fileno(), 1 << 20, prot=mmap.PROT_READ)
+for at in range(16, size, 4096):
+    again[at:at + 4] = b"here"
+    assert map[at:at + 4] == b"here" and (at > 1 << 20 or loads[at:at + 4] == b"here")
+kept = map[12288:12296]
+with open("../copy", "r+b", buffering=0) as copy:
+    assert copy.write(memoryview(loads)[4096:8192]) == 4096
+    copy.seek(0)
+    assert copy.readinto(memoryview(again)[12288:16384]) == 4096
+assert map[12288:12296] == map[4096:4104] == loads[12288:12296]
+again[12288:12296] = kept
+again.close()
 print(subprocess.run(["echo", "a child"], capture_output=True).stdout)
 def child(work):
     pid = os.fork()
@@ -81,6 +94,7 @@ fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResu
     for at in (0..bytes.len()).step_by(4096) {
         let read = if at < 1 << 20 { at + 4096 } else { at };
         assert_eq!(word(at), read as u64);
+        assert_eq!(&bytes[at + 16..at + 20], b"here");
     }
     Ok(())
 }

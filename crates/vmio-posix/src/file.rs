@@ -101,8 +101,7 @@ impl File {
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
         let uses_page_cache = cache.engine() == Engine::Managed;
         let mut options = MappingOptions::new().access(access).reserve(reserved);
-        // Frames in the machine's page tables have one address.
-        if !uses_page_cache && cache.engine() != Engine::Ring0 {
+        if !uses_page_cache {
             options = options.frames(FrameHint::SharedAddresses);
         }
         let mapping = match Mapping::open(cache, Arc::clone(&opened.backing), options) {

@@ -31,7 +31,7 @@ struct Window {
     /// The bytes of the file that the program has mapped in it.
     live: RangeSet<u64>,
     /// The view that holds the addresses; none for the mapping's own addresses, which stay as long as the file.
-    _view: Option<View>,
+    view: Option<View>,
 }
 
 /// The accesses that a window allows.
@@ -59,7 +59,7 @@ impl Windows {
             base: mapping.as_ptr() as usize,
             rights: Rights { is_writable: stores, may_store: stores },
             live: RangeSet::new(),
-            _view: None,
+            view: None,
         };
         Windows { windows: vec![own], uses_page_cache: false, reserved }
     }
@@ -80,7 +80,7 @@ impl Windows {
             base: own.base,
             rights: own.rights,
             live: own.live.clone(),
-            _view: None,
+            view: None,
         });
         Windows { windows: own.into_iter().collect(), ..*self }
     }
@@ -130,9 +130,9 @@ impl Windows {
         let view = mapping.view().map_err(|error| errno::of(&error))?;
         let base = view.as_mut_ptr() as usize;
         if !rights.is_writable && mapping.access() == Access::ReadWrite {
-            protect(base, self.reserved, MprotectFlags::READ)?;
+            view.allow_stores(false).map_err(|error| errno::of(&error))?;
         }
-        self.windows.push(Window { base, rights, live: RangeSet::new(), _view: Some(view) });
+        self.windows.push(Window { base, rights, live: RangeSet::new(), view: Some(view) });
         Ok(self.windows.len() - 1)
     }
 
@@ -199,7 +199,9 @@ impl Windows {
     /// seams otherwise.
     pub(crate) fn make_writable(&mut self, place: Place) -> Result<(), Errno> {
         let window = &mut self.windows[place.window];
-        protect(window.base, self.reserved, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        if let Some(view) = &window.view {
+            view.allow_stores(true).map_err(|error| errno::of(&error))?;
+        }
         window.rights.is_writable = true;
         Ok(())
     }
@@ -247,7 +249,6 @@ fn access(rights: Rights) -> MprotectFlags {
 }
 
 fn protect(base: usize, len: u64, flags: MprotectFlags) -> Result<(), Errno> {
-    // SAFETY: the range is a whole view of a mapping, which only the program touches: vmio uses the mapping's own addresses. Or it is a part of
-    // a mapping whose faults Linux handles, which vmio does not touch. The program decides on the protection.
+    // SAFETY: the range is a part of a mapping whose faults Linux handles, which vmio does not touch. The program decides on the protection.
     unsafe { mprotect(base as *mut _, len as usize, flags) }
 }

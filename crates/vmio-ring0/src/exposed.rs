@@ -1,7 +1,7 @@
 //! Managed pages that the kernel sees as well, for system calls: outside the machine the same frame is at the same address.
 
 use crate::error::{Error, Result};
-use crate::exposures::Counts;
+use crate::exposures::{Exposures, Seen};
 use crate::frames::Frame;
 use crate::managed::{Pages, Rights};
 use crate::memory::PAGE_BYTES;
@@ -9,30 +9,36 @@ use crate::raw;
 
 /// Callers of these have signals blocked: a handler that exposed a page meanwhile would wait for its own thread.
 impl Pages {
-    /// Has the process see a mapped page outside the machine, until as many calls of [`Self::conceal`] or [`Self::withdraw`] with the same rights: system
-    /// calls take pointers to it, and threads outside touch it without entering. Of several rights, the page has the most.
-    /// [`PageState::is_dirty`](crate::PageState::is_dirty) does not say of their stores.
+    /// Has the process see a page that has a frame outside the machine, mapped at this address or not, until as many calls of [`Self::conceal`] or
+    /// [`Self::withdraw`] with the same rights: system calls take pointers to it, and threads outside touch it without entering. Of several rights,
+    /// the address has the most. [`PageState::is_dirty`](crate::PageState::is_dirty) does not say of their stores.
     ///
     /// # Errors
     ///
-    /// [`Error::NotManaged`] for a page that is not mapped; [`Error::System`] if the process has too many mappings (`vm.max_map_count`). The page is as
-    /// it was then.
+    /// [`Error::NotManaged`] for a page that has no frame; [`Error::System`] if the process has too many mappings (`vm.max_map_count`). The page is
+    /// as it was then.
     ///
     /// # Safety
     /// The page keeps its frame until it is concealed.
     pub unsafe fn expose(&self, address: usize, rights: Rights) -> Result<()> {
         debug_assert!(address.is_multiple_of(PAGE_BYTES));
-        let frame = self.state(address).ok_or(Error::NotManaged { address })?.frame;
+        let frame = self.frame(address).ok_or(Error::NotManaged { address })?;
         let exposures = self.pool().exposures();
-        let _taken = exposures.lock();
-        let (before, after) = exposures.begin(frame, rights);
-        if before.rights() == after.rights() {
+        let mut seen = exposures.seen();
+        let before = seen.rights(address);
+        if !seen.begin(address, rights) {
+            let source = std::io::ErrorKind::OutOfMemory.into();
+            return Err(Error::System { operation: "exposing another page to system calls", source });
+        }
+        exposures.begin(frame);
+        if before == seen.rights(address) {
             return Ok(());
         }
-        self.show(address, frame, rights).map_err(|error| {
-            exposures.end(frame, rights);
+        self.show_outside(address, frame, rights).map_err(|error| {
+            exposures.end(frame);
+            seen.end(address, rights);
             // The kernel may have taken away what was there.
-            let is_as_before = before.rights().is_some_and(|rights| self.show(address, frame, rights).is_ok());
+            let is_as_before = before.is_some_and(|rights| self.show_outside(address, frame, rights).is_ok());
             if !is_as_before {
                 cover(address, libc::MAP_FIXED_NOREPLACE);
             }
@@ -43,13 +49,13 @@ impl Pages {
 
     /// Ends one [`Self::expose`]. After the last one a touch outside faults again.
     pub fn conceal(&self, address: usize, rights: Rights) {
-        self.end(address, |pages, frame| pages.pool().exposures().end(frame, rights));
+        self.end(address, |seen| seen.end(address, rights), |exposures, frame, _| exposures.end(frame));
     }
 
     /// Ends one [`Self::expose`] at its address, while a system call may still use the memory. Returns the frame, which no other page gets until
-    /// [`Self::let_go`]. `None` if the page is not mapped.
+    /// [`Self::let_go`]. `None` if the page has none.
     pub fn withdraw(&self, address: usize, rights: Rights) -> Option<Frame> {
-        self.end(address, |pages, frame| pages.pool().exposures().withdraw(frame, rights))
+        self.end(address, |seen| seen.end(address, rights), |exposures, frame, _| exposures.withdraw(frame, 1))
     }
 
     /// Ends the use of a frame by a system call, after [`Self::withdraw`].
@@ -59,22 +65,30 @@ impl Pages {
         }
     }
 
-    /// Withdraws all exposures of a page that goes away. Nobody has concealed it, so nobody will let its frame go.
+    /// Withdraws all exposures at an address where a page goes away. Nobody has concealed it, so nobody will let its frame go.
     pub(crate) fn abandon(&self, address: usize) {
-        let is_exposed = |frame| self.pool().exposures().counts(frame).rights().is_some();
-        if !self.frame_of(address).is_some_and(is_exposed) {
-            return;
+        let exposures = self.pool().exposures();
+        if self.frame(address).is_some_and(|frame| exposures.is_any(frame)) {
+            self.end(address, |seen| seen.end_all(address), Exposures::withdraw);
         }
-        self.end(address, |pages, frame| pages.pool().exposures().withdraw_all(frame));
     }
 
-    fn end(&self, address: usize, count: impl FnOnce(&Pages, Frame) -> (Counts, Counts)) -> Option<Frame> {
+    /// Ends some exposures at an address, of which `count` is told how many they are.
+    fn end(
+        &self,
+        address: usize,
+        end: impl FnOnce(&mut Seen) -> u64,
+        count: impl FnOnce(&Exposures, Frame, u64),
+    ) -> Option<Frame> {
         debug_assert!(address.is_multiple_of(PAGE_BYTES));
-        let frame = self.frame_of(address)?;
-        let _taken = self.pool().exposures().lock();
-        let (before, after) = count(self, frame);
-        match after.rights() {
-            rights if rights == before.rights() => {}
+        let frame = self.frame(address)?;
+        let exposures = self.pool().exposures();
+        let mut seen = exposures.seen();
+        let before = seen.rights(address);
+        let ended = end(&mut seen);
+        count(exposures, frame, ended);
+        match seen.rights(address) {
+            rights if rights == before => {}
             // No store may come any more that nobody has announced.
             Some(Rights::Read) if take_stores(address) => {}
             _ => cover(address, libc::MAP_FIXED),
@@ -83,7 +97,7 @@ impl Pages {
     }
 
     /// Maps a frame at its page's address outside. The error is an errno.
-    fn show(&self, address: usize, frame: Frame, rights: Rights) -> Result<(), i32> {
+    fn show_outside(&self, address: usize, frame: Frame, rights: Rights) -> Result<(), i32> {
         // A mapping without the right to store, from the first instant on, comes from one without it.
         let source = match rights {
             Rights::Read => self.pool().address_for_reading(frame),

@@ -6,7 +6,7 @@ use crate::stubs::TrapFrame;
 
 /// Resolves a fault at an address, of a load or a store: true if the access will succeed now.
 ///
-/// It runs in the faulting thread, and in the machine if that is at ring 0. The program may be anywhere meanwhile, so the handler's rules are those of
+/// The host refuses stores where none are ever allowed, without asking it. It runs in the faulting thread, and in the machine if that is at ring 0. The program may be anywhere meanwhile, so the handler's rules are those of
 /// a signal's: it takes no lock that the program may hold, and allocates nothing. It must not touch managed memory. Its stack has 128 KiB.
 pub type FaultHandler = fn(address: usize, is_store: bool) -> bool;
 
@@ -15,7 +15,9 @@ const STORE: u64 = 1 << 1;
 
 /// Called by the stub of page faults, on the handler's stack. The block is the thread's.
 pub(crate) extern "C" fn on_page_fault(block: &Block, frame: &TrapFrame) -> bool {
-    block.machine.space.is_managed(frame.address as usize) && resolve(block, frame)
+    let (space, address) = (&block.machine.space, frame.address as usize);
+    let is_forbidden = frame.error & STORE != 0 && space.is_read_only(address);
+    space.is_managed(address) && !is_forbidden && resolve(block, frame)
 }
 
 /// Asks the handler. The address is managed.

@@ -1,14 +1,18 @@
-//! A pool of page frames for managed memory.
+//! A pool of page frames for managed memory. It grows as frames are taken: neither a part of it that nobody needs has memory, nor has the machine
+//! a gigabyte of it that is not in use.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::block::state;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exposures::Exposures;
 use crate::machine::Machine;
 use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
 use crate::raw;
+use crate::vcpu::Vcpu;
 
+/// It grows by this many frames, so that the host can take a huge page.
+const GROWTH: u32 = (LARGE_PAGE_BYTES / PAGE_BYTES) as u32;
 /// KVM's extension that maps memory of a guest before it is touched, and its call.
 const PRE_FAULT_EXTENSION: u64 = kvm_bindings::KVM_CAP_PRE_FAULT_MEMORY as u64;
 const PRE_FAULT: u64 = 0xc040_aed5;
@@ -26,11 +30,12 @@ impl Frame {
 
 /// Frames of memory, which lie at addresses of the process as well: inside and outside the machine, mapped or not.
 pub struct FramePool {
+    machine: &'static Machine,
     memory: Memory,
     /// The same frames, where nobody can store to them.
     for_reading: Memory,
-    /// Guest-physical addresses of its gigabytes.
-    gigabytes: Vec<u64>,
+    /// Guest-physical addresses of its gigabytes, 0 for those that are not in the machine yet.
+    gigabytes: Vec<AtomicU64>,
     /// Of each frame in a list, the next one: its number and 1, or 0 for none.
     next: Memory,
     frames: u32,
@@ -38,13 +43,16 @@ pub struct FramePool {
     filled: List,
     /// Frames that were in use and have none.
     empty: List,
-    /// The first frame that was never in use, and the first of these without memory.
+    /// The first frame that was never in use.
     fresh: AtomicU32,
-    populated: u32,
-    /// How many frames have memory, free or not, and how many may keep theirs when they are free again.
+    /// The first frame that the pool has not grown to.
+    grown: AtomicU32,
+    /// How many frames have memory, free or not, and how many may have.
     with_memory: AtomicU32,
     limit: AtomicU32,
     exposures: Exposures,
+    /// Which nobody runs, for KVM to map the pool. None where it cannot.
+    mapper: Option<&'static Vcpu>,
 }
 
 /// The first frame of a list as in [`FramePool::next`], and above it a count that makes every change another.
@@ -78,87 +86,117 @@ impl List {
 }
 
 impl FramePool {
-    /// A pool of this many frames, all of them free. The first of them, `populated` frames, take their memory at once; and the machine maps it where
-    /// KVM can (Linux 6.11), so that no later touch takes the host's time. Others take theirs when they are first touched. A frame that has
-    /// memory comes before one that has none.
+    /// A pool of this many frames, all of them free, of which `limit` may have memory. They take it some at a time, as frames are taken; and the
+    /// machine maps it then where KVM can (Linux 6.11), so that no later touch takes the host's time.
     ///
     /// # Errors
     ///
     /// Those of the host, and of the machine.
-    pub fn new(machine: &'static Machine, frames: u32, populated: u32) -> Result<FramePool> {
+    pub fn new(machine: &'static Machine, frames: u32, limit: u32) -> Result<FramePool> {
         let len = (frames as usize * PAGE_BYTES).next_multiple_of(LARGE_PAGE_BYTES);
         let memory = Memory::reserve_shared(len, GIB)?;
-        let addresses = memory.base()..memory.base() + len;
-        machine.space.add_gigabytes_of(addresses.clone())?;
-        let of_gigabyte = |address| machine.space.physical(address).ok_or(Error::NotManaged { address });
-        let gigabytes = addresses.step_by(GIB).map(of_gigabyte).collect::<Result<Vec<_>>>()?;
-        memory.populate(populated as usize * PAGE_BYTES)?;
-        let pool = FramePool {
+        memory.prefer_huge_pages();
+        let can_map = machine.vm.check_extension_raw(PRE_FAULT_EXTENSION) > 0;
+        Ok(FramePool {
+            machine,
             for_reading: memory.again_for_reading()?,
             memory,
-            gigabytes,
+            gigabytes: (0..len.div_ceil(GIB)).map(|_| AtomicU64::new(0)).collect(),
             // Of a pool as large as the host's memory few frames may ever be used.
             next: Memory::reserve((frames as usize * 4).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), PAGE_BYTES)?,
             frames,
             filled: List(AtomicU64::new(0)),
             empty: List(AtomicU64::new(0)),
             fresh: AtomicU32::new(0),
-            populated,
-            with_memory: AtomicU32::new(populated),
-            limit: AtomicU32::new(frames),
+            grown: AtomicU32::new(0),
+            with_memory: AtomicU32::new(0),
+            limit: AtomicU32::new(limit),
             exposures: Exposures::none(frames)?,
-        };
-        pool.pre_fault(machine, populated as usize * PAGE_BYTES)?;
-        Ok(pool)
+            mapper: if can_map { Some(machine.take()?) } else { None },
+        })
     }
 
-    /// Has KVM map the pool for the machine. Where it cannot, that happens as frames are touched.
-    fn pre_fault(&self, machine: &'static Machine, len: usize) -> Result<()> {
-        if machine.vm.check_extension_raw(PRE_FAULT_EXTENSION) <= 0 {
-            return Ok(());
-        }
-        // A processor that nobody runs: a call of one that runs would wait for it.
-        let vcpu = machine.take()?;
-        for (index, physical) in self.gigabytes.iter().enumerate().take(len.div_ceil(GIB)) {
-            let mut range = kvm_bindings::kvm_pre_fault_memory {
-                gpa: *physical,
-                size: GIB.min(len - index * GIB) as u64,
-                ..Default::default()
-            };
-            // The call counts the range down as it goes.
-            while range.size > 0 {
-                // SAFETY: KVM reads and writes the structure. It maps memory that the machine has.
-                let answer = unsafe { raw::ioctl(vcpu.block().descriptor, PRE_FAULT, &raw mut range as u64) };
-                match raw::error_of(answer) {
-                    None | Some(libc::EINTR | libc::EAGAIN) => {}
-                    // Not with the page tables that this host has for its guests.
-                    Some(_) => break,
-                }
+    /// A free frame, with whatever it held before. None if there is none, or the machine has no address for it.
+    pub fn take(&self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh()) {
+                return Some(frame);
+            }
+            if let Some(frame) = self.empty.pop(self.next()) {
+                self.with_memory.fetch_add(1, Ordering::Relaxed);
+                return Some(frame);
+            }
+            if !self.grow() {
+                return None;
             }
         }
-        vcpu.block().state.store(state::FREE, Ordering::Release);
-        Ok(())
     }
 
-    /// A free frame, with whatever it held before.
-    pub fn take(&self) -> Option<Frame> {
-        if let Some(frame) = self.filled.pop(self.next()) {
-            return Some(frame);
-        }
-        let (frame, has_memory) = match self.take_fresh(self.frames) {
-            Some(frame) => (frame, frame.0 < self.populated),
-            None => (self.empty.pop(self.next())?, false),
-        };
-        if !has_memory {
-            self.with_memory.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(frame)
-    }
-
-    /// A frame below `end` that was never in use.
-    fn take_fresh(&self, end: u32) -> Option<Frame> {
-        let next = |fresh: u32| (fresh < end).then(|| fresh + 1);
+    /// A frame that was never in use, of those that the pool has grown to.
+    fn take_fresh(&self) -> Option<Frame> {
+        let grown = self.grown.load(Ordering::Acquire);
+        let next = |fresh: u32| (fresh < grown).then(|| fresh + 1);
         self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(Frame)
+    }
+
+    /// Adds frames to those that are free; false if there are none, or the machine has no address for them. Frames that have no memory yet take it at
+    /// the first touch: so another thread may use them before this returns.
+    fn grow(&self) -> bool {
+        let start = self.grown.load(Ordering::Relaxed);
+        if start == self.frames || !self.has_gigabyte_of(Frame(start)) {
+            return false;
+        }
+        // To a multiple: so it stays in the gigabyte.
+        let most = ((start + 1).next_multiple_of(GROWTH)).min(self.frames) - start;
+        let mut count = 0;
+        let _ = self.with_memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            // One in any case: the caller needs it.
+            count = most.min(self.limit.load(Ordering::Relaxed).saturating_sub(before).max(1));
+            Some(before + count)
+        });
+        if self.grown.compare_exchange(start, start + count, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // Another thread was faster.
+            self.with_memory.fetch_sub(count, Ordering::Relaxed);
+            return true;
+        }
+        if count > 1 {
+            self.populate(Frame(start), count);
+        }
+        true
+    }
+
+    /// Whether the machine has the gigabyte of a frame, after bringing it in if need be.
+    fn has_gigabyte_of(&self, frame: Frame) -> bool {
+        let place = &self.gigabytes[frame.0 as usize * PAGE_BYTES / GIB];
+        if place.load(Ordering::Acquire) == 0 {
+            let address = self.address(frame) as usize / GIB * GIB;
+            if self.machine.space.add_gigabyte_of(address).is_err() {
+                return false;
+            }
+            place.store(self.machine.space.physical(address).unwrap_or(0), Ordering::Release);
+        }
+        place.load(Ordering::Acquire) != 0
+    }
+
+    /// Gives frames memory, which the machine maps. Where either fails, that happens as frames are touched.
+    fn populate(&self, first: Frame, count: u32) {
+        let len = count as usize * PAGE_BYTES;
+        let arguments = [self.address(first) as u64, len as u64, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0];
+        // SAFETY: the pages are the pool's; the advice changes no byte of them.
+        let populated = unsafe { raw::call(libc::SYS_madvise as u64, arguments) };
+        let Some(mapper) = self.mapper.filter(|_| raw::error_of(populated).is_none()) else { return };
+        let mut range =
+            kvm_bindings::kvm_pre_fault_memory { gpa: self.physical(first), size: len as u64, ..Default::default() };
+        // The call counts the range down as it goes.
+        while range.size > 0 {
+            // SAFETY: KVM reads and writes the structure. It maps memory that the machine has.
+            let answer = unsafe { raw::ioctl(mapper.block().descriptor, PRE_FAULT, &raw mut range as u64) };
+            match raw::error_of(answer) {
+                None | Some(libc::EINTR | libc::EAGAIN) => {}
+                // Not with the page tables that this host has for its guests.
+                Some(_) => break,
+            }
+        }
     }
 
     fn next(&self) -> &[AtomicU32] {
@@ -186,7 +224,7 @@ impl FramePool {
     pub fn set_limit(&self, frames: u32) {
         self.limit.store(frames, Ordering::Relaxed);
         while self.with_memory.load(Ordering::Relaxed) > frames
-            && let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh(self.populated))
+            && let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh())
         {
             if !self.empty_frame(frame) {
                 break;
@@ -238,16 +276,26 @@ impl FramePool {
         &self.exposures
     }
 
-    /// The frame's address in the machine.
+    /// The frame's address in the machine, of a frame that was taken.
     pub(crate) fn physical(&self, frame: Frame) -> u64 {
         let offset = frame.0 as usize * PAGE_BYTES;
-        self.gigabytes[offset / GIB] + (offset % GIB) as u64
+        self.gigabytes[offset / GIB].load(Ordering::Acquire) + (offset % GIB) as u64
     }
 
     /// The other way round.
     pub(crate) fn frame_at(&self, physical: u64) -> Option<Frame> {
-        let index = self.gigabytes.iter().position(|start| (*start..start + GIB as u64).contains(&physical))?;
-        let offset = index * GIB + (physical - self.gigabytes[index]) as usize;
+        let has = |start: u64| start != 0 && (start..start + GIB as u64).contains(&physical);
+        let starts = || self.gigabytes.iter().map(|start| start.load(Ordering::Acquire));
+        let (index, start) = (0..).zip(starts()).find(|(_, start)| has(*start))?;
+        let offset = index * GIB + (physical - start) as usize;
         Some(Frame((offset / PAGE_BYTES) as u32))
+    }
+}
+
+impl Drop for FramePool {
+    fn drop(&mut self) {
+        if let Some(mapper) = self.mapper.filter(|_| self.machine.is_of_process()) {
+            mapper.block().state.store(state::FREE, Ordering::Release);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! switch to the kernel. Everything else is the host's as before: a system call is forwarded, and an access that the host refuses ends in the
 //! host's signal.
 //!
-//! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `address_space` gives the machine the process's memory, in which
+//! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `page_tables` are the guest's; `address_space` gives the machine the process's memory, in which
 //! the processor finds `descriptors` and `stubs`. `block` is a virtual processor's memory and `vcpu` the processor. `monitor` is the
 //! host's side of it, with `forward` for system calls, `native` for entering and `resume` for going on outside. Calls that may wait are made by
 //! `outside_call`. `signals` are blocked in the monitor; `restore` brings threads back after handlers. Users hold a [`Machine`].
@@ -36,6 +36,7 @@ mod memory;
 mod monitor;
 mod native;
 mod outside_call;
+mod page_tables;
 mod raw;
 mod restore;
 mod resume;

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::address_space::{USER_END, entry};
+use crate::address_space::USER_END;
 use crate::error::{Error, Result};
 use crate::faults::FaultHandler;
 use crate::frames::{Frame, FramePool};
 use crate::machine::Machine;
 use crate::memory::{LARGE_PAGE_BYTES, PAGE_BYTES};
+use crate::page_tables::{PageTables, entry};
+use crate::signals;
 
 /// The accesses to a page that do not fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,10 @@ impl Pages {
         &self.pool
     }
 
+    fn tables(&self) -> &PageTables {
+        self.machine.space.tables()
+    }
+
     /// Maps a frame for the page at an address. False, with nothing changed, if the page has one.
     ///
     /// # Errors
@@ -74,18 +80,81 @@ impl Pages {
     /// If the page is in no managed range, or there is no memory for page tables.
     ///
     /// # Safety
-    /// The frame holds the page's bytes, and is mapped nowhere else.
+    /// The frame holds the page's bytes, and is mapped for no other page.
     pub unsafe fn map(&self, address: usize, frame: Frame, rights: Rights) -> Result<bool> {
-        let place = self.machine.space.make_page_entry(address)?;
-        let new = self.pool.physical(frame) | rights.bits();
+        self.set(address, frame, rights.bits())
+    }
+
+    /// Gives the page at an address a frame without mapping it: accesses fault until [`Self::show`]. False, with nothing changed, if the page has one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::map`].
+    ///
+    /// # Safety
+    /// Those of [`Self::map`].
+    pub unsafe fn hold(&self, address: usize, frame: Frame) -> Result<bool> {
+        self.set(address, frame, 0)
+    }
+
+    fn set(&self, address: usize, frame: Frame, bits: u64) -> Result<bool> {
+        let place = self.tables().make_page_entry(address)?;
+        let new = self.pool.physical(frame) | bits;
         Ok(place.compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_ok())
     }
 
-    /// Has accesses to a mapped page fault. It keeps its frame, and what the processor has noted, until [`Self::unmap`].
-    pub fn hide(&self, address: usize) {
-        if let Some(place) = self.machine.space.page_entry(address) {
-            place.fetch_and(!entry::PRESENT, Ordering::AcqRel);
+    /// Maps a page that has a frame; it counts as stored to if `is_dirty`, and otherwise not. False, with nothing changed, if it is mapped or has none.
+    pub fn show(&self, address: usize, rights: Rights, is_dirty: bool) -> bool {
+        let Some(place) = self.tables().page_entry(address) else { return false };
+        let noted = if is_dirty { entry::DIRTY } else { 0 };
+        let show = |held: u64| {
+            let is_hidden = held != 0 && held & entry::PRESENT == 0;
+            is_hidden.then(|| held & entry::ADDRESS | rights.bits() | noted)
+        };
+        place.fetch_update(Ordering::AcqRel, Ordering::Acquire, show).is_ok()
+    }
+
+    /// Has accesses to a mapped page fault; false if it is not mapped. It keeps its frame, and what the processor has noted, until [`Self::show`]
+    /// or [`Self::unmap`].
+    pub fn hide(&self, address: usize) -> bool {
+        let place = self.tables().page_entry(address);
+        place.is_some_and(|place| {
+            // Most pages of a range have none: nothing to write.
+            place.load(Ordering::Acquire) & entry::PRESENT != 0
+                && place.fetch_and(!entry::PRESENT, Ordering::AcqRel) & entry::PRESENT != 0
+        })
+    }
+
+    /// The most rights that a page at an address may have.
+    pub fn most(&self, address: usize) -> Rights {
+        if self.machine.space.is_read_only(address) { Rights::Read } else { Rights::ReadWrite }
+    }
+
+    /// Allows stores to a mapped page, as far as its range does. The notes of the processor stay.
+    pub fn allow_stores(&self, address: usize) {
+        if self.most(address) == Rights::ReadWrite {
+            self.set_rights(address, Rights::ReadWrite);
         }
+    }
+
+    /// The frame of the page at an address, mapped or not.
+    pub fn frame(&self, address: usize) -> Option<Frame> {
+        let held = self.tables().page_entry(address)?.load(Ordering::Acquire);
+        self.state_of(held).map(|state| state.frame)
+    }
+
+    /// Whether a thread has stored to the page at an address, mapped or not, as [`PageState::is_dirty`].
+    pub fn is_dirty(&self, address: usize) -> bool {
+        self.tables().page_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::DIRTY != 0)
+    }
+
+    /// Clears that note, and returns it. The processor makes a new one when its TLB has forgotten the page.
+    pub fn take_dirty(&self, address: usize) -> bool {
+        let place = self.tables().page_entry(address);
+        place.is_some_and(|place| {
+            place.load(Ordering::Acquire) & entry::DIRTY != 0
+                && place.fetch_and(!entry::DIRTY, Ordering::AcqRel) & entry::DIRTY != 0
+        })
     }
 
     /// Unmaps the page at an address; returns what it was, if it had a frame. That may be used for another page once the TLBs are empty.
@@ -93,13 +162,13 @@ impl Pages {
     /// # Safety
     /// Nobody has references to the page's bytes.
     pub unsafe fn unmap(&self, address: usize) -> Option<PageState> {
-        self.state_of(self.machine.space.page_entry(address)?.swap(0, Ordering::AcqRel))
+        self.state_of(self.tables().page_entry(address)?.swap(0, Ordering::AcqRel))
     }
 
     /// Changes the rights to a mapped page; returns what it was before. With fewer rights it counts as clean from then on: a later store faults,
     /// or notes that it was stored to.
     pub fn set_rights(&self, address: usize, rights: Rights) -> Option<PageState> {
-        let place = self.machine.space.page_entry(address)?;
+        let place = self.tables().page_entry(address)?;
         let mut seen = place.load(Ordering::Acquire);
         loop {
             let before = self.state_of(seen).filter(|_| seen & entry::PRESENT != 0)?;
@@ -117,19 +186,29 @@ impl Pages {
 
     /// The page at an address, if it is mapped.
     pub fn state(&self, address: usize) -> Option<PageState> {
-        let held = self.machine.space.page_entry(address)?.load(Ordering::Acquire);
+        let held = self.tables().page_entry(address)?.load(Ordering::Acquire);
         self.state_of(held).filter(|_| held & entry::PRESENT != 0)
     }
 
     /// Clears the note that a page was touched, and returns it. The processor makes a new one when its TLB has forgotten the page.
     pub fn take_accessed(&self, address: usize) -> bool {
-        let place = self.machine.space.page_entry(address);
+        let place = self.tables().page_entry(address);
         place.is_some_and(|place| place.fetch_and(!entry::ACCESSED, Ordering::AcqRel) & entry::ACCESSED != 0)
     }
 
-    /// The frame of a page, mapped or hidden.
-    pub(crate) fn frame_of(&self, address: usize) -> Option<Frame> {
-        self.state_of(self.machine.space.page_entry(address)?.load(Ordering::Acquire)).map(|state| state.frame)
+    /// Takes the page tables of some whole large pages (2 MiB) out of the machine, as far as no page there has a frame. Their memory is used again
+    /// after [`Self::free_tables`].
+    ///
+    /// # Safety
+    /// Until this returns, nobody maps a page there, or asks for one or changes one.
+    pub unsafe fn take_out_tables(&self, addresses: Range<usize>) {
+        debug_assert!((addresses.start | addresses.end).is_multiple_of(LARGE_PAGE_BYTES));
+        self.tables().detach_empty(addresses);
+    }
+
+    /// Frees the page tables that were taken out, after a shootdown. False, without one, if these are less than `least`.
+    pub fn free_tables(&self, least: usize) -> bool {
+        self.tables().free_detached(least, || self.machine.shootdown())
     }
 
     fn state_of(&self, held: u64) -> Option<PageState> {
@@ -150,10 +229,13 @@ impl Pages {
 pub struct ManagedRange {
     pages: Pages,
     addresses: Range<usize>,
+    /// Whether its frames go back to the pool with it.
+    owns_frames: bool,
 }
 
 impl ManagedRange {
-    /// Manages a range, none of whose pages are mapped then, or ever will be with more than `most` rights. `handler` is called for each fault in it, and is the same for all ranges of a process.
+    /// Manages a range, none of whose pages are mapped then, or ever will be with more than `most` rights. `handler` is called for each fault in it,
+    /// and is the same for all ranges of a process. The frames that its pages have at the end go back to the pool.
     ///
     /// # Errors
     ///
@@ -167,6 +249,26 @@ impl ManagedRange {
         most: Rights,
         handler: FaultHandler,
     ) -> Result<ManagedRange> {
+        // SAFETY: the caller vouches for the addresses.
+        let mut range = unsafe { Self::over_frames_of_others(pages, addresses, most, handler) }?;
+        range.owns_frames = true;
+        Ok(range)
+    }
+
+    /// The same, of further addresses of pages: their frames are those of another range, and stay when this one ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::new`].
+    ///
+    /// # Safety
+    /// Those of [`Self::new`].
+    pub unsafe fn over_frames_of_others(
+        pages: Pages,
+        addresses: Range<usize>,
+        most: Rights,
+        handler: FaultHandler,
+    ) -> Result<ManagedRange> {
         let Range { start, end } = addresses;
         if start >= end || end > USER_END || !(start | end).is_multiple_of(LARGE_PAGE_BYTES) {
             return Err(Error::BadRange { start, end, limit: USER_END });
@@ -175,15 +277,37 @@ impl ManagedRange {
         if !std::ptr::fn_addr_eq(*machine.handler.get_or_init(|| handler), handler) {
             return Err(Error::OtherHandler);
         }
-        let range = ManagedRange { pages, addresses: start..end };
-        machine.space.manage(start..end, most)?;
-        machine.shootdown();
-        Ok(range)
+        let range = ManagedRange { pages, addresses: start..end, owns_frames: false };
+        // A handler of a signal may touch managed memory, and wait for what this holds.
+        signals::blocked(|| {
+            machine.space.manage(start..end, most)?;
+            machine.shootdown();
+            Ok(range)
+        })
     }
 
     /// The addresses.
     pub fn addresses(&self) -> Range<usize> {
         self.addresses.clone()
+    }
+
+    /// Changes the most rights that its pages may have. A mapped page keeps fewer until [`Pages::allow_stores`]. One that another thread
+    /// maps meanwhile may have either.
+    pub fn set_most(&self, most: Rights) {
+        signals::blocked(|| self.change_most(most));
+    }
+
+    fn change_most(&self, most: Rights) {
+        let space = &self.pages.machine.space;
+        space.tables().set_most(self.addresses(), most);
+        if most == Rights::Read {
+            let large = space.tables().with_page_table(self.addresses());
+            let pages = large.flat_map(|large| (large..large + LARGE_PAGE_BYTES).step_by(PAGE_BYTES));
+            let entries = pages.filter_map(|page| space.tables().page_entry(page));
+            // Of pages without a frame the bit is not set.
+            entries.for_each(|place| _ = place.fetch_and(!entry::WRITABLE, Ordering::AcqRel));
+            self.pages.machine.shootdown();
+        }
     }
 
     /// The pages of this range, and of others.
@@ -194,26 +318,33 @@ impl ManagedRange {
 
 impl Drop for ManagedRange {
     fn drop(&mut self) {
-        let Pages { machine, pool } = &self.pages;
         // A child does not have its parent's page tables.
-        if !machine.is_of_process() {
-            return;
+        if self.pages.machine.is_of_process() {
+            signals::blocked(|| self.end());
         }
-        let with_table = |large: &usize| machine.space.page_entry(*large).is_some();
-        let tables = || self.addresses.clone().step_by(LARGE_PAGE_BYTES).filter(with_table);
+    }
+}
+
+impl ManagedRange {
+    fn end(&self) {
+        let Pages { machine, pool } = &self.pages;
+        let tables = || machine.space.tables().with_page_table(self.addresses.clone());
         let addresses = || tables().flat_map(|large| (large..large + LARGE_PAGE_BYTES).step_by(PAGE_BYTES));
-        addresses().for_each(|address| self.pages.hide(address));
+        addresses().for_each(|address| _ = self.pages.hide(address));
         machine.shootdown();
         // A system call may still use a page: it finds nothing there from now on, and nobody else gets the frame.
         addresses().for_each(|address| self.pages.abandon(address));
         for address in addresses() {
             // SAFETY: the range goes away, and whoever drops it has ended every use of its pages.
-            if let Some(state) = unsafe { self.pages.unmap(address) } {
+            let state = unsafe { self.pages.unmap(address) };
+            if let Some(state) = state.filter(|_| self.owns_frames) {
                 pool.give_back(state.frame);
             }
         }
         machine.space.release(self.addresses.clone());
-        // The processor may remember tables that are free now.
-        machine.shootdown();
+        // The processor may remember tables.
+        if !self.pages.free_tables(1) {
+            machine.shootdown();
+        }
     }
 }

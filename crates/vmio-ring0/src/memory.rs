@@ -80,17 +80,10 @@ impl Memory {
         self.len
     }
 
-    /// Gives the first `len` bytes memory now, in huge pages where the kernel has some.
-    pub(crate) fn populate(&self, len: usize) -> Result<()> {
-        debug_assert!(len <= self.len);
-        // SAFETY: the advice changes no byte of the range.
+    /// Has it in huge pages where the kernel has some.
+    pub(crate) fn prefer_huge_pages(&self) {
+        // SAFETY: the advice changes no byte of the range. Without it there are small pages.
         let _ = unsafe { madvise(self.base as *mut _, self.len, Advice::LinuxHugepage) };
-        // SAFETY: as above; the pages keep their zeros.
-        match unsafe { madvise(self.base as *mut _, len, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 it comes page by page.
-            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
-            Err(error) => Err(Error::system("giving the pool of frames its memory")(error)),
-        }
     }
 
     /// Makes a page fault for good, so that a stack that grows into it ends the program and corrupts nothing.

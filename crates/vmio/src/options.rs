@@ -195,8 +195,8 @@ pub enum Engine {
 /// | | first store after a load costs | views | huge pages | needs |
 /// |---|---|---|---|---|
 /// | [`ReadMostly`](FrameHint::ReadMostly) | a trap and a TLB shootdown | no | no | nothing |
-/// | [`Mixed`](FrameHint::Mixed) | 1 µs | no | no | Linux 6.7 |
-/// | [`SharedAddresses`](FrameHint::SharedAddresses) | 1 µs | yes | no | Linux 6.7 |
+/// | [`Mixed`](FrameHint::Mixed) | 1 µs | no | no | Linux 6.7, or [`Engine::Ring0`] |
+/// | [`SharedAddresses`](FrameHint::SharedAddresses) | 1 µs | yes | no | Linux 6.7, or [`Engine::Ring0`] |
 /// | [`Stream`](FrameHint::Stream) | (read-only) | no | always | Linux 6.8, [`Engine::Sigbus`] |
 /// | [`Dynamic`](FrameHint::Dynamic) | a trap and a TLB shootdown | no | for scans | Linux 6.8, [`Engine::Sigbus`] |
 ///
@@ -216,7 +216,7 @@ pub enum FrameHint {
     Auto,
     /// Private anonymous pages: the cheapest to bring in and to evict.
     ReadMostly,
-    /// Pages of a memory file whose stores the kernel tracks.
+    /// Pages of a memory file whose stores the kernel tracks; with [`Engine::Ring0`] the processor.
     ///
     /// Pages are inactive for a while before their eviction: a touch then reactivates them without I/O.
     ///

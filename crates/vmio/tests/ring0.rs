@@ -16,6 +16,7 @@ use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 use crate::support::device::{Device, READ_EIO};
 use crate::support::reader_thread::{is_efault, numbered, open, read_into, write_from};
 use crate::support::ring0::cache;
+use crate::support::views::Addresses;
 use crate::support::{PAGE, at, check_empty, load, store, watchdog};
 
 /// Runs a body in the machine.
@@ -280,6 +281,62 @@ fn pins_give_calls_of_threads_outside_access() {
     (6..9).for_each(|page| assert_eq!(load(&map, at(page)), seven));
     map.sync().unwrap();
     (6..9).for_each(|page| assert_eq!(device.word(at(page)), seven));
+}
+
+/// A page has one frame for all addresses, and system calls see it at each, mapped there or not.
+#[test]
+fn calls_and_pins_take_pointers_into_views() {
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(64);
+    let file = Addresses::open(&cache, &device, 2);
+    let mut to = tempfile::tempfile().unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let word = |number: u64| number.to_ne_bytes();
+    for round in 1..4 {
+        let mut before = Vec::new();
+        inside(|| {
+            for page in 0..64 {
+                let place = file.base(1).wrapping_add(at(page) as usize);
+                let here = file.load((page % 3) as usize, at(page));
+                before.extend(word(here));
+                // SAFETY: the view has the page.
+                assert_eq!(answer(unsafe { libc::write(to.as_raw_fd(), place.cast(), 8) }).unwrap(), 8);
+                writer.write_all(&word(here + 1000 * round)).unwrap();
+                // SAFETY: as above.
+                assert_eq!(answer(unsafe { libc::read(reader.as_raw_fd(), place.cast(), 8) }).unwrap(), 8);
+                assert_eq!([0, 1, 2].map(|which| file.load(which, at(page))), [here + 1000 * round; 3]);
+            }
+        });
+        let mut written = Vec::new();
+        to.rewind().unwrap();
+        to.read_to_end(&mut written).unwrap();
+        to.set_len(0).unwrap();
+        to.rewind().unwrap();
+        assert_eq!(written, before);
+        file.map.advise(0..file.map.len(), Advice::DontNeed).unwrap();
+        (0..64).for_each(|page| assert_eq!(device.word(at(page)) / 1000, (1..=round).sum()));
+    }
+    assert_eq!(cache.stats().pinned_pages, 0);
+    // A thread outside, by a pin.
+    assert!(!is_inside());
+    writer.write_all(&word(5)).unwrap();
+    let pin = file.views[1].pin(at(7)..at(8), Access::ReadWrite).unwrap();
+    // SAFETY: pinned for stores.
+    let got = unsafe { libc::read(reader.as_raw_fd(), pin.as_mut_ptr().unwrap().cast(), 8) };
+    assert_eq!(answer(got).unwrap(), 8);
+    assert!(!is_inside());
+    drop(pin);
+    assert_eq!([0, 1, 2].map(|which| file.load(which, at(7))), [5; 3]);
+    // A view that forbids stores forbids them to system calls.
+    file.views[0].allow_stores(false).unwrap();
+    writer.write_all(&word(6)).unwrap();
+    inside(|| {
+        let place = file.base(1).wrapping_add(at(7) as usize);
+        // SAFETY: the kernel refuses to store there.
+        is_efault(answer(unsafe { libc::read(reader.as_raw_fd(), place.cast(), 8) }));
+    });
+    drop(file);
+    check_empty(&cache);
 }
 
 #[test]

@@ -302,8 +302,8 @@ impl Shard {
         let ours = || of(&holds).iter().filter(|hold| is_ours(hold));
         for hold in ours() {
             *left.holds.get_mut() += 1;
-            for page in hold.pages() {
-                let frame = region.frames().withdraw(region.table.address(page), hold.for_stores);
+            for (page, address) in hold.pages().zip((hold.address..).step_by(PAGE_BYTES)) {
+                let frame = region.frames().withdraw(address, hold.for_stores);
                 left.frames.extend(frame.map(|frame| (page, frame)));
             }
         }

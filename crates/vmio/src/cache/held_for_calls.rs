@@ -2,6 +2,7 @@
 //!
 //! A thread makes calls anywhere in the program, in a handler that has interrupted the allocator for instance: nothing here allocates.
 
+use std::io;
 use std::ops::Range;
 
 use crate::backing::Access;
@@ -20,7 +21,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Nor more than one part in this many of the cache or of the mapping's ceiling: several threads may make calls at a time.
 const CACHE_PART: u32 = 16;
 
-fn prepare() -> std::io::Result<()> {
+fn prepare() -> io::Result<()> {
     CallHolds::of_process().map(drop)
 }
 
@@ -102,7 +103,8 @@ fn bring_in(hold: &Hold, region: &Region) -> Result<(), i32> {
         }
         // SAFETY: the pages are pinned, for stores if those are exposed, and concealed before the pins end.
         let exposed = unsafe { region.frames().expose(hold.address, hold.len(), hold.for_stores) };
-        exposed.map_err(|_| libc::ENOMEM)
+        let is_forbidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        exposed.map_err(|error| if is_forbidden(&error) { libc::EFAULT } else { libc::ENOMEM })
     });
     if held.is_err() {
         give_up(region, pinned, hold.count);

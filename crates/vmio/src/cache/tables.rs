@@ -114,6 +114,8 @@ impl Region {
                 // If this fails, the page tables stay; nothing else depends on it.
                 let _ = frames.forget_stores(address, len);
             }
+            // SAFETY: the block is closed: no page is in memory there, or comes before it is opened.
+            unsafe { self.frames().take_out_tables(address, len) };
             list.push(address, len);
         }
         // A mark that a page holds garbage on the device saves a read: it stays, and the words with it.
@@ -254,7 +256,7 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
     }
     // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. A thread that
     // reads one gets what it was, or that of an untouched page.
-    let shootdowns = unsafe { shared.paging.unmapper.unmap(list) };
+    let shootdowns = unsafe { shared.paging.unmapper.unmap(list) } + shared.paging.frames.free_tables();
     shared.telemetry.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
     for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
         match empty.block {

@@ -7,8 +7,6 @@
 //! whenever it deactivates pages and takes their notes. None of this is needed for safety: a note too many costs a
 //! write of a clean page, and a page that the kernel swaps out keeps its note.
 
-use std::io;
-
 use vmio_core::page::snapshot::State;
 use vmio_core::page::views::VIEWS_MAX;
 use vmio_core::page::{SPAN_BYTES, SPAN_PAGES, span_of};
@@ -34,7 +32,8 @@ pub(crate) struct InSpan<'a> {
 }
 
 impl<'a> InSpan<'a> {
-    fn of(region: &'a Region, number: u64) -> Self {
+    /// Counts the caller in the span of that number, once its memory is not being given back.
+    pub(crate) fn of(region: &'a Region, number: u64) -> Self {
         region.add_resident(number);
         InSpan { region, span: number, pages: 0 }
     }
@@ -122,16 +121,17 @@ impl Region {
         let free = (0..VIEWS_MAX).find(|view| self.views.base(*view) == 0);
         let view =
             free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
-        let build = || -> io::Result<_> {
-            let mut range = frames.share(self.table.reserved() as usize, GRANULE_BYTES)?;
-            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.paging.locks_memory)?;
-            Ok(range)
-        };
-        let range = build().map_err(Error::system("reserving address space for a view"))?;
+        let (read_only, locked) = (self.access == Access::ReadOnly, self.shared.paging.locks_memory);
+        let prepare = |range: &mut Reservation| range.prepare_for_frames(read_only, locked);
+        let range = frames.share(self.table.reserved() as usize, GRANULE_BYTES, &prepare);
+        let range = range.map_err(Error::system("reserving address space for a view"))?;
         self.views.set_base(view, range.base() as usize);
         let inserted = REGIONS.insert(range.addresses(), self);
         inserted
-            .inspect_err(|_| self.views.set_base(view, 0))
+            .inspect_err(|_| {
+                self.views.set_base(view, 0);
+                frames.unshare(&range);
+            })
             .map_err(Error::system("reserving the table of mappings"))?;
         Ok((view, range))
     }
@@ -151,6 +151,7 @@ impl Region {
         let mut stored = StoredPages::new();
         let spans = 0..self.table.reserved().div_ceil(SPAN_BYTES as u64);
         let left = spans.filter(|number| self.leave_view(*number, view, &mut stored)).count() as u32;
+        self.deactivatable().iter().for_each(|frames| frames.unshare(&range));
         drop(range);
         self.views.set_base(view, 0);
         self.discount_tables(left);

@@ -21,6 +21,7 @@ use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
+use crate::cache::view_tables::InSpan;
 use crate::engine::DeactivatableFrames;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::pagemap::StoredPages;
@@ -255,6 +256,8 @@ impl WriteBatch {
     ) -> io::Result<usize> {
         let start = self.pages.len();
         let takes_active = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
+        // The span may have no page in memory. Its page tables, where the notes are, must not go meanwhile.
+        let inside = takes_active.then(|| InSpan::of(region, span_of(pages.start)));
         let asked = if takes_active { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
             let word = region.table.word(page);
@@ -266,6 +269,7 @@ impl WriteBatch {
                 None => {}
             }
         }
+        drop(inside);
         asked?;
         self.copy_tracked(region, frames, start)?;
         Ok(self.pages.len() - start)

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::engine::{DeactivatableFrames, Frames, InstallError};
+use crate::engine::{DeactivatableFrames, Frames, InstallError, Prepare};
 use crate::sys::PAGE_BYTES;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::memory_file::MemoryFile;
@@ -59,10 +59,11 @@ impl MemfdFrames {
         len: usize,
         align: usize,
         tracker: Tracker,
+        prepare: Prepare<'_>,
     ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let file = MemoryFile::new(len as u64)?;
         let mut frames = MemfdFrames { base: 0, file, tracker };
-        let range = frames.share(len, align)?;
+        let range = frames.share(len, align, prepare)?;
         frames.base = range.base() as usize;
         Ok((range, Box::new(frames)))
     }
@@ -98,9 +99,10 @@ impl Frames for MemfdFrames {
 }
 
 impl DeactivatableFrames for MemfdFrames {
-    fn share(&self, len: usize, align: usize) -> io::Result<Reservation> {
-        let range = self.file.map(len, align)?;
+    fn share(&self, len: usize, align: usize, prepare: Prepare<'_>) -> io::Result<Reservation> {
+        let mut range = self.file.map(len, align)?;
         self.tracker.userfaultfd.register(range.base() as usize, range.len())?;
+        prepare(&mut range)?;
         Ok(range)
     }
 

@@ -13,6 +13,8 @@ mod refusals;
 mod ring0_engine;
 #[cfg(target_arch = "x86_64")]
 mod ring0_frames;
+#[cfg(target_arch = "x86_64")]
+mod ring0_shared_frames;
 mod sigbus_engine;
 
 use std::io;
@@ -42,7 +44,12 @@ pub(crate) trait FaultEngine: Send + Sync {
 
     /// Makes a range of `len` bytes at a multiple of `align`, over frames that can be deactivated. A touch of a missing or inactive
     /// page in it is a fault. The kernel notes the first store to a protected page.
-    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)>;
+    fn deactivatable(
+        &self,
+        len: usize,
+        align: usize,
+        prepare: Prepare<'_>,
+    ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)>;
 
     /// Its name.
     fn engine(&self) -> Engine;
@@ -62,6 +69,9 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// The range is attached, and none of its pages is in memory or can come there.
     unsafe fn accept(&self, _address: usize, _len: usize) {}
 }
+
+/// Prepares a range for the frames of a mapping, before a page comes into it.
+pub(crate) type Prepare<'a> = &'a dyn Fn(&mut Reservation) -> io::Result<()>;
 
 /// The calls by which an engine asks the cache to handle faults.
 #[derive(Clone, Copy)]
@@ -165,6 +175,17 @@ pub(crate) trait Frames: Send + Sync {
     /// Ends the use of a page's memory by a system call. Async-signal-safe.
     fn let_go(&self, _frame: WithdrawnFrame) {}
 
+    /// Takes the page tables of spans out of use, until [`Self::free_tables`]. For engines with page tables of their own.
+    ///
+    /// # Safety
+    /// The range lies in an attached reservation. None of its pages is in memory, or can come there before this returns.
+    unsafe fn take_out_tables(&self, _address: usize, _len: usize) {}
+
+    /// Has the memory of tables that were taken out used again; returns the number of TLB shootdowns.
+    fn free_tables(&self) -> u64 {
+        0
+    }
+
     /// Adapts to a new capacity. Frames beyond it that are free give their memory back.
     fn set_capacity(&self, _pages: u32) {}
 
@@ -180,7 +201,15 @@ pub(crate) trait Frames: Send + Sync {
 pub(crate) trait DeactivatableFrames: Frames {
     /// Makes another attached range of that length over the same frames: a store to one shows at the other. Each range has its own
     /// mapped pages and its own notes of the kernel. The methods below act on the addresses that they are given.
-    fn share(&self, len: usize, align: usize) -> io::Result<Reservation>;
+    fn share(&self, len: usize, align: usize, prepare: Prepare<'_>) -> io::Result<Reservation>;
+
+    /// Allows or forbids stores at such a range. A forbidden store is a SIGSEGV.
+    fn allow_stores(&self, range: &Reservation, allow: bool) -> io::Result<()> {
+        if allow { range.make_writable() } else { range.make_read_only() }
+    }
+
+    /// Ends the use of such a range, before it is unmapped. No thread touches it any more, and nobody needs its notes.
+    fn unshare(&self, _range: &Reservation) {}
 
     /// Unmaps a range and keeps its frames: the next touch of a page faults. One TLB shootdown.
     ///

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::engine::memfd_frames::Tracker;
 use crate::engine::reader::{self, BusyCount, Desk};
 use crate::engine::refusals::Refusals;
-use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames};
+use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, MemfdFrames, Prepare};
 use crate::options::Engine;
 use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
@@ -71,9 +71,14 @@ impl FaultEngine for ReaderThreadEngine {
         self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }
 
-    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
+    fn deactivatable(
+        &self,
+        len: usize,
+        align: usize,
+        prepare: Prepare<'_>,
+    ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let tracker = self.tracker.clone().ok_or(io::ErrorKind::Unsupported)?;
-        MemfdFrames::reserve(len, align, tracker)
+        MemfdFrames::reserve(len, align, tracker, prepare)
     }
 
     fn handles_faults_in_their_threads(&self) -> bool {

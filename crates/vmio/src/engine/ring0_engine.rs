@@ -7,7 +7,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vmio_ring0::{FramePool, Holder, Level, Machine, ManagedRange, Pages, Rights};
 
-use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, HoldCalls, Ring0Frames};
+use crate::engine::ring0_shared_frames::Ring0SharedFrames;
+use crate::engine::{DeactivatableFrames, FaultCalls, FaultEngine, HoldCalls, Prepare, Ring0Frames};
 use crate::options::Engine;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{FaultAccess, Resolution};
@@ -19,11 +20,14 @@ const LEVEL: &str = "VMIO_RING0_LEVEL";
 /// Of the cache that was started first; others have the same.
 static CALLS: OnceLock<FaultCalls> = OnceLock::new();
 
+/// A managed range of a mapping's, and the padding up to whole large pages.
+pub(super) type Managed = (ManagedRange, Option<Reservation>);
+
 /// Delivers faults in the machine, in the thread that took them.
 pub(crate) struct Ring0Engine {
     pages: Pages,
-    /// By their first address, with what fills them up to whole large pages.
-    ranges: Mutex<HashMap<usize, (ManagedRange, Option<Reservation>)>>,
+    /// By their first address.
+    ranges: Mutex<HashMap<usize, Managed>>,
 }
 
 impl Ring0Engine {
@@ -34,7 +38,7 @@ impl Ring0Engine {
     }
 
     /// Has `calls` made for the faults of this process's ranges, and for system calls that use their memory. The pool has as many frames as the
-    /// host has memory, so that a cache can grow; of those `capacity_pages` take memory at once.
+    /// host has memory, so that a cache can grow; of those `capacity_pages` may have memory.
     pub(crate) fn start(calls: FaultCalls, capacity_pages: u32) -> vmio_ring0::Result<(Self, Ring0Frames)> {
         let machine = Self::machine()?;
         let calls = CALLS.get_or_init(|| calls);
@@ -47,17 +51,39 @@ impl Ring0Engine {
         Ok((Ring0Engine { pages: pages.clone(), ranges: Mutex::default() }, Ring0Frames::new(pages)))
     }
 
-    fn range(&self, range: &Reservation) -> io::Result<(ManagedRange, Option<Reservation>)> {
-        // Outside the machine a touch has to fault.
-        range.make_inaccessible()?;
-        let padding = range.pad(HUGE_PAGE_BYTES)?;
-        let addresses = range.addresses();
-        let addresses = addresses.start..addresses.end.next_multiple_of(HUGE_PAGE_BYTES);
-        let most = if range.is_read_only() { Rights::Read } else { Rights::ReadWrite };
-        // SAFETY: a new reservation, and addresses behind it that were free: nobody has references to what lies there.
-        let managed = unsafe { ManagedRange::new(self.pages.clone(), addresses, most, on_fault) };
-        Ok((managed.map_err(io::Error::other)?, padding))
+    fn manage(&self, range: &Reservation) -> io::Result<()> {
+        let managed = manage(&self.pages, range, Owner::Range)?;
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.insert(range.base() as usize, managed);
+        Ok(())
     }
+}
+
+/// Where the frames of a range go with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// To the pool.
+    Range,
+    /// Nowhere: the pages have other addresses.
+    Others,
+}
+
+/// Leaves the faults of a new range to the cache.
+pub(super) fn manage(pages: &Pages, range: &Reservation, owner: Owner) -> io::Result<Managed> {
+    // Outside the machine a touch has to fault.
+    range.make_inaccessible()?;
+    let padding = range.pad(HUGE_PAGE_BYTES)?;
+    let addresses = range.addresses();
+    let addresses = addresses.start..addresses.end.next_multiple_of(HUGE_PAGE_BYTES);
+    let most = if range.is_read_only() { Rights::Read } else { Rights::ReadWrite };
+    // SAFETY: a new reservation, and addresses behind it that were free: nobody has references to what lies there.
+    let managed = unsafe {
+        match owner {
+            Owner::Range => ManagedRange::new(pages.clone(), addresses, most, on_fault),
+            Owner::Others => ManagedRange::over_frames_of_others(pages.clone(), addresses, most, on_fault),
+        }
+    };
+    Ok((managed.map_err(io::Error::other)?, padding))
 }
 
 fn on_fault(address: usize, is_store: bool) -> bool {
@@ -85,14 +111,20 @@ impl FaultEngine for Ring0Engine {
     }
 
     fn attach(&self, range: &Reservation) -> io::Result<()> {
-        let managed = self.range(range)?;
-        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        ranges.insert(range.base() as usize, managed);
-        Ok(())
+        self.manage(range)
     }
 
-    fn deactivatable(&self, _len: usize, _align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn deactivatable(
+        &self,
+        len: usize,
+        align: usize,
+        prepare: Prepare<'_>,
+    ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
+        let mut range = Reservation::zeroed(len, align)?;
+        prepare(&mut range)?;
+        self.manage(&range)?;
+        let frames = Ring0SharedFrames::of(&range, self.pages.clone());
+        Ok((range, Box::new(frames)))
     }
 
     fn detach(&self, range: &Reservation) {

@@ -6,8 +6,11 @@ use std::ptr;
 use vmio_ring0::{Pages, Rights};
 
 use crate::engine::{Frames, InstallError, WithdrawnFrame};
-use crate::sys::PAGE_BYTES;
 use crate::sys::unmap::UnmapList;
+use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
+
+/// As many page tables that were taken out wait for others, so that they share a shootdown.
+const TABLES_WAITING: usize = 64;
 
 /// The frames of all ranges of a cache.
 pub(crate) struct Ring0Frames {
@@ -78,7 +81,7 @@ impl Frames for Ring0Frames {
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         let each = |address: usize, len: usize| (address..address + len).step_by(PAGE_BYTES);
         pages.drop_ranges(0, |address, len| {
-            each(address, len).for_each(|page| self.pages.hide(page));
+            each(address, len).for_each(|page| _ = self.pages.hide(page));
             true
         });
         self.pages.machine().shootdown();
@@ -124,6 +127,16 @@ impl Frames for Ring0Frames {
         if let Some(frame) = self.pages.pool().frame(frame.0) {
             self.pages.let_go(frame);
         }
+    }
+
+    unsafe fn take_out_tables(&self, address: usize, len: usize) {
+        let end = (address + len).next_multiple_of(HUGE_PAGE_BYTES);
+        // SAFETY: the caller vouches for the pages.
+        unsafe { self.pages.take_out_tables(address..end) };
+    }
+
+    fn free_tables(&self) -> u64 {
+        u64::from(self.pages.free_tables(TABLES_WAITING))
     }
 
     fn set_capacity(&self, pages: u32) {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::memfd_frames::Tracker;
-use crate::engine::{DeactivatableFrames, FaultEngine, MemfdFrames};
+use crate::engine::{DeactivatableFrames, FaultEngine, MemfdFrames, Prepare};
 use crate::options::Engine;
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
@@ -42,12 +42,17 @@ impl FaultEngine for SigbusEngine {
         self.userfaultfd.register(range.base() as usize, range.len())
     }
 
-    fn deactivatable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
+    fn deactivatable(
+        &self,
+        len: usize,
+        align: usize,
+        prepare: Prepare<'_>,
+    ) -> io::Result<(Reservation, Box<dyn DeactivatableFrames>)> {
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let tracker = match &mut *tracker {
             Some(tracker) => tracker,
             none => none.insert(Tracker::open(self.features, Userfaultfd::open)?),
         };
-        MemfdFrames::reserve(len, align, tracker.clone())
+        MemfdFrames::reserve(len, align, tracker.clone(), prepare)
     }
 }

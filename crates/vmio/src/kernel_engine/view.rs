@@ -1,5 +1,6 @@
 //! A further range of addresses for a file of the kernel module: one more mapping of it.
 
+use std::io;
 use std::ops::Range;
 
 use crate::backing::Access;
@@ -33,6 +34,10 @@ impl KernelView {
 impl ViewAddresses for KernelView {
     fn base(&self) -> *mut u8 {
         self.map.base()
+    }
+
+    fn allow_stores(&self, allow: bool) -> io::Result<()> {
+        self.map.allow_stores(allow)
     }
 
     /// A pin holds at all addresses: a system call finds the page at any of them, or has it mapped there.

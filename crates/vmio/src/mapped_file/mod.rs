@@ -9,6 +9,7 @@ mod sync_handle;
 mod usage;
 
 use std::any::Any;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -97,6 +98,8 @@ pub(crate) trait MappedFile: Send + Sync {
 pub(crate) trait ViewAddresses: Send + Sync {
     /// The first byte.
     fn base(&self) -> *mut u8;
+    /// See [`crate::View::allow_stores`].
+    fn allow_stores(&self, allow: bool) -> io::Result<()>;
     /// See [`crate::View::pin`].
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
 }

@@ -111,7 +111,7 @@ impl CachedFile {
         if let Some(pages) = &noted {
             self.opened.pinned.add(pages.clone());
         }
-        let mut held = PinnedPages { charge, pages: first..first, noted, exposed: None };
+        let mut held = PinnedPages { charge, pages: first..first, view, noted, exposed: None };
         pin_until(region, &mut held.pages, pages.end, access).map_err(|why| why.into_error(region))?;
         if region.views.shares_addresses {
             map_pinned(region, &held.pages, view, access)?;
@@ -177,6 +177,8 @@ enum Held {
 pub(super) struct PinnedPages {
     charge: PinCharge,
     pages: Range<u64>,
+    /// Where they are mapped.
+    view: usize,
     /// The range that it has noted among the program's pins.
     noted: Option<Range<u64>>,
     /// How system calls see the pages, if the engine has made them do so.
@@ -197,7 +199,8 @@ impl PinnedPages {
     /// The address and the length in bytes.
     fn place(&self) -> (usize, usize) {
         let len = (self.pages.end - self.pages.start) as usize * PAGE_BYTES;
-        (self.charge.opened.region.table.address(self.pages.start), len)
+        let place = Place { view: self.view, page: self.pages.start };
+        (self.charge.opened.region.views.address_at(place), len)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Views: the same file at more addresses.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backing::Access;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mapped_file::{HeldPages, ViewAddresses, touched_pages};
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
+use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
     /// Maps the same file at another range of addresses, as a second mmap(MAP_SHARED) would.
@@ -95,6 +97,24 @@ impl View {
         self.addresses.base()
     }
 
+    /// Allows or forbids stores at this view, as mprotect(2) does: a store that is forbidden is a SIGSEGV.
+    ///
+    /// # Default
+    ///
+    /// Stores are allowed if the mapping allows them.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::ReadOnly`](crate::Error::ReadOnly) for stores to a mapping that allows none.
+    /// - [`Error::System`](crate::Error::System) if the system refuses the change.
+    pub fn allow_stores(&self, allow: bool) -> Result<()> {
+        self.mapping.file().check_not_forked()?;
+        if allow && self.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: self.mapping.describe() });
+        }
+        self.addresses.allow_stores(allow).map_err(Error::system("changing the protection of a view"))
+    }
+
     /// Returns all bytes as a slice.
     ///
     /// # Safety
@@ -146,6 +166,12 @@ impl CachedView {
 impl ViewAddresses for CachedView {
     fn base(&self) -> *mut u8 {
         self.range.as_ref().map_or(std::ptr::null_mut(), Reservation::base)
+    }
+
+    fn allow_stores(&self, allow: bool) -> io::Result<()> {
+        let (frames, range) = (self.file.region().deactivatable(), self.range.as_ref());
+        let _signals = SignalsBlocked::new();
+        frames.zip(range).map_or(Ok(()), |(frames, range)| frames.allow_stores(range, allow))
     }
 
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {

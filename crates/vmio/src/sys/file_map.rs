@@ -121,6 +121,11 @@ impl FileMap {
         }
     }
 
+    /// Allows or forbids stores, as far as the mapping of the file allows any.
+    pub(crate) fn allow_stores(&self, allow: bool) -> io::Result<()> {
+        if allow { self.range.make_writable() } else { self.range.make_read_only() }
+    }
+
     /// Keeps huge pages out of the page table.
     pub(crate) fn small_pages_only(&self) -> io::Result<()> {
         self.range.small_pages_only()

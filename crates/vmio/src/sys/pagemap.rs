@@ -39,6 +39,12 @@ impl StoredPages {
         self.bits[index / 64] >> (index % 64) & 1 == 1
     }
 
+    /// Adds the page of this number within the range.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the kernel finds them"))]
+    pub(crate) fn insert(&mut self, index: usize) {
+        self.bits[index / 64] |= 1 << (index % 64);
+    }
+
     /// Forgets all pages.
     pub(crate) fn clear(&mut self) {
         self.bits = [0; SCAN_PAGES / 64];

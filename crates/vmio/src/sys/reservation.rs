@@ -156,6 +156,14 @@ impl Reservation {
         Ok(())
     }
 
+    /// Ends that.
+    pub(crate) fn make_writable(&self) -> io::Result<()> {
+        // SAFETY: the range is ours; whoever holds it decides on the protection.
+        unsafe { mprotect(self.base().cast(), self.len, MprotectFlags::READ | MprotectFlags::WRITE)? };
+        self.is_read_only.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Whether it was made readable only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the kernel knows it, too"))]
     pub(crate) fn is_read_only(&self) -> bool {

@@ -67,6 +67,15 @@ pub fn is_managed(what: &str) -> bool {
     managed
 }
 
+/// Whether the suite runs with an engine that has page tables of its own; prints that a test is skipped, which is about something that only the kernel's have.
+pub fn has_own_page_tables(what: &str) -> bool {
+    let own = engine() == Engine::Ring0;
+    if own {
+        test_depth::skipped(format_args!("the engine's page tables are its own: no {what}"));
+    }
+    own
+}
+
 /// The features of the kernel that the suite is run without: VMIO_TEST_WITHOUT, such as `batched-unmap,wp-async`.
 pub fn declined() -> Vec<KernelFeature> {
     let names = std::env::var("VMIO_TEST_WITHOUT").unwrap_or_default();

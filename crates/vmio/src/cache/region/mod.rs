@@ -33,7 +33,7 @@ use crate::cache::region::views::Views;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
-use crate::engine::{DeactivatableFrames, Frames};
+use crate::engine::{DeactivatableFrames, Frames, Prepare};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
@@ -116,8 +116,12 @@ fn unless_recorded(shared: &Shared, huge_pages: HugePages) -> HugePages {
 
 /// Reserves a range over frames that can be deactivated. Where the kernel cannot do that, the mapping gets frames whose stores
 /// trap: slower for some programs, never wrong.
-fn reserve_deactivatable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
-    match shared.paging.engine.deactivatable(len, GRANULE_BYTES) {
+fn reserve_deactivatable(
+    shared: &Shared,
+    len: usize,
+    prepare: Prepare<'_>,
+) -> Option<(Reservation, Box<dyn DeactivatableFrames>)> {
+    match shared.paging.engine.deactivatable(len, GRANULE_BYTES, prepare) {
         Ok(range_and_frames) => Some(range_and_frames),
         Err(error) => {
             tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
@@ -168,11 +172,12 @@ impl Region {
             // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
             let read_only = access == Access::ReadOnly && huge_pages == HugePages::Never;
             let prepare = |range: &mut Reservation| range.prepare_for_frames(read_only, shared.paging.locks_memory);
-            let (range, deactivatable) = match tracked.then(|| reserve_deactivatable(&shared, reserved)).flatten() {
-                Some((mut range, frames)) => {
-                    prepare(&mut range)?;
-                    (range, Some(frames))
-                }
+            // Before the range: whatever fails after that has to detach it.
+            let dirty = DirtyTracking::new(spans, journaled.is_some(), saved, pre_images)?;
+            let memory = PageTable::reserve(reserved)?;
+            let reserve = || reserve_deactivatable(&shared, reserved, &prepare);
+            let (range, deactivatable) = match tracked.then(reserve).flatten() {
+                Some((range, frames)) => (range, Some(frames)),
                 None => {
                     let mut range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
                     prepare(&mut range)?;
@@ -180,9 +185,7 @@ impl Region {
                 }
             };
             let views = Views::of(&range, hint == FrameHint::SharedAddresses && deactivatable.is_some());
-            let table = PageTable::new(range, len, unit)?;
-            let dirty = DirtyTracking::new(spans, journaled.is_some(), saved, pre_images)?;
-            // Last: whatever fails later has to detach it.
+            let table = PageTable::new(range, memory, len, unit);
             if deactivatable.is_none() {
                 shared.paging.engine.attach(table.range())?;
             }

@@ -30,18 +30,19 @@ pub(crate) struct PageTable {
     all_fresh: AtomicBool,
 }
 
+/// The memory of a page table's words and spans.
+pub(super) type TableMemory = (SparseArray<PageWord>, SparseArray<Span>);
+
 impl PageTable {
+    /// Memory for a range of this many bytes.
+    pub(super) fn reserve(bytes: usize) -> std::io::Result<TableMemory> {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        Ok((SparseArray::new(bytes / PAGE_BYTES)?, SparseArray::new(bytes.div_ceil(vmio_core::page::SPAN_BYTES))?))
+    }
+
     /// For a file of this length, in a range that it may grow into.
-    pub(super) fn new(range: Reservation, len: u64, unit: Unit) -> std::io::Result<Self> {
-        let reserved = range.len();
-        Ok(PageTable {
-            words: SparseArray::new(reserved / PAGE_BYTES)?,
-            spans: SparseArray::new(reserved.div_ceil(vmio_core::page::SPAN_BYTES))?,
-            range,
-            len: AtomicU64::new(len),
-            unit,
-            all_fresh: AtomicBool::new(false),
-        })
+    pub(super) fn new(range: Reservation, (words, spans): TableMemory, len: u64, unit: Unit) -> Self {
+        PageTable { words, spans, range, len: AtomicU64::new(len), unit, all_fresh: AtomicBool::new(false) }
     }
 
     // ---- geometry
