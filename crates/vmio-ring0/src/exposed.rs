@@ -9,8 +9,8 @@ use crate::raw;
 
 /// Callers of these have signals blocked: a handler that exposed a page meanwhile would wait for its own thread.
 impl Pages {
-    /// Has the process see a page that has a frame outside the machine, mapped at this address or not, until as many calls of [`Self::conceal`] or
-    /// [`Self::withdraw`] with the same rights: system calls take pointers to it, and threads outside touch it without entering. Of several rights,
+    /// Has the process see a page outside the machine, mapped at this address or not, until as many calls of [`Self::conceal`] or
+    /// [`Self::withdraw`] with the same rights. System calls take pointers to it, and threads outside touch it without entering. Of several rights,
     /// the address has the most. [`PageState::is_dirty`](crate::PageState::is_dirty) does not say of their stores.
     ///
     /// # Errors

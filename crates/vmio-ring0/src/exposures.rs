@@ -77,7 +77,7 @@ impl Seen {
         index
     }
 
-    /// What the process may do at an address.
+    /// The rights that the process has at an address.
     pub(crate) fn rights(&self, address: usize) -> Option<Rights> {
         match self.places()[self.find(address)] {
             Uses { loads: 0, stores: 0, .. } => None,

@@ -14,7 +14,7 @@ use crate::monitor;
 use crate::native::{Extended, Registers};
 use crate::signals::Signals;
 
-/// What lies on the program's stack when the call has been made.
+/// The program's stack after the call, from the lowest address on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct CallFrame {

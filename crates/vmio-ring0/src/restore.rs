@@ -54,7 +54,7 @@ unsafe extern "C" {
     static ring0_restore: [u8; 0];
 }
 
-/// What actions of signals have for a restorer.
+/// The restorer in actions of signals.
 pub(crate) fn address() -> u64 {
     (&raw const ring0_restore).addr() as u64
 }

@@ -145,7 +145,7 @@ impl<const BYTES: usize> Frame<BYTES> {
         }
     }
 
-    /// What [`resume`] takes.
+    /// The argument of [`resume`].
     pub(crate) fn context(place: *const Self) -> *const Context {
         place.cast()
     }

@@ -29,7 +29,7 @@ impl Signals {
         (1..=64).filter(move |signal| self.0 & Signals::of(*signal).0 != 0)
     }
 
-    /// What the program sees of its mask after rt_sigprocmask(2); `None` if there is no such way to change it.
+    /// The program's mask after rt_sigprocmask(2); `None` if there is no such way to change it.
     pub(crate) fn changed(self, how: u64, set: Signals) -> Option<Signals> {
         let changed = match how as i32 {
             libc::SIG_BLOCK => self.0 | set.0,

@@ -346,7 +346,7 @@ pub(crate) fn of_spurious() -> usize {
     spurious as *const () as usize
 }
 
-/// What a stub has done of its work when a signal interrupts the guest.
+/// How far a stub is when a signal interrupts the guest.
 pub(crate) enum Progress {
     /// No stub is at work: the registers are the program's or the fault handler's.
     None,

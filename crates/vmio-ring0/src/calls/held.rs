@@ -78,7 +78,7 @@ fn failed(errno: i32) -> u64 {
     -i64::from(errno) as u64
 }
 
-/// What the holder is to do.
+/// A turn of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Turn {

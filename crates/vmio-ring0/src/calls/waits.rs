@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use crate::calls::memory::Call;
 use crate::raw;
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A file or a block device, whose reads and writes no signal interrupts.
