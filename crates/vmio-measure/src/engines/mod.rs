@@ -119,6 +119,7 @@ mod tests {
                 "vmio-reader-thread",
                 "vmio-managed",
                 "vmio-kernel",
+                "vmio-ring0",
                 "vmio-16k",
                 "vmio-64k",
                 "mmap",

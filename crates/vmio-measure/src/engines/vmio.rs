@@ -29,6 +29,8 @@ pub enum Variant {
     Managed,
     /// With the kernel module.
     Kernel,
+    /// With faults handled in guest mode at ring 0.
+    Ring0,
     /// With units of 16 KiB.
     Unit16,
     /// With units of 64 KiB.
@@ -37,8 +39,16 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Plain, Self::Memfd, Self::ReaderThread, Self::Managed, Self::Kernel, Self::Unit16, Self::Unit64];
+    pub const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::Memfd,
+        Self::ReaderThread,
+        Self::Managed,
+        Self::Kernel,
+        Self::Ring0,
+        Self::Unit16,
+        Self::Unit64,
+    ];
 
     /// Its name in options and results.
     pub fn name(self) -> &'static str {
@@ -48,6 +58,7 @@ impl Variant {
             Self::ReaderThread => "vmio-reader-thread",
             Self::Managed => "vmio-managed",
             Self::Kernel => "vmio-kernel",
+            Self::Ring0 => "vmio-ring0",
             Self::Unit16 => "vmio-16k",
             Self::Unit64 => "vmio-64k",
         }
@@ -61,6 +72,7 @@ impl Variant {
             Self::ReaderThread => Cache::builder().engine(Faults::ReaderThread),
             Self::Managed => Cache::builder().engine(Faults::Managed),
             Self::Kernel => Cache::builder().engine(Faults::Kernel),
+            Self::Ring0 => Cache::builder().engine(Faults::Ring0),
         }
     }
 
