@@ -85,7 +85,11 @@ extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
         inside: is_inside(),
     });
     SEEN.set(SEEN.get() + 1);
+    NOTED.fetch_add(1, Ordering::Relaxed);
 }
+
+/// How often `note` was called, in any thread.
+static NOTED: AtomicU32 = AtomicU32::new(0);
 
 /// Spins until the word changes; returns the range of the loop's instructions and the stack pointer there.
 #[inline(never)]
@@ -127,15 +131,24 @@ fn a_handler_finds_the_registers_of_the_program() {
     let Some(machine) = entered() else { return };
     install(libc::SIGUSR1, note, 0, &[]);
     under_signals(libc::SIGUSR1, Duration::from_millis(2), || {
-        for round in 0..20 {
+        let mut in_loop = 0;
+        for round in 0..1000 {
             let (start, end, stack, pattern) = SEEN.with(|seen| spin(seen, seen.get() + 1));
             let found = FOUND.get();
-            assert!((start..=end).contains(&found.rip), "{round}: {:#x} in {start:#x}..{end:#x}", found.rip);
+            // One that came just before the loop has found other registers.
+            if !(start..=end).contains(&found.rip) {
+                continue;
+            }
             assert_eq!((found.rsp, found.rbx, found.xmm), (stack, pattern, pattern));
             assert!(stack - found.here < 1 << 16, "the handler runs on the program's stack");
             assert!(!found.inside);
             assert!(is_inside(), "round {round}");
+            in_loop += 1;
+            if in_loop == 20 {
+                return;
+            }
         }
+        panic!("{in_loop} of 1000 signals came in the loop");
     });
     assert!(machine.counts_of_thread().interruptions >= 20);
     leave();
@@ -162,7 +175,10 @@ fn calls_that_wait_are_interrupted_or_begin_again() {
     under_signals(libc::SIGUSR1, Duration::from_millis(2), || {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50));
+                let before = NOTED.load(Ordering::Relaxed);
+                while NOTED.load(Ordering::Relaxed) < before + 10 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 writer.write_all(b"1234").unwrap();
             });
             reader.read_exact(&mut bytes).unwrap();
@@ -301,7 +317,8 @@ fn a_backtrace_leads_from_a_handler_to_the_program() {
         let caller = waits_in_a_call as *const () as usize;
         let has_caller = addresses[..count as usize].iter().any(|at| (caller..caller + 256).contains(&at.addr()));
         FRAMES.store(count as u64, Ordering::Relaxed);
-        HAS_CALLER.store(u32::from(has_caller), Ordering::Relaxed);
+        // The last one may come after the call.
+        HAS_CALLER.fetch_max(u32::from(has_caller), Ordering::Relaxed);
     }
     #[inline(never)]
     extern "C" fn waits_in_a_call() -> i32 {
