@@ -13,6 +13,7 @@ use vmio::{Access, Advice, Error, Mapping, MappingOptions};
 use crate::ring0::{answer, inside, place};
 use crate::support::reader_thread::{is_efault, numbered, open, write_from};
 use crate::support::ring0::cache;
+use crate::support::views::Addresses;
 use crate::support::{PAGE, at, check_empty, load, watchdog};
 
 /// A thread in a call that waits.
@@ -140,6 +141,51 @@ fn a_mapping_that_many_calls_use_closes() {
 }
 
 #[test]
+fn a_view_goes_while_a_call_waits_with_its_memory() {
+    let _watchdog = watchdog("a_view_goes_while_a_call_waits_with_its_memory");
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(64);
+    let mut file = Addresses::open(&cache, &device, 1);
+    let at_view = |file: &Addresses, page| file.base(1).wrapping_add(at(page) as usize);
+    let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
+    let of_first = Waiting::in_read(&first, at_view(&file, 3));
+    assert_eq!(cache.stats().pinned_pages, 1);
+    drop(file.views.pop());
+    assert_eq!(cache.stats().pinned_pages, 0);
+    // Most likely at the same addresses. It has the same page there, and a call of its own.
+    file.views.push(file.map.view().unwrap());
+    inside(|| (0..64).for_each(|page| assert_eq!(file.load(1, at(page)), (at(page) / 8) ^ 0x5EED)));
+    let of_second = Waiting::in_read(&second, at_view(&file, 5));
+    to_first.write_all(&[7; 8]).unwrap();
+    is_efault(of_first.end());
+    assert_eq!(cache.stats().pinned_pages, 1, "the other call has its page");
+    to_second.write_all(&[8; 8]).unwrap();
+    assert_eq!(of_second.end().unwrap(), 8);
+    inside(|| {
+        assert_eq!([3, 5].map(|page| file.load(0, at(page))), [(at(3) / 8) ^ 0x5EED, u64::from_ne_bytes([8; 8])])
+    });
+    drop(file);
+    check_empty(&cache);
+    assert_eq!(device.word(at(5)), u64::from_ne_bytes([8; 8]));
+}
+
+#[test]
+fn calls_race_with_a_view_that_comes_and_goes() {
+    let _watchdog = watchdog("calls_race_with_a_view_that_comes_and_goes");
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(600);
+    let file = Addresses::open(&cache, &device, 0);
+    let view = || {
+        let view = file.map.view().unwrap();
+        let start = view.as_ptr() as usize + 8;
+        (view, start)
+    };
+    race(view, drop);
+    drop(file);
+    check_empty(&cache);
+}
+
+#[test]
 fn a_call_that_waits_holds_up_neither_advice_nor_truncation() {
     let _watchdog = watchdog("a_call_that_waits_holds_up_neither_advice_nor_truncation");
     let Some(cache) = cache(256) else { return };
@@ -188,10 +234,21 @@ fn pins_and_calls_hold_a_page_together() {
 
 #[test]
 fn calls_race_with_a_mapping_that_comes_and_goes() {
-    const LEN: u64 = 5 * PAGE;
     let _watchdog = watchdog("calls_race_with_a_mapping_that_comes_and_goes");
     let Some(cache) = cache(256) else { return };
     let device = numbered(64);
+    let mapping = || {
+        let map = open(&cache, &device);
+        let start = map.as_ptr() as usize + 8;
+        (map, start)
+    };
+    race(mapping, |map| map.close().unwrap());
+    check_empty(&cache);
+}
+
+/// Has two threads make calls with the memory of something that comes and goes; `come` also says where its memory is.
+fn race<T>(come: impl Fn() -> (T, usize), go: impl Fn(T)) {
+    const LEN: u64 = 5 * PAGE;
     let (place, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (written, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -216,17 +273,16 @@ fn calls_race_with_a_mapping_that_comes_and_goes() {
         }
         let mut rounds = 0;
         while rounds < test_depth::pick(20, 1000) || written.load(Ordering::Relaxed) == 0 {
-            let map = open(&cache, &device);
-            place.store(map.as_ptr() as usize + 8, Ordering::Release);
+            let (what, start) = come();
+            place.store(start, Ordering::Release);
             let before = written.load(Ordering::Relaxed);
             while written.load(Ordering::Relaxed) == before {
                 thread::yield_now();
             }
-            map.close().unwrap();
+            go(what);
             rounds += 1;
         }
         ends.store(true, Ordering::Release);
     });
     println!("{} written, {} refused", written.into_inner(), refused.into_inner());
-    check_empty(&cache);
 }

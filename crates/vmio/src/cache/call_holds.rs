@@ -1,8 +1,8 @@
 //! The holds of system calls under way: a record for each, which its release takes out.
 //!
 //! A call may wait for ever, in a read of a pipe for instance, while another thread closes the mapping. So a hold does not keep its region. A region
-//! that closes takes its pages from the calls ([`CallHolds::leave`]), and leaves them the frames alone. A hold ends with its region or with its own
-//! call, never with whatever lies at the same addresses by then.
+//! that closes takes its pages from the calls ([`CallHolds::leave`]), and leaves them the frames alone; a view that goes does so with the pages that
+//! calls use at its addresses. A hold ends with its region, with its view or with its own call, never with whatever lies at the same addresses by then.
 
 use std::ops::Range;
 use std::ptr;
@@ -30,14 +30,14 @@ static HOLDS: PerProcess<CallHolds> = PerProcess::new();
 pub(crate) struct CallHolds {
     shards: [Shard; SHARDS],
     next: AtomicU64,
-    /// The frames of closed regions, until their calls have ended. Calls do not take this lock, so that others may allocate meanwhile.
+    /// The frames of closed regions and views, until their calls have ended. Calls do not take this lock, so that others may allocate meanwhile.
     left: Mutex<Vec<AtomicPtr<Left>>>,
 }
 
 struct Shard {
     /// `None` if the process has no addresses for them. Calls take this lock anywhere in the program, so nobody allocates meanwhile.
     holds: Mutex<Option<SparseVec<Hold>>>,
-    /// A hold of a region that closes has ended its step.
+    /// A hold that a thread in [`CallHolds::leave`] waits for has ended its step.
     moved: Condvar,
 }
 
@@ -52,6 +52,8 @@ impl Default for Shard {
 pub(crate) struct CallsOfRegion {
     holds: AtomicU32,
     is_closing: AtomicBool,
+    /// Threads that wait for its holds to end their steps.
+    leaving: AtomicU32,
 }
 
 /// A hold of pages of one region.
@@ -77,7 +79,7 @@ enum State {
     Held(&'static Region),
     /// The thread gives the pages back, which ends.
     Leaving(&'static Region),
-    /// The region has closed.
+    /// The region has closed, or the view is gone.
     Left(&'static Left),
 }
 
@@ -85,11 +87,11 @@ enum State {
 pub(crate) enum Released {
     /// Its pages are to be given back.
     Pages(Hold, &'static Region),
-    /// The region has closed, and its frames are to go.
+    /// Its pages were taken from it, and their frames are to go.
     Frames(Hold, &'static Left),
 }
 
-/// The frames that a closed region has left to calls.
+/// The frames that a closed region, or a view that is gone, has left to calls.
 pub(crate) struct Left {
     shared: Arc<Shared>,
     /// By their pages.
@@ -240,13 +242,21 @@ impl CallHolds {
     /// Takes the pages of a region that closes from the calls that hold them. From now on calls find nothing at its addresses, and the frames that they may
     /// still be using go to no other page before they have ended. Waits for no call.
     pub(crate) fn leave(&self, region: &Region) {
-        self.sweep();
         region.calls.is_closing.store(true, Ordering::SeqCst);
+        self.leave_at(region, &(0..usize::MAX));
+    }
+
+    /// The same of some addresses alone: those of a view, which the table of regions has no more. The caller has no lock of the views, which holds on
+    /// their way in may take.
+    pub(crate) fn leave_at(&self, region: &Region, addresses: &Range<usize>) {
+        self.sweep();
+        region.calls.leaving.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
-            if let Some(left) = shard.leave(region) {
+            if let Some(left) = shard.leave(region, addresses) {
                 self.left.lock().unwrap_or_else(PoisonError::into_inner).push(AtomicPtr::new(left));
             }
         }
+        region.calls.leaving.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Returns when no call is looking at a region any more that is out of the table of regions.
@@ -274,33 +284,34 @@ impl Shard {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The holds, none of which is moving that is of the region.
-    fn settled(&self, region: &Region) -> MutexGuard<'_, Option<SparseVec<Hold>>> {
-        let is_moving =
-            |holds: &mut Option<SparseVec<Hold>>| of(holds).iter().any(|hold| hold.is_of(region) && hold.is_moving());
+    /// The holds, none of which is moving that is of the region at these addresses.
+    fn settled(&self, region: &Region, addresses: &Range<usize>) -> MutexGuard<'_, Option<SparseVec<Hold>>> {
+        let is_awaited = |hold: &Hold| hold.is_moving() && hold.is_of(region) && addresses.contains(&hold.address);
+        let is_moving = |holds: &mut Option<SparseVec<Hold>>| of(holds).iter().any(is_awaited);
         self.moved.wait_while(self.lock(), is_moving).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread that closes a region. By whoever holds the lock.
+    /// Wakes the threads that wait for a region's holds. By whoever holds the lock.
     fn tell(&self, region: &Region) {
-        if region.calls.is_closing.load(Ordering::SeqCst) {
+        if region.calls.leaving.load(Ordering::SeqCst) > 0 {
             self.moved.notify_all();
         }
     }
 
-    /// [`CallHolds::leave`] of this part; returns what it leaves to calls.
-    fn leave(&self, region: &Region) -> Option<*mut Left> {
-        let is_ours = |hold: &Hold| matches!(hold.state, State::Held(of) if ptr::eq(of, region));
-        let pages = of(&self.settled(region)).iter().filter(|hold| is_ours(hold)).map(|hold| hold.count).sum::<u64>();
+    /// [`CallHolds::leave_at`] of this part; returns what it leaves to calls.
+    fn leave(&self, region: &Region, addresses: &Range<usize>) -> Option<*mut Left> {
+        let is_held = |hold: &Hold| matches!(hold.state, State::Held(of) if ptr::eq(of, region));
+        let is_ours = |hold: &Hold| is_held(hold) && addresses.contains(&hold.address);
+        let count = |hold: &Hold| if is_ours(hold) { hold.count } else { 0 };
+        let pages = of(&self.settled(region, addresses)).iter().map(count).sum::<u64>();
         if pages == 0 {
             return None;
         }
         // Memory comes before the lock. No hold begins any more, and some may end meanwhile.
         let frames = Vec::with_capacity(pages as usize);
         let mut left = Box::new(Left { shared: Arc::clone(&region.shared), frames, holds: AtomicU32::new(0) });
-        let mut holds = self.settled(region);
-        let ours = || of(&holds).iter().filter(|hold| is_ours(hold));
-        for hold in ours() {
+        let mut holds = self.settled(region, addresses);
+        for hold in of(&holds).iter().filter(|hold| is_ours(hold)) {
             *left.holds.get_mut() += 1;
             for (page, address) in hold.pages().zip((hold.address..).step_by(PAGE_BYTES)) {
                 let frame = region.frames().withdraw(address, hold.for_stores);

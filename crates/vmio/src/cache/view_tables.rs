@@ -145,8 +145,10 @@ impl Region {
     /// Removes a view that no thread touches any more. Stores through the view are not lost.
     pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
         let _signals = SignalsBlocked::new();
-        let _alone = self.views.lock();
         REGIONS.remove(range.addresses(), self);
+        // System calls that use pages at the view find nothing there from now on.
+        self.call_holds().into_iter().for_each(|holds| holds.leave_at(self, &range.addresses()));
+        let _alone = self.views.lock();
         self.shared.paging.engine.detach(&range);
         let mut stored = StoredPages::new();
         let spans = 0..self.table.reserved().div_ceil(SPAN_BYTES as u64);
