@@ -73,3 +73,16 @@ impl RunGroup {
 fn style_of(engine: EngineKind) -> EngineStyle {
     EngineStyle::numbered(EngineKind::all().position(|other| other == engine).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_engines_have_one_colour() {
+        let colours: BTreeSet<_> = EngineKind::all().map(|engine| style_of(engine).class()).collect();
+        assert_eq!(colours.len(), EngineKind::all().count(), "{colours:?}");
+    }
+}

@@ -11,7 +11,7 @@ pub struct EngineStyle {
 }
 
 /// Colours (on white, on black) that people with the common kinds of colour blindness can tell apart, at least 3:1 against the paper.
-const COLOURS: [(&str, &str); 9] = [
+const COLOURS: [(&str, &str); 11] = [
     ("#0b6bb8", "#58a9f0"),
     ("#d1480c", "#ff8a4c"),
     ("#0f8a6c", "#2fc795"),
@@ -21,6 +21,8 @@ const COLOURS: [(&str, &str); 9] = [
     ("#7a5a00", "#c9a33a"),
     ("#b0123c", "#ff7d96"),
     ("#5c7a12", "#a9cf4d"),
+    ("#1414f0", "#6a6afc"),
+    ("#00008c", "#c8189a"),
 ];
 
 /// Circle, square, triangle, diamond, triangle on its head. Their number and that of the colours have
