@@ -15,6 +15,7 @@ mod loom_inactive;
 mod loom_model;
 #[cfg(all(test, loom))]
 mod loom_occupancy;
+pub mod new_pages;
 pub mod occupancy;
 pub mod page_set;
 pub mod reuse;

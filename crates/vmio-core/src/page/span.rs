@@ -1,8 +1,9 @@
 //! A span: 512 neighbouring pages (2 MiB) that are queued, protected and evicted together.
 
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, Ordering};
 
 use crate::futex_lock::FutexLock;
+use crate::page::new_pages::NewPages;
 use crate::page::occupancy::{Occupancy, PriorityChange};
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
@@ -21,7 +22,6 @@ const WINDOW_MASK: u32 = 0xfff << WINDOW_SHIFT;
 const REUSE_SHIFT: u32 = 28;
 const REUSE_MASK: u32 = 0b11 << REUSE_SHIFT;
 const HAS_REUSE: u32 = 1 << 30;
-const HAS_NEW_PAGES: u32 = 1 << 31;
 
 /// The state of a span; all zeros is a span that nobody has touched. One cache line.
 #[repr(C, align(64))]
@@ -33,7 +33,10 @@ pub struct Span {
     dirty: AtomicU32,
     /// The region's handle, set before the span is first queued. Its type belongs to a layer above.
     region: AtomicPtr<()>,
-    number: AtomicU64,
+    /// Addresses of 57 bits hold spans of 36, of which the kernel hands out 26 unless asked.
+    number: AtomicU32,
+    /// As [`NewPages`].
+    new_pages: AtomicU32,
     /// Link of the policy's queues to the next span; the policy alone uses it.
     pub next: AtomicPtr<Span>,
     /// Link of the policy's queues to the span before; the policy alone uses it.
@@ -59,7 +62,8 @@ impl Span {
     /// Remembers the region and the number of the span. Without a priority of its own the span takes the region's.
     #[inline]
     pub fn set_region(&self, region: *const (), number: u64, priority: u8) -> PriorityChange {
-        self.number.store(number, Ordering::Relaxed);
+        debug_assert!(number <= u64::from(u32::MAX), "span {number}");
+        self.number.store(number as u32, Ordering::Relaxed);
         let moved = self.resident.inherit_priority(priority);
         self.region.store(region.cast_mut(), Ordering::Release);
         moved
@@ -68,7 +72,7 @@ impl Span {
     /// The region and the number, as given to [`Self::set_region`].
     #[inline]
     pub fn region_and_number(&self) -> (*const (), u64) {
-        (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
+        (self.region.load(Ordering::Acquire).cast_const(), u64::from(self.number.load(Ordering::Relaxed)))
     }
 
     /// Counts one more page in memory or on its way in; returns the priority that it counts under. Waits while the span's
@@ -271,24 +275,24 @@ impl Span {
         (flags & HAS_REUSE != 0).then(|| Reuse::from_bits(((flags & REUSE_MASK) >> REUSE_SHIFT) as u8))
     }
 
-    /// Notes that a new page has come in: nobody is known to want it again. Call it after the word says so.
+    /// Notes that new pages have come in: nobody is known to want them again. Call it after their words say so.
     #[inline]
-    pub fn set_has_new_pages(&self) {
-        if self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES == 0 {
-            self.flags.fetch_or(HAS_NEW_PAGES, Ordering::SeqCst);
+    pub fn add_new_pages(&self, new: NewPages) {
+        if self.new_pages.load(Ordering::SeqCst) & new.0 != new.0 {
+            self.new_pages.fetch_or(new.0, Ordering::SeqCst);
         }
     }
 
     /// Whether the span may hold an active page that is new.
     #[inline]
     pub fn has_new_pages(&self) -> bool {
-        self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
+        self.new_pages.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the mark away, and returns whether it was there. Call it before looking for new pages.
+    /// Takes the marks away, and returns where they were. Call it before looking for new pages.
     #[inline]
-    pub fn take_has_new_pages(&self) -> bool {
-        self.has_new_pages() && self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst) & HAS_NEW_PAGES != 0
+    pub fn take_new_pages(&self) -> NewPages {
+        NewPages(if self.has_new_pages() { self.new_pages.swap(0, Ordering::SeqCst) } else { 0 })
     }
 
     /// Whether it was given a priority of its own.
@@ -342,12 +346,13 @@ mod tests {
         assert_eq!((span.window(), span.reuse()), (None, None));
         span.set_reuse(Reuse::Often);
         span.set_window(32);
-        span.set_has_new_pages();
+        span.add_new_pages(NewPages::of(40));
+        span.add_new_pages(NewPages::of(41));
         let _ = span.set_priority(255);
         span.set_reuse(Reuse::Once);
         assert_eq!((span.window(), span.reuse(), span.priority()), (Some(32), Some(Reuse::Once), 255));
         assert!(span.has_new_pages());
-        assert!(span.take_has_new_pages() && !span.take_has_new_pages());
+        assert_eq!((span.take_new_pages(), span.take_new_pages()), (NewPages::of(40), NewPages::NONE));
         span.set_reuse(Reuse::Unknown);
         assert_eq!((span.has_new_pages(), span.window(), span.reuse()), (false, Some(32), Some(Reuse::Unknown)));
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 
+use vmio_core::page::new_pages::NewPages;
 use vmio_core::page::snapshot::State;
 use vmio_core::page::span::SpanGuard;
 use vmio_core::page::unit::Unit;
@@ -42,8 +43,8 @@ pub(crate) struct Evictor {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
-    /// Visited spans, each with whether a new page may have stayed active.
-    held: Vec<(SpanRef, bool)>,
+    /// Visited spans, each with where a new page may have stayed active.
+    held: Vec<(SpanRef, NewPages)>,
     /// Spans that were taken from the inactive queue.
     dropping: Vec<SpanRef>,
     empty: EmptySpans,
@@ -235,7 +236,8 @@ impl Evictor {
         // The mark stays if the visit does not ask new pages, or if another thread syncs or pins the span right now.
         let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(FifoQueue::Main);
         let locked = span.get().try_lock();
-        let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
+        let takes_new = asks_new && locked.is_some();
+        let had_new = if takes_new { span.get().take_new_pages() } else { NewPages::NONE };
         self.held.push((span, had_new));
         let Some(locked) = locked else { return };
         // SAFETY: the span comes from the queue and the eviction gate is held.
@@ -265,15 +267,16 @@ impl Evictor {
             visit
         };
         if goal != Goal::Clean {
-            let mut leaves_new = false;
+            let mut leaves_new = NewPages::NONE;
+            let asked = if visit.queue == Some(FifoQueue::Small) { had_new } else { NewPages::ALL };
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
-            for page in source.victim_order(pages.clone()) {
+            for page in source.victim_order(pages.clone(), asked) {
                 let unit = region.table.unit.around(page);
                 if unit.start != page {
                     continue;
                 }
                 if self.victims.len() + region.table.unit.pages() as usize > most {
-                    leaves_new = true;
+                    leaves_new = had_new;
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
@@ -281,16 +284,18 @@ impl Evictor {
                     let goes = |page: &u64| {
                         let word = region.table.word(*page);
                         let goes = word.begin_evict(visit);
-                        leaves_new |= !goes && word.load().is_new();
+                        if !goes && word.load().is_new() {
+                            leaves_new = leaves_new.and(NewPages::of(*page));
+                        }
                         goes
                     };
                     self.victims.extend(unit.filter(goes).map(|page| (span, page)));
                 } else {
-                    leaves_new = true;
+                    leaves_new = leaves_new.and(NewPages::of(page));
                 }
             }
             if let Some((_, may_leave_new)) = self.held.last_mut() {
-                *may_leave_new &= leaves_new;
+                *may_leave_new = leaves_new.in_both(had_new);
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
@@ -303,7 +308,7 @@ impl Evictor {
     /// Like [`Self::visit`], for a span that came in as a huge page. It goes as one if all of its pages may go.
     fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
         let Some(frame) = frame else { return };
-        self.held.push((span, true));
+        self.held.push((span, NewPages::ALL));
         // SAFETY: the span comes from the policy's queues, and the eviction gate is held: its region stays until that is
         // released.
         let (region, number) = unsafe { Region::of_span(span) };
@@ -350,7 +355,12 @@ impl Evictor {
             self.batch.clear();
         }
         let left = source.allowed.saturating_sub(pass.freed as usize);
-        let unmapped = region.evict_together(span_of(pages.start), source.victim_order(pages), left, &mut self.unmap);
+        let unmapped = region.evict_together(
+            span_of(pages.start),
+            source.victim_order(pages, NewPages::ALL),
+            left,
+            &mut self.unmap,
+        );
         shared.telemetry.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
@@ -442,7 +452,7 @@ impl Evictor {
             if self.unmap.has_failed(region.table.address(page)) {
                 region.table.word(page).fail_evict(State::Clean);
                 // The visit counted the page as gone.
-                span.get().set_has_new_pages();
+                span.get().add_new_pages(NewPages::of(page));
                 pass.failed += 1;
             } else {
                 region.finish_evict(page, now);
@@ -464,9 +474,9 @@ impl Evictor {
                 self.empty.push(span, Held::ByUs);
                 continue;
             }
-            if may_have_new && region.table.pages_of_span(number).any(|page| region.table.word(page).load().is_new()) {
-                span.get().set_has_new_pages();
-            }
+            let pages = may_have_new.among(region.table.pages_of_span(number));
+            let new = pages.filter(|page| region.table.word(*page).load().is_new());
+            span.get().add_new_pages(new.fold(NewPages::NONE, |new, page| new.and(NewPages::of(page))));
             source.order.policy.put_back(span);
         }
     }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use vmio_core::page::new_pages::NewPages;
 use vmio_core::page::reuse::Reuse;
 use vmio_core::page::sequence::Sequence;
 use vmio_core::page::snapshot::{Snapshot, State};
@@ -502,7 +503,7 @@ impl Region {
         };
         self.table.word(page).finish_load(Loaded { frequency, ..loaded });
         if order.count_page(core, frequency, 1) == FifoQueue::Small {
-            self.table.span(span).set_has_new_pages();
+            self.table.span(span).add_new_pages(NewPages::of(page));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use vmio_core::page::new_pages::NewPages;
 use vmio_core::page::visit::FifoQueue;
 
 use crate::cache::shared::Shared;
@@ -39,9 +40,9 @@ impl<'a> Source<'a> {
         Source { order, queue: order.victim_queue(pages), inactive_pages_max, allowed, hand }
     }
 
-    /// The pages of a span, in the order in which the evictor asks them to go.
-    pub(super) fn victim_order(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+    /// The pages of a span in some groups, in the order in which the evictor asks them to go.
+    pub(super) fn victim_order(&self, pages: Range<u64>, groups: NewPages) -> impl Iterator<Item = u64> + use<> {
         let first = pages.start + self.hand % (pages.end - pages.start).max(1);
-        (first..pages.end).chain(pages.start..first)
+        groups.among(first..pages.end).chain(groups.among(pages.start..first))
     }
 }
