@@ -89,8 +89,23 @@ pub(crate) struct Block {
     pub(crate) return_frame: ReturnFrame,
     /// The program's, while its fault handler runs, and when the thread enters.
     pub(crate) extended: Extended,
+    /// The fault handler's, while its thread is outside because of an access that the host refuses.
+    pub(crate) extended_of_handler: Extended,
     pub(crate) task: TaskState,
     pub(crate) descriptors: Descriptors,
+}
+
+impl Block {
+    /// Whether the fault handler or the program's holder has this stack pointer.
+    pub(crate) fn is_on_handler_stack(&self, rsp: u64) -> bool {
+        let end = self.handler_frame + size_of::<TrapFrame>() as u64;
+        (end - HANDLER_STACK_BYTES as u64..end).contains(&rsp)
+    }
+
+    /// Where the extended state of the code with this stack pointer is while it is not the processor's.
+    pub(crate) fn extended_of(&mut self, rsp: u64) -> &mut Extended {
+        if self.is_on_handler_stack(rsp) { &mut self.extended_of_handler } else { &mut self.extended }
+    }
 }
 
 /// The stack of an IRETQ.

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-    KVM_X2APIC_API_USE_32BIT_IDS, kvm_cpuid_entry2, kvm_enable_cap, kvm_regs,
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES,
+    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT, kvm_cpuid_entry2,
+    kvm_enable_cap, kvm_regs,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use rustix::process::{Pid, getpid};
@@ -145,6 +146,10 @@ impl Machine {
         enable(KVM_CAP_SPLIT_IRQCHIP, 1).map_err(|_| lacks("keep interrupt controllers (KVM_CAP_SPLIT_IRQCHIP)"))?;
         let flags = KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK;
         enable(KVM_CAP_X2APIC_API, u64::from(flags)).map_err(|_| lacks("number processors above 255"))?;
+        // KVM would have another thread bring in a file's page, and a halted processor try again, for ever if the host refuses the page. Where guests may
+        // halt by themselves it does not. Nobody halts here, so nothing else changes.
+        enable(KVM_CAP_X86_DISABLE_EXITS, u64::from(KVM_X86_DISABLE_EXITS_HLT))
+            .map_err(|_| lacks("bring in pages in the thread that touches them (KVM_CAP_X86_DISABLE_EXITS)"))?;
         let address_bits = of_leaf(&cpuid, CPUID_ADDRESS_SIZES, 0).map_or(36, |leaf| leaf.eax & 0xff);
         let slots = kvm.get_nr_memslots() as u32;
         let threads = kvm.get_max_vcpus().min(THREADS_MAX);
@@ -352,8 +357,9 @@ fn own() -> Option<&'static Vcpu> {
     OWN.try_with(|own| own.0.get()).ok().flatten()
 }
 
-/// Whether the calling thread is in a machine, at ring 0.
-pub(crate) fn is_at_ring_0() -> bool {
+/// Whether the calling thread is in the machine, at ring 0: a look at a register.
+#[inline]
+pub fn is_at_ring_0() -> bool {
     let code: u64;
     // SAFETY: reads a register.
     unsafe { asm!("mov {}, cs", out(reg) code, options(nomem, nostack, preserves_flags)) };

@@ -84,13 +84,19 @@ pub(crate) struct Monitor<'a> {
 
 impl Monitor<'_> {
     /// Runs the program from these registers, with the extended state in the block. Nothing of an earlier stay is left: its thread may have ended, or
-    /// have jumped away.
+    /// have jumped away. But a fault handler goes on that was refused memory outside.
     fn begin(&mut self, registers: kvm_regs) -> ! {
+        let in_handler = self.block.is_on_handler_stack(registers.rsp);
         let block = &mut *self.block;
-        block.in_handler.store(0, Ordering::Relaxed);
+        block.in_handler.store(u32::from(in_handler), Ordering::Relaxed);
         block.leave_wanted.store(0, Ordering::Relaxed);
         block.refused.store(0, Ordering::Relaxed);
         let descriptor = self.block.descriptor;
+        if in_handler {
+            give_extended(descriptor, &self.block.extended_of_handler);
+            *self.registers() = registers;
+            self.go_on()
+        }
         if let Some(kept) = self.block.interrupted_calls.keep() {
             get_extended(descriptor, kept, self.block.machine.extended_states);
         }
@@ -184,6 +190,9 @@ impl Monitor<'_> {
         let registers = *self.registers();
         let rip = registers.rip;
         let is_working = matches!(stubs::progress(rip), Progress::Working);
+        if self.is_in_handler() && !is_working && signals::take_bad_memory() {
+            self.depart()
+        }
         if self.is_in_handler() || is_working {
             return self.block.leave_wanted.store(1, Ordering::Relaxed);
         }
@@ -421,7 +430,7 @@ impl Monitor<'_> {
         }
     }
 
-    /// Has the program go on outside the machine, with all of its registers.
+    /// Has the program go on outside the machine, with all of its registers; or its fault handler, whose access the host refuses.
     pub(crate) fn depart(&mut self) -> ! {
         Counters::count(&self.block.counters.departures);
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP]
@@ -464,15 +473,18 @@ impl Monitor<'_> {
     /// Goes on outside with these registers, and with the processor's extended state, or the one that a thread begins with.
     fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
         let block = &mut *self.block;
+        let in_handler = block.in_handler.load(Ordering::Relaxed) != 0;
+        let blocked = if in_handler { Signals::OF_HANDLER } else { block.blocked.outside() };
         let state = with_extended.then(|| {
-            let machine = block.machine;
-            get_extended(block.descriptor, &mut block.extended, machine.extended_states);
-            State { bytes: &block.extended.0[..machine.extended_bytes], states: machine.extended_states }
+            let (machine, descriptor) = (block.machine, block.descriptor);
+            let extended = block.extended_of(registers.rsp);
+            get_extended(descriptor, extended, machine.extended_states);
+            State { bytes: &extended.0[..machine.extended_bytes], states: machine.extended_states }
         });
         let mut frame = std::mem::MaybeUninit::<Frame<EXTENDED_BYTES>>::uninit();
         // SAFETY: the frame is on the monitor's stack, which this thread alone uses until it enters again. KVM has written the state.
         unsafe {
-            Frame::write(frame.as_mut_ptr(), registers, block.blocked.outside(), state);
+            Frame::write(frame.as_mut_ptr(), registers, blocked, state);
             resume::resume(Frame::context(frame.as_ptr()))
         }
     }
@@ -486,12 +498,17 @@ impl Monitor<'_> {
             unsafe { resume::resume(place as *const Context) }
         };
         context.give_alternate_stack_back();
-        let states = self.block.machine.extended_states;
+        let (registers, states, descriptor) =
+            (context.registers(), self.block.machine.extended_states, self.block.descriptor);
+        let extended = self.block.extended_of(registers.rsp);
         // SAFETY: the context is the kernel's; it says where it has put the state.
-        unsafe { self.block.extended.set_of_context(context.extended(), states) };
-        give_extended(self.block.descriptor, &self.block.extended);
-        self.block.blocked = context.blocked;
-        let registers = context.registers();
+        unsafe { extended.set_of_context(context.extended(), states) };
+        give_extended(descriptor, extended);
+        let in_handler = self.block.is_on_handler_stack(registers.rsp);
+        self.block.in_handler.store(u32::from(in_handler), Ordering::Relaxed);
+        if !in_handler {
+            self.block.blocked = context.blocked;
+        }
         *self.registers() = registers;
         self.go_to(registers.rip, registers.rflags, registers.rsp);
     }

@@ -12,6 +12,13 @@ pub(crate) struct Signals(pub(crate) u64);
 impl Signals {
     /// The monitor blocks all, so that no handler finds its locks held or its stack in use.
     pub(crate) const OF_MONITOR: Signals = Signals::all();
+    /// Blocked outside while the program's fault handler is in the middle of its work: all but those that its own instructions cause.
+    pub(crate) const OF_HANDLER: Signals = Signals::all()
+        .without(libc::SIGSEGV)
+        .without(libc::SIGBUS)
+        .without(libc::SIGILL)
+        .without(libc::SIGFPE)
+        .without(libc::SIGTRAP);
     const fn all() -> Signals {
         Signals(u64::MAX)
     }
@@ -67,6 +74,34 @@ pub(crate) fn blocked<T>(body: impl FnOnce() -> T) -> T {
     let result = body();
     set(before);
     result
+}
+
+/// Takes a SIGBUS that waits for the calling thread if it is for bad memory: the touch, made again outside, is another one.
+pub(crate) fn take_bad_memory() -> bool {
+    let (one, no_time) = (Signals::of(libc::SIGBUS), [0_u64; 2]);
+    // SAFETY: a structure of numbers, of which the kernel fills a part.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let place = &raw mut info as u64;
+    // SAFETY: the kernel reads the set and the time, and writes the structure.
+    let taken = unsafe {
+        raw::call(
+            libc::SYS_rt_sigtimedwait as u64,
+            [&raw const one as u64, place, &raw const no_time as u64, BYTES, 0, 0],
+        )
+    };
+    if raw::error_of(taken).is_some() {
+        return false;
+    }
+    let is_of_memory = matches!(info.si_code, libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO);
+    if !is_of_memory {
+        // SAFETY: the kernel reads the structure. A process may send itself the signal that it has taken.
+        unsafe {
+            let process = raw::call(libc::SYS_getpid as u64, [0; 6]);
+            let thread = raw::call(libc::SYS_gettid as u64, [0; 6]);
+            raw::call(libc::SYS_rt_tgsigqueueinfo as u64, [process, thread, libc::SIGBUS as u64, place, 0, 0]);
+        }
+    }
+    is_of_memory
 }
 
 /// Whether a signal waits that a thread with these blocked must take. Signals that would be ignored are taken here, since no handler would bring

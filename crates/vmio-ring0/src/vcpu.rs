@@ -195,15 +195,17 @@ impl Vcpu {
     pub(crate) unsafe fn prepare_from(&self, context: *const Context) -> Result<()> {
         // SAFETY: the caller vouches for the context.
         let context = unsafe { &*context };
-        self.prepare(context.blocked)?;
+        let registers = context.registers();
+        // The program's mask is that from before the fault.
+        let in_handler = self.block().is_on_handler_stack(registers.rsp);
+        self.prepare(if in_handler { self.block().blocked } else { context.blocked })?;
         context.give_alternate_stack_back();
-        let block = self.place.block;
-        // SAFETY: as above; the processor is the calling thread's, which runs outside, so nobody else touches these fields.
-        unsafe {
-            (*block).interrupted = context.registers();
-            let states = (*block).machine.extended_states;
-            (*block).extended.set_of_context(context.extended(), states);
-        }
+        // SAFETY: the processor is the calling thread's, which runs outside, so nobody else touches the fields that change here.
+        let block = unsafe { &mut *self.place.block };
+        block.interrupted = registers;
+        let states = block.machine.extended_states;
+        // SAFETY: the caller vouches for the context, which says where the kernel has put the state.
+        unsafe { block.extended_of(registers.rsp).set_of_context(context.extended(), states) };
         Ok(())
     }
 
