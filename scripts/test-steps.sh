@@ -120,7 +120,7 @@ step_vm() {
         # Without tests that take five seconds or more.
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
         xtask vm-tests --kernel 6.12 --engine kernel kernel_engine
-        xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_waiting_calls
+        xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_exits ring0_waiting_calls
     else
         xtask module-tests --kernel 6.12
         xtask vm-tests --kernel 6.12 --engine kernel --timeout 1500

@@ -7,7 +7,7 @@ use vmio_ring0::Machine;
 use crate::engine::Ring0Engine;
 use crate::error::{Error, Result};
 
-pub use vmio_ring0::{Counts, is_inside, leave, segv_action};
+pub use vmio_ring0::{Counts, is_at_ring_0, is_inside, leave, segv_action};
 
 /// Makes the process's machine, if it has none, without entering it.
 ///

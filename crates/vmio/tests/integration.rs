@@ -38,6 +38,7 @@ mod resize;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
 #[cfg(target_arch = "x86_64")]
+mod ring0_exits;
 mod ring0_waiting_calls;
 mod shared_addresses;
 mod shared_addresses_model;

@@ -103,7 +103,7 @@ const BEYOND_THE_LIBRARY: &[(&str, &str)] = &[("vmio-kv", "kernel_store"), ("vmi
 const INTEGRATION: &str = "integration";
 
 /// Of the files of tests, those that guest mode's engine passes.
-const OF_RING_0: &[&str] = &["end_of_file", "ring0", "ring0_waiting_calls", "traps"];
+const OF_RING_0: &[&str] = &["end_of_file", "ring0", "ring0_exits", "ring0_waiting_calls", "traps"];
 
 /// Of them, tests that do not run unless their file is named, and why.
 const LEFT_OUT_OF_RING_0: &[(&str, &str)] = &[

@@ -34,7 +34,9 @@ impl Shared {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
                 let free = self.memory.budget.free();
-                if free < self.memory.watermarks().low {
+                // In a small cache a core's share may be as large as the reserve.
+                let is_low = free < self.memory.watermarks().low || self.memory.budget.pooled() == 0;
+                if is_low && !self.evicts_in_place(core) {
                     self.workers.wake(free < self.memory.watermarks().low / 2);
                 }
             }
@@ -45,6 +47,21 @@ impl Shared {
             self.help_write(core);
         }
         Ok(())
+    }
+
+    /// Fills the reserve of free pages up in the calling thread, where that takes no system call: to wake a worker would. False if a worker
+    /// is wanted, since writes take long or no page can go at once.
+    fn evicts_in_place(&self, core: usize) -> bool {
+        if !self.paging.frames.unmaps_without_calls() || self.workers.writes_are_slow() {
+            return false;
+        }
+        // Without one, another thread is at it.
+        let Some(mut evictor) = self.eviction.spare_evictors.pop() else { return true };
+        self.telemetry.count(core, Counter::DirectReclaims, 1);
+        let short = self.memory.watermarks().high.saturating_sub(self.memory.budget.free());
+        let pass = evictor.pass(self, short as usize, Goal::EVICT);
+        let _ = self.eviction.spare_evictors.push(evictor);
+        pass.freed > 0
     }
 
     /// Takes this many pages for a fault, and evicts if it must. False if a few rounds did not bring enough, since

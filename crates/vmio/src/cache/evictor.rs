@@ -270,9 +270,12 @@ impl Evictor {
             let mut leaves_new = NewPages::NONE;
             let asked = if visit.queue == Some(FifoQueue::Small) { had_new } else { NewPages::ALL };
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
-            for page in source.victim_order(pages.clone(), asked) {
+            let order = source.victim_order(pages.clone(), asked);
+            let is_alone = region.table.unit == Unit::Kib4;
+            for (page, word) in order.flat_map(|run| run.clone().zip(region.table.words(run))) {
                 let unit = region.table.unit.around(page);
-                if unit.start != page {
+                // Most pages of a large file are absent.
+                if unit.start != page || is_alone && word.load().state() == State::Absent {
                     continue;
                 }
                 if self.victims.len() + region.table.unit.pages() as usize > most {
@@ -357,7 +360,7 @@ impl Evictor {
         let left = source.allowed.saturating_sub(pass.freed as usize);
         let unmapped = region.evict_together(
             span_of(pages.start),
-            source.victim_order(pages, NewPages::ALL),
+            source.victim_order(pages, NewPages::ALL).flatten(),
             left,
             &mut self.unmap,
         );
@@ -475,7 +478,7 @@ impl Evictor {
                 continue;
             }
             let pages = may_have_new.among(region.table.pages_of_span(number));
-            let new = pages.filter(|page| region.table.word(*page).load().is_new());
+            let new = pages.flatten().filter(|page| region.table.word(*page).load().is_new());
             span.get().add_new_pages(new.fold(NewPages::NONE, |new, page| new.and(NewPages::of(page))));
             source.order.policy.put_back(span);
         }

@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
     }
 
     /// The pages of a span in some groups, in the order in which the evictor asks them to go.
-    pub(super) fn victim_order(&self, pages: Range<u64>, groups: NewPages) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn victim_order(&self, pages: Range<u64>, groups: NewPages) -> impl Iterator<Item = Range<u64>> + use<> {
         let first = pages.start + self.hand % (pages.end - pages.start).max(1);
         groups.among(first..pages.end).chain(groups.among(pages.start..first))
     }

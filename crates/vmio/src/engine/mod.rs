@@ -148,6 +148,11 @@ pub(crate) trait Frames: Send + Sync {
     /// Whether [`Self::unmap`] takes one TLB shootdown for hundreds of scattered pages, instead of one for each run of neighbours.
     fn unmaps_scattered(&self) -> bool;
 
+    /// Whether the calling thread can unmap pages without a system call. If it misses, it then evicts by itself in time.
+    fn unmaps_without_calls(&self) -> bool {
+        false
+    }
+
     /// Drops the listed pages, marks in the list those that it could not drop, and returns the number of TLB shootdowns.
     ///
     /// # Safety

@@ -78,6 +78,10 @@ impl Frames for Ring0Frames {
         true
     }
 
+    fn unmaps_without_calls(&self) -> bool {
+        vmio_ring0::is_at_ring_0()
+    }
+
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         let each = |address: usize, len: usize| (address..address + len).step_by(PAGE_BYTES);
         pages.drop_ranges(0, |address, len| {

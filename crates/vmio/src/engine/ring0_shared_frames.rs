@@ -149,6 +149,10 @@ impl Frames for Ring0SharedFrames {
         true
     }
 
+    fn unmaps_without_calls(&self) -> bool {
+        vmio_ring0::is_at_ring_0()
+    }
+
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         let _stay = self.others.read().unwrap_or_else(PoisonError::into_inner);
         let elsewhere = |page: usize| self.bases().map(move |base| base + (page - self.first.start));

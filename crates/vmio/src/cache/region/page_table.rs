@@ -111,6 +111,11 @@ impl PageTable {
         self.words.get(page as usize)
     }
 
+    /// The words of some pages.
+    pub(crate) fn words(&self, pages: Range<u64>) -> &[PageWord] {
+        self.words.slice(pages.start as usize..pages.end as usize)
+    }
+
     /// Address and length in bytes of the words of some pages.
     pub(crate) fn words_of(&self, pages: Range<u64>) -> (usize, usize) {
         self.words.pages_of(pages.start as usize..pages.end as usize)
