@@ -149,10 +149,44 @@ impl Memory {
         self.freed.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until a page was freed since `event`, a millisecond at most.
+    /// Sleeps until a page was freed since `event`, but for a millisecond for each waiting thread at most: one of them looks each millisecond,
+    /// however many they are. If all did, they could take the cores from the thread that evicts.
     pub(crate) fn wait_for_free(&self, event: u32) {
-        self.freed_waiters.fetch_add(1, Ordering::SeqCst);
-        futex::wait_for(&self.freed, event, Duration::from_millis(1));
+        let waiting = self.freed_waiters.fetch_add(1, Ordering::SeqCst) + 1;
+        futex::wait_for(&self.freed, event, Duration::from_millis(u64::from(waiting)));
         self.freed_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::telemetry::page::Description;
+
+    /// While a thread evicts, those that wait leave it a core.
+    #[test]
+    fn many_threads_that_wait_look_no_more_often_than_a_few() {
+        const THREADS: u64 = 64;
+        const LOOKS: u64 = 1000;
+        let description = Description { capacity_pages: 1024, cores: 1, counters: 1, read_sampling: 1 };
+        let memory = Memory::new(&StatPage::new(description).unwrap(), 1024, Overhead::LEAST);
+        let (looks, event, began) = (AtomicU64::new(0), memory.freed_event(), Instant::now());
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    while looks.fetch_add(1, Ordering::Relaxed) < LOOKS {
+                        memory.wait_for_free(event);
+                    }
+                });
+            }
+        });
+        // Of threads that wait, the first looks after 1 ms, the second after 2 ms and so on: together at most 4.75 times in a millisecond.
+        let most = 5 * began.elapsed().as_millis() as u64 + 2 * THREADS;
+        assert!(looks.into_inner() <= most, "more than {most} looks in {:?}", began.elapsed());
     }
 }
