@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use futures::executor::block_on;
 use proptest::prelude::*;
@@ -126,6 +127,40 @@ fn a_ceiling_holds_while_memory_is_free_elsewhere() {
     a_ceiling_holds(ceiling(600).floor(600 * PAGE), 600 + 4 * 3, 500);
     // With the rest of its unit.
     a_ceiling_holds(ceiling(600).unit(vmio::Unit::Kib16), 600 + 4 * 6, 450);
+}
+
+/// A thread that waits for its turn to evict has not found that nothing can go.
+#[test]
+fn a_ceiling_holds_while_evictions_take_long() {
+    let _watchdog = watchdog("a_ceiling_holds_while_evictions_take_long");
+    if is_managed("ceilings") {
+        return;
+    }
+    const CEILING: u64 = 256;
+    const THREADS: u64 = 8;
+    let cache = cache_of(4096).build().unwrap();
+    let device = Device::of_pages(2 * SPAN);
+    device.slow_writes(Duration::from_millis(20));
+    let map = open(&cache, &device, ceiling(CEILING));
+    let highest = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (map, highest) = (&map, &highest);
+            scope.spawn(move || {
+                for page in (thread..SPAN).step_by(THREADS as usize) {
+                    // No neighbours, which a write would take along.
+                    store(map, at(2 * page), 1);
+                    highest.fetch_max(held(map), Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    // All pages lie in two spans, whose tables may come in over the ceiling.
+    let highest = highest.into_inner();
+    assert!(highest <= CEILING + THREADS, "{highest} pages at some time");
+    device.slow_writes(Duration::ZERO);
+    map.close().unwrap();
+    check_empty(&cache);
 }
 
 #[test]

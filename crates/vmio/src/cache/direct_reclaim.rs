@@ -138,18 +138,15 @@ impl Shared {
     #[cold]
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
-        let (mut least, mut fruitless) = (u32::MAX, FruitlessRounds::new());
-        while !fruitless.writes_fail() && fruitless.time() <= PATIENCE_ABOVE_FLOORS {
+        let mut fruitless = FruitlessRounds::new();
+        loop {
             let event = self.memory.freed_event();
             let over = tenant.over(more);
             if over == 0 {
                 return;
             }
-            if over < least {
-                least = over;
-                fruitless.end();
-            }
             let Some(mut evictor) = self.eviction.spare_evictors.pop() else {
+                // Another thread is at work. Whether a page can go shows in a round of our own.
                 self.memory.wait_for_free(event);
                 continue;
             };
@@ -157,10 +154,15 @@ impl Shared {
             let pass = evictor.pass_of(self, tenant, over as usize + tenant.batch_pages(), fruitless.goal());
             let _ = self.eviction.spare_evictors.push(evictor);
             if pass.freed > 0 {
+                fruitless.end();
                 continue;
             }
             fruitless.add(pass.failed);
-            if fruitless.count() > IDLE_PASSES_MAX {
+            let is_idle = fruitless.count() > IDLE_PASSES_MAX;
+            if fruitless.writes_fail() || is_idle && fruitless.time() > PATIENCE_ABOVE_FLOORS {
+                return;
+            }
+            if is_idle {
                 self.memory.wait_for_free(event);
             }
         }
