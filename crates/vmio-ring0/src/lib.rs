@@ -53,5 +53,5 @@ pub use faults::FaultHandler;
 pub use frames::{Frame, FramePool};
 pub use level::Level;
 pub use machine::{Machine, is_at_ring_0, is_inside, leave};
-pub use managed::{ManagedRange, PageState, Pages, Rights};
+pub use managed::{ManagedRange, PageState, Pages, Rights, StoreNote};
 pub use touch::segv_action;

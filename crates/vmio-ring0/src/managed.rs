@@ -44,6 +44,13 @@ pub struct PageState {
     pub is_dirty: bool,
 }
 
+/// The processor's note that a thread has stored to a page, which was cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreNote {
+    /// The page was mapped: the processor makes a new note when its TLB has forgotten the page.
+    pub was_mapped: bool,
+}
+
 /// The pages of all ranges whose frames come from one pool.
 ///
 /// Of a change that takes rights away, other threads hear at the next [`Machine::shootdown`]; until then they may go on as before.
@@ -148,13 +155,13 @@ impl Pages {
         self.tables().page_entry(address).is_some_and(|place| place.load(Ordering::Acquire) & entry::DIRTY != 0)
     }
 
-    /// Clears that note, and returns it. The processor makes a new one when its TLB has forgotten the page.
-    pub fn take_dirty(&self, address: usize) -> bool {
-        let place = self.tables().page_entry(address);
-        place.is_some_and(|place| {
-            place.load(Ordering::Acquire) & entry::DIRTY != 0
-                && place.fetch_and(!entry::DIRTY, Ordering::AcqRel) & entry::DIRTY != 0
-        })
+    /// Clears that note, and returns it.
+    pub fn take_dirty(&self, address: usize) -> Option<StoreNote> {
+        let place = self.tables().page_entry(address)?;
+        let has_note = |held: &u64| held & entry::DIRTY != 0;
+        Some(place.load(Ordering::Acquire)).filter(has_note)?;
+        let held = Some(place.fetch_and(!entry::DIRTY, Ordering::AcqRel)).filter(has_note)?;
+        Some(StoreNote { was_mapped: held & entry::PRESENT != 0 })
     }
 
     /// Unmaps the page at an address; returns what it was, if it had a frame. That may be used for another page once the TLBs are empty.

@@ -17,7 +17,7 @@ use crate::support::device::{Device, READ_EIO};
 use crate::support::reader_thread::{is_efault, numbered, open, read_into, write_from};
 use crate::support::ring0::cache;
 use crate::support::views::Addresses;
-use crate::support::{PAGE, at, check_empty, load, store, watchdog};
+use crate::support::{PAGE, SPAN, at, check_empty, load, store, watchdog};
 
 /// Runs a body in the machine.
 pub(crate) fn inside<T>(body: impl FnOnce() -> T) -> T {
@@ -337,6 +337,34 @@ fn calls_and_pins_take_pointers_into_views() {
     });
     drop(file);
     check_empty(&cache);
+}
+
+/// Pages leave all of their addresses together.
+#[test]
+fn a_page_at_several_addresses_leaves_with_one_shootdown() {
+    let _watchdog = watchdog("a_page_at_several_addresses_leaves_with_one_shootdown");
+    const SPANS: u64 = 400;
+    let Some(cache) = cache(256) else { return };
+    let device = Device::of_pages(SPANS * SPAN);
+    for stores in [false, true] {
+        let file = Addresses::open(&cache, &device, 3);
+        let before = ring0::counts().unwrap().shootdowns;
+        inside(|| {
+            for span in 0..SPANS {
+                for which in 0..file.count() {
+                    let offset = at(span * SPAN + span) + 8 * which as u64;
+                    if stores { file.store(which, offset, 1) } else { assert_eq!(file.load(which, offset), 0) }
+                }
+            }
+        });
+        let shootdowns = ring0::counts().unwrap().shootdowns - before;
+        let gone = SPANS - cache.stats().resident_pages;
+        // A few more free page tables. A store at an address is found with a shootdown when the page is written.
+        let each = if stores { 6 } else { 1 };
+        assert!(shootdowns <= gone * each + gone / 4, "{shootdowns} shootdowns for {gone} pages, stores: {stores}");
+        drop(file);
+        check_empty(&cache);
+    }
 }
 
 #[test]

@@ -64,13 +64,11 @@ impl Region {
         let mut newly = 0;
         let mut refused = PageSet::default();
         for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
-            for view in views.iter() {
-                inactive.shootdowns += 1;
-                // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in an attached range.
-                let outcome = unsafe { frames.deactivate(address(view, run.start), bytes_of(&run)) };
-                if outcome.is_err() {
-                    run.clone().for_each(|page| refused.insert(page));
-                }
+            let mut addresses = views.iter().map(|view| address(view, run.start));
+            // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in attached ranges.
+            match unsafe { frames.deactivate(&mut addresses, bytes_of(&run)) } {
+                Ok(shootdowns) => inactive.shootdowns += shootdowns,
+                Err(_) => run.clone().for_each(|page| refused.insert(page)),
             }
         }
         // After the last view, since threads can store to the pages until then. Before any of the words is let go.

@@ -106,17 +106,21 @@ impl DeactivatableFrames for MemfdFrames {
         Ok(range)
     }
 
-    unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()> {
+    unsafe fn deactivate(&self, addresses: &mut dyn Iterator<Item = usize>, len: usize) -> io::Result<u64> {
         // Never unmaps all that a page of page tables maps at once. A kernel that then frees such a page (Linux 6.14 may) could
         // report no stores to its pages in a later scan.
         let first = len.min(SCAN_PAGES / 2 * PAGE_BYTES);
-        // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
-        unsafe { self.tracker.unmapper.zap(address, first)? };
-        if first == len {
-            return Ok(());
+        let mut shootdowns = 0;
+        for address in addresses {
+            shootdowns += 1;
+            // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
+            unsafe { self.tracker.unmapper.zap(address, first)? };
+            if first < len {
+                // SAFETY: as above.
+                unsafe { self.tracker.unmapper.zap(address + first, len - first)? };
+            }
         }
-        // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
-        unsafe { self.tracker.unmapper.zap(address + first, len - first) }
+        Ok(shootdowns)
     }
 
     fn reactivate(&self, address: usize, protect: bool) -> io::Result<bool> {

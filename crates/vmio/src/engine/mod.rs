@@ -216,11 +216,12 @@ pub(crate) trait DeactivatableFrames: Frames {
     /// Ends the use of such a range, before it is unmapped. No thread touches it any more, and nobody needs its notes.
     fn unshare(&self, _range: &Reservation) {}
 
-    /// Unmaps a range and keeps its frames: the next touch of a page faults. One TLB shootdown.
+    /// Unmaps as many bytes at each of some addresses, and keeps their frames: the next touch of a page faults. Returns how many TLB shootdowns that
+    /// took. After an error, some of the pages are unmapped.
     ///
     /// # Safety
-    /// The range lies in an attached reservation.
-    unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()>;
+    /// All lies in attached reservations.
+    unsafe fn deactivate(&self, addresses: &mut dyn Iterator<Item = usize>, len: usize) -> io::Result<u64>;
 
     /// Maps a page again. False, without a change, if it is mapped already.
     fn reactivate(&self, address: usize, protect: bool) -> io::Result<bool>;

@@ -136,8 +136,10 @@ impl Frames for Ring0SharedFrames {
     }
 
     fn protect(&self, address: usize, len: usize) -> io::Result<()> {
-        let taken = pages_of(address, len).filter(|page| self.pages.take_dirty(*page)).count();
-        self.shoot_down_if(taken > 0);
+        let taken = pages_of(address, len).filter_map(|page| self.pages.take_dirty(page));
+        // No TLB has an inactive page.
+        let were_mapped = taken.filter(|note| note.was_mapped).count();
+        self.shoot_down_if(were_mapped > 0);
         Ok(())
     }
 
@@ -247,10 +249,10 @@ impl DeactivatableFrames for Ring0SharedFrames {
         drop(removed);
     }
 
-    unsafe fn deactivate(&self, address: usize, len: usize) -> io::Result<()> {
-        let hidden = pages_of(address, len).filter(|page| self.pages.hide(*page)).count();
-        self.shoot_down_if(hidden > 0);
-        Ok(())
+    unsafe fn deactivate(&self, addresses: &mut dyn Iterator<Item = usize>, len: usize) -> io::Result<u64> {
+        let pages = addresses.flat_map(|address| pages_of(address, len));
+        let hidden = pages.filter(|page| self.pages.hide(*page)).count();
+        Ok(self.shoot_down_if(hidden > 0))
     }
 
     fn reactivate(&self, address: usize, protect: bool) -> io::Result<bool> {
@@ -277,7 +279,7 @@ impl DeactivatableFrames for Ring0SharedFrames {
         let is_mapped = |page: usize| self.pages.state(page).is_some_and(|state| state.is_dirty);
         let mut has_taken = false;
         for (index, page) in pages_of(address, len).enumerate() {
-            if is_mapped(page) && self.pages.take_dirty(page) {
+            if is_mapped(page) && self.pages.take_dirty(page).is_some() {
                 found.insert(index);
                 has_taken = true;
             }
