@@ -109,7 +109,7 @@ impl Shared {
                 fruitless.end();
                 continue;
             }
-            fruitless.add(pass.failed);
+            fruitless.add(pass);
             if fruitless.writes_fail() && !self.memory.is_shrinking() {
                 return Err(WRITES_FAIL);
             }
@@ -157,7 +157,7 @@ impl Shared {
                 fruitless.end();
                 continue;
             }
-            fruitless.add(pass.failed);
+            fruitless.add(pass);
             let is_idle = fruitless.count() > IDLE_PASSES_MAX;
             if fruitless.writes_fail() || is_idle && fruitless.time() > PATIENCE_ABOVE_FLOORS {
                 return;

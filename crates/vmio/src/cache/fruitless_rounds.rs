@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cache::pass::{Goal, VISIT_WEIGHT_MAX};
+use crate::cache::pass::{Goal, Pass, VISIT_WEIGHT_MAX};
 
 /// Rounds in a row with failed writes and without a page gained, after which a thread gives up.
 const FAILED_MAX: u32 = 16;
@@ -34,10 +34,15 @@ impl FruitlessRounds {
         *self = Self::new();
     }
 
-    /// Another one, in which this many pages could not be written or unmapped.
-    pub(crate) fn add(&mut self, failed_pages: u32) {
+    /// Another one, with this pass.
+    pub(crate) fn add(&mut self, pass: Pass) {
         self.count += 1;
-        self.failed = if failed_pages > 0 { self.failed + 1 } else { 0 };
+        if pass.failed > 0 {
+            self.failed += 1;
+        } else if pass.spans > 0 {
+            self.failed = 0;
+        }
+        // Without a span, other evictors had all of them in hand. That says nothing of writes.
     }
 
     /// How many there are.
@@ -70,27 +75,43 @@ impl FruitlessRounds {
 mod tests {
     use super::*;
 
+    const FAILED: Pass = Pass { failed: 1, ..LOOKED };
+    const LOOKED: Pass = Pass { spans: 1, ..NONE };
+    const NONE: Pass = Pass { freed: 0, written: 0, written_inactive: 0, failed: 0, spans: 0 };
+
     #[test]
     fn failures_before_a_gain_do_not_count() {
         let mut rounds = FruitlessRounds::new();
         for _ in 0..3 {
-            (0..FAILED_MAX).for_each(|_| rounds.add(1));
+            (0..FAILED_MAX).for_each(|_| rounds.add(FAILED));
             assert!(!rounds.writes_fail());
             assert_eq!(rounds.goal(), Goal::EvictBelowFloors);
             rounds.end();
             assert_eq!((rounds.count(), rounds.goal()), (0, Goal::EVICT));
         }
-        (0..=FAILED_MAX).for_each(|_| rounds.add(1));
+        (0..=FAILED_MAX).for_each(|_| rounds.add(FAILED));
         assert!(rounds.writes_fail());
     }
 
     #[test]
     fn a_round_without_failures_ends_the_row_of_failures() {
         let mut rounds = FruitlessRounds::new();
-        (0..FAILED_MAX).for_each(|_| rounds.add(2));
-        rounds.add(0);
-        (0..FAILED_MAX).for_each(|_| rounds.add(2));
+        (0..FAILED_MAX).for_each(|_| rounds.add(FAILED));
+        rounds.add(LOOKED);
+        (0..FAILED_MAX).for_each(|_| rounds.add(FAILED));
         assert!(!rounds.writes_fail());
         assert_eq!(rounds.count(), 2 * FAILED_MAX + 1);
+    }
+
+    /// Evictors that fail to write the same pages take turns.
+    #[test]
+    fn a_round_that_other_evictors_left_no_span_neither_fails_nor_ends_the_row() {
+        let mut rounds = FruitlessRounds::new();
+        for _ in 0..=FAILED_MAX {
+            assert!(!rounds.writes_fail());
+            rounds.add(FAILED);
+            (0..20).for_each(|_| rounds.add(NONE));
+        }
+        assert!(rounds.writes_fail());
     }
 }

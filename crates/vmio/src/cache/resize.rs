@@ -88,7 +88,7 @@ impl Shared {
             if pass.freed > 0 {
                 continue;
             }
-            fruitless.add(pass.failed);
+            fruitless.add(pass);
             if fruitless.writes_fail() {
                 return Err(WRITES_FAIL);
             }

@@ -392,7 +392,7 @@ impl Fetching {
             self.fruitless.end();
             return Room::Made;
         }
-        self.fruitless.add(pass.failed);
+        self.fruitless.add(pass);
         if self.fruitless.writes_fail()
             && !shared.memory.is_shrinking()
             && let Some((page, _)) = request.next_pages()
