@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::forward;
 use crate::level::Level;
 use crate::native::{EXTENDED_BYTES, Extended, PLAIN_FLAGS, set_general};
-use crate::outside_call::{self, CallFrame};
+use crate::outside_call::{self, CallFrame, RED_ZONE_BYTES};
 use crate::raw;
 use crate::resume::{self, Context, Frame, State};
 use crate::signals::{self, Signals};
@@ -162,6 +162,9 @@ impl Monitor<'_> {
             None => {}
             Some(libc::EINTR) => return self.interrupted(),
             Some(libc::EAGAIN) => return,
+            Some(libc::EFAULT) if raw::stack_grows_to(self.registers().rsp.wrapping_sub(RED_ZONE_BYTES as u64)) => {
+                return;
+            }
             // The process may not touch that memory, either. Outside it gets the host's answer: a signal, most likely.
             Some(libc::EFAULT) => self.depart(),
             Some(error) => raw::die("KVM_RUN failed, errno", error as u64),
