@@ -168,7 +168,7 @@ fn clone(
     // SAFETY: the stack is the one that the program has given to the child, its own if it gave none: there the frame is below the red zone. The
     // flags and pointers are the program's.
     unsafe {
-        ChildFrame::write(frame, &registers, monitor.block.blocked.outside(), Some(state));
+        ChildFrame::write(frame, &registers, monitor.block.blocked, Some(state));
         resume::clone(flags, frame, parent_thread, child_thread, thread_data)
     }
 }

@@ -201,6 +201,7 @@ impl Machine {
             return Ok(());
         }
         self.check_process()?;
+        signals::come_back_after_all();
         let blocked = signals::block();
         let entered = self.own_or_take().and_then(|vcpu| vcpu.enter(blocked));
         // In the machine they are the monitor's.

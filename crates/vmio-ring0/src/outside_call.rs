@@ -10,6 +10,7 @@ use std::mem::offset_of;
 use std::ops::RangeInclusive;
 
 use crate::block::Block;
+use crate::calls::masks::Replacement;
 use crate::monitor;
 use crate::native::{Extended, Registers};
 use crate::signals::Signals;
@@ -23,6 +24,8 @@ pub(crate) struct CallFrame {
     pub(crate) number: u64,
     pub(crate) block: u64,
     pub(crate) rip: u64,
+    /// If the call has a mask of signals for its time.
+    pub(crate) mask: Replacement,
 }
 
 /// The extended states of calls that are not over while the processor runs something else: handlers of signals, on top of each other.
@@ -83,17 +86,17 @@ global_asm!(
     ".cfi_register rip, rcx",
     // RCX is where the program goes on, R11 the block: the system call changes both.
     "ring0_outside_call:",
-    "leaq -{red_zone}(%rsp), %rsp",
-    ".cfi_def_cfa_offset {red_zone}",
+    "leaq -{above}(%rsp), %rsp",
+    ".cfi_def_cfa_offset {above}",
     "pushq %rcx",
-    ".cfi_def_cfa_offset {red_zone} + 8",
-    ".cfi_offset rip, -{red_zone} - 8",
+    ".cfi_def_cfa_offset {above} + 8",
+    ".cfi_offset rip, -{above} - 8",
     "pushq %r11",
-    ".cfi_def_cfa_offset {red_zone} + 16",
+    ".cfi_def_cfa_offset {above} + 16",
     "pushq %rax",
-    ".cfi_def_cfa_offset {red_zone} + 24",
+    ".cfi_def_cfa_offset {above} + 24",
     "syscall",
-    ".cfi_def_cfa rsp, {red_zone} + 24",
+    ".cfi_def_cfa rsp, {above} + 24",
     "pushq %rax",
     "pushq %rbx",
     "pushq %rcx",
@@ -128,6 +131,7 @@ global_asm!(
     "ud2",
     "ring0_outside_call_end:",
     ".cfi_endproc",
+    above = const RED_ZONE_BYTES + size_of::<Replacement>(),
     red_zone = const RED_ZONE_BYTES,
     frame = const size_of::<CallFrame>(),
     block = const offset_of!(CallFrame, block),

@@ -53,11 +53,11 @@ impl Signals {
             _ => return None,
         };
         // The kernel lets nobody block these.
-        Some(Signals(changed).without(libc::SIGKILL).without(libc::SIGSTOP))
+        Some(Signals(changed).without(libc::SIGKILL).without(libc::SIGSTOP).of_program())
     }
 
-    /// Those that must be blocked outside: a thread that touches managed memory there enters by SIGSEGV, whatever the program blocks.
-    pub(crate) fn outside(self) -> Signals {
+    /// Those of them that a program blocks: a thread that touches managed memory outside enters by SIGSEGV.
+    pub(crate) fn of_program(self) -> Signals {
         self.without(libc::SIGSEGV)
     }
 }
@@ -205,7 +205,7 @@ fn effect_of(signal: i32) -> Effect {
 }
 
 /// An action as the kernel has it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Action {
     handler: u64,
@@ -221,8 +221,18 @@ impl Action {
             return self;
         }
         const RESTORER: u64 = 0x0400_0000;
-        Action { flags: self.flags | RESTORER, restorer: crate::restore::address(), mask: self.mask.outside(), ..self }
+        Action {
+            flags: self.flags | RESTORER,
+            restorer: crate::restore::address(),
+            mask: self.mask.of_program(),
+            ..self
+        }
     }
+}
+
+/// Has all handlers bring threads back into the machine, and block no SIGSEGV. Those that threads in the machine install from now on do so by themselves.
+pub(crate) fn come_back_after_all() {
+    (1..=64).for_each(come_back_after);
 }
 
 /// Has the handler of a signal bring the thread back into the machine that it interrupts there. Handlers that were installed in the machine do so
@@ -233,9 +243,7 @@ pub(crate) fn come_back_after(signal: i32) {
     // SAFETY: the kernel writes the structure, or reads it: the program's action with another way back, which restores the same.
     unsafe {
         let old = &raw mut action as u64;
-        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0
-            && action.restorer != action.coming_back().restorer
-        {
+        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0 && action != action.coming_back() {
             let action = action.coming_back();
             raw::call(libc::SYS_rt_sigaction as u64, arguments(&raw const action as u64, 0));
         }
@@ -254,7 +262,7 @@ mod tests {
         assert_eq!(both.changed(libc::SIG_UNBLOCK as u64, usr1), Some(usr2));
         assert_eq!(both.changed(77, usr1), None);
         let all = both.changed(libc::SIG_SETMASK as u64, Signals::all()).unwrap();
-        assert_eq!(all, Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP));
+        assert_eq!(all, Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP).without(libc::SIGSEGV));
     }
 
     #[test]

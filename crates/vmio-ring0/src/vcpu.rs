@@ -230,7 +230,7 @@ impl Vcpu {
         unsafe {
             let block = self.place.block;
             (*block).descriptors.set_core(core);
-            (*block).blocked = blocked;
+            (*block).blocked = blocked.of_program();
         }
         Ok(())
     }
