@@ -142,7 +142,9 @@ impl Place {
     pub(crate) fn reserve() -> Result<Place> {
         let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];
         let len = stacks.iter().map(|len| PAGE_BYTES + len).sum::<usize>() + PAGE_BYTES;
-        let memory = Memory::reserve(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
+        // A child that a handler forks amid a call finds out by the zeros that the block is its parent's.
+        let memory =
+            Memory::reserve_zeros_for_children(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
         let mut end = 0;
         let tops = stacks.map(|len| {
             memory.guard(end)?;

@@ -62,20 +62,7 @@ pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
 pub(crate) unsafe extern "C" fn come_back(block: *mut Block, frame: *const CallFrame) -> ! {
     // SAFETY: the caller vouches for both.
     let (mut monitor, frame) = unsafe { (Monitor { block: &mut *block }, &*frame) };
-    let mut registers = kvm_regs::default();
-    set_general(&mut registers, &frame.general);
-    // As SYSCALL has left them.
-    registers.rsp = (&raw const *frame).addr() as u64 + (size_of::<CallFrame>() + RED_ZONE_BYTES) as u64;
-    (registers.rip, registers.rflags) = (frame.rip, registers.r11);
-    registers.rcx = frame.rip;
-    let call = Call { number: frame.number, ..Call::of(&registers) };
-    if let Some((index, argument)) = frame.mask.of_program(&call) {
-        *Call::argument_in(&mut registers, index) = argument;
-    }
-    // A forked child has its parent's block, and no machine.
-    if !monitor.block.machine.is_of_process() {
-        monitor.resume(&registers, false);
-    }
+    let registers = frame.registers();
     monitor.block.blocked = monitor.block.blocked.of_program();
     *monitor.registers() = registers;
     monitor.give_call_its_extended();
