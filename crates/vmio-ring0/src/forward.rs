@@ -21,8 +21,6 @@ pub(crate) const IS_INSIDE: u64 = 0x0766_1001;
 pub(crate) const HANDLED: u64 = 0x0766_1002;
 /// Of the stub alone: the program's holder has had its turn.
 pub(crate) const HELD: u64 = 0x0766_1004;
-/// Of [`crate::restore`] alone: the end of a handler of a signal.
-pub(crate) const RESTORE: u64 = 0x0766_1003;
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -47,7 +45,6 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         libc::SYS_exit => end_thread(monitor, first),
         libc::SYS_arch_prctl => set_base(monitor, first, second),
         libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
-        _ if number == RESTORE => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
         _ if number == HANDLED => return monitor.handled(first & 1 == 1),

@@ -105,3 +105,33 @@ fn a_handler_in_a_call_forks() {
     sender.join().unwrap();
     leave();
 }
+
+#[test]
+fn a_child_may_forbid_calls_that_linux_does_not_have() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let Some(machine) = support::machine() else { return };
+    machine.enter().unwrap();
+    // SAFETY: the handler does nothing. The child installs a filter, and ends.
+    unsafe {
+        libc::signal(libc::SIGUSR1, nothing as *const () as libc::sighandler_t);
+        let child = libc::fork();
+        if child == 0 {
+            let statement = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+            let filter = [
+                statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+                statement(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 1, 1000),
+                statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS),
+                statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+            ];
+            let program = libc::sock_fprog { len: 4, filter: filter.as_ptr().cast_mut() };
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+            libc::raise(libc::SIGUSR1);
+            libc::_exit(i32::from(is_inside()));
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+    leave();
+}
