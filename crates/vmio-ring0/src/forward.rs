@@ -49,6 +49,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         _ if number == IS_INSIDE => 1,
         _ if number == HANDLED => return monitor.handled(first & 1 == 1),
         _ if number == HELD => return monitor.held(first),
+        libc::SYS_rt_sigprocmask if monitor.is_in_handler() => keep_mask(&call),
         // No signal comes while it is at work, and it has what it needs.
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         _ if monitor.is_in_handler() => unsafe { raw::call(number, call.arguments) },
@@ -117,6 +118,16 @@ fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     }
     monitor.block.blocked = changed;
     0
+}
+
+/// rt_sigprocmask(2) in the fault handler or the holder: all signals are blocked, and stay so until its end.
+fn keep_mask(call: &Call) -> u64 {
+    let [_, _, old, bytes, ..] = call.arguments;
+    match bytes {
+        8 if old == 0 || put_word(old as usize, Signals::OF_MONITOR.0) => 0,
+        8 => failed(libc::EFAULT),
+        _ => failed(libc::EINVAL),
+    }
 }
 
 /// rt_sigaction(2): the handler brings threads back that it interrupts in the machine.

@@ -15,7 +15,7 @@ pub(crate) struct Signals(pub(crate) u64);
 
 impl Signals {
     /// The monitor blocks all, so that no handler finds its locks held or its stack in use.
-    pub(crate) const OF_MONITOR: Signals = Signals::all();
+    pub(crate) const OF_MONITOR: Signals = Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP);
     /// Blocked outside while the program's fault handler is in the middle of its work: all but those that its own instructions cause.
     pub(crate) const OF_HANDLER: Signals = Signals::all()
         .without(libc::SIGSEGV)

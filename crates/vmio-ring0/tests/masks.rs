@@ -8,7 +8,7 @@ mod support;
 
 use std::arch::asm;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use vmio_ring0::{is_inside, leave};
@@ -161,4 +161,45 @@ fn a_mask_stays_as_it_is_read() {
     }
     assert!(is_inside());
     leave();
+}
+
+#[test]
+fn a_fault_handler_leaves_the_monitors_mask_as_it_is() {
+    static MASKS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    fn changes_its_mask() {
+        let mut before = [0_u64; 2];
+        // SAFETY: the kernel reads and writes the words.
+        unsafe {
+            let call =
+                |how: i32, new: *const u64, old: *mut u64| libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, 8);
+            call(libc::SIG_BLOCK, ptr::from_ref(&u64::MAX), &raw mut before[0]);
+            // As the C library has it, which never blocks some signals of its own.
+            before[0] &= !of(32);
+            call(libc::SIG_SETMASK, &raw const before[0], ptr::null_mut());
+        }
+        let mut text = [0_u8; 4096];
+        // SAFETY: reads into an array of ours, by a call that the monitor makes.
+        let len = unsafe {
+            let file = libc::open(c"/proc/thread-self/status".as_ptr(), libc::O_RDONLY);
+            let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
+            libc::close(file);
+            len.max(0) as usize
+        };
+        let field = b"SigBlk:\t";
+        let at = text[..len].windows(field.len()).position(|part| part == field).map_or(len, |at| at + field.len());
+        let digits = text[at..len].iter().map_while(|digit| char::from(*digit).to_digit(16));
+        MASKS[0].store(digits.fold(0, |mask, digit| mask << 4 | u64::from(digit)), Ordering::Relaxed);
+        MASKS[1].store(before[0] | of(32), Ordering::Relaxed);
+    }
+    let Some(machine) = support::machine() else { return };
+    managed::AT_FAULT.get_or_init(|| changes_its_mask);
+    managed::manage(machine);
+    machine.enter().unwrap();
+    assert!(managed::touch(3));
+    leave();
+    let all = !(of(libc::SIGKILL) | of(libc::SIGSTOP));
+    assert_eq!(
+        [&MASKS[0], &MASKS[1]].map(|mask| format!("{:x}", mask.load(Ordering::Relaxed))),
+        [0; 2].map(|_| format!("{all:x}"))
+    );
 }

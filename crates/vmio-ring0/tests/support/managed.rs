@@ -10,9 +10,14 @@ const RANGE_BYTES: usize = 4 << 20;
 pub const PAGES: usize = RANGE_BYTES / PAGE_BYTES;
 
 static RANGE: OnceLock<ManagedRange> = OnceLock::new();
+/// Called in the fault handler.
+pub static AT_FAULT: OnceLock<fn()> = OnceLock::new();
 
 fn on_fault(address: usize, _: bool) -> bool {
     let Some(range) = RANGE.get() else { return false };
+    if let Some(at_fault) = AT_FAULT.get() {
+        at_fault();
+    }
     let Some(frame) = range.pages().pool().take() else { return false };
     let memory: *mut u64 = range.pages().pool().address(frame).cast();
     // SAFETY: the frame is this page's alone.
