@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kvm_bindings::{kvm_regs, kvm_run};
 
+use crate::bases::Bases;
 use crate::calls::held::Held;
 use crate::counters::Counters;
 use crate::descriptors::{Descriptors, Segments, TaskState};
@@ -85,6 +86,9 @@ pub(crate) struct Block {
     pub(crate) descriptor: i32,
     pub(crate) number: u32,
     pub(crate) counters: Counters,
+    /// The bases of FS and GS that the thread has outside, and whether the program may have changed the processor's by itself.
+    pub(crate) bases: Bases,
+    pub(crate) are_bases_free: bool,
     /// By which the program returns to ring 3 from a system call.
     pub(crate) return_frame: ReturnFrame,
     /// The program's, while its fault handler runs, and when the thread enters.

@@ -22,11 +22,6 @@ pub(crate) const HANDLED: u64 = 0x0766_1002;
 /// Of the stub alone: the program's holder has had its turn.
 pub(crate) const HELD: u64 = 0x0766_1004;
 
-const ARCH_SET_GS: u64 = 0x1001;
-const ARCH_SET_FS: u64 = 0x1002;
-const GET_SREGS: u64 = 0x8138_ae83;
-const SET_SREGS: u64 = 0x4138_ae84;
-
 /// Executes the call in the program's registers.
 pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
     Counters::count(&monitor.block.counters.system_calls);
@@ -43,7 +38,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         // The C library takes clone(2) then, whose arguments are all in registers.
         libc::SYS_clone3 => -ENOSYS as u64,
         libc::SYS_exit => end_thread(monitor, first),
-        libc::SYS_arch_prctl => set_base(monitor, first, second),
+        libc::SYS_arch_prctl => monitor.arch_prctl(first, second),
         libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
@@ -165,6 +160,7 @@ fn clone(
     child_thread: u64,
     thread_data: u64,
 ) -> u64 {
+    monitor.bases_go_out();
     let extended = monitor.extended();
     let mut registers = *monitor.registers();
     (registers.rip, registers.rflags, registers.rax) = (registers.rcx, registers.r11, 0);
@@ -190,25 +186,4 @@ fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
         raw::call(libc::SYS_rt_sigprocmask as u64, set);
         native::end_thread(monitor.block.state.as_ptr(), code)
     }
-}
-
-/// The bases of FS and GS are those of the thread outside, too: there handlers of signals run.
-fn set_base(monitor: &mut Monitor<'_>, which: u64, base: u64) -> u64 {
-    // SAFETY: the call is the program's own.
-    let answer = unsafe { raw::call(libc::SYS_arch_prctl as u64, [which, base, 0, 0, 0, 0]) };
-    if answer != 0 || !matches!(which, ARCH_SET_FS | ARCH_SET_GS) {
-        return answer;
-    }
-    let descriptor = monitor.block.descriptor;
-    let mut sregs = kvm_bindings::kvm_sregs::default();
-    // SAFETY: KVM writes the structure, which lives meanwhile.
-    let got = unsafe { raw::ioctl(descriptor, GET_SREGS, &raw mut sregs as u64) };
-    let segment = if which == ARCH_SET_FS { &mut sregs.fs } else { &mut sregs.gs };
-    segment.base = base;
-    // SAFETY: KVM reads the structure.
-    let set = unsafe { raw::ioctl(descriptor, SET_SREGS, &raw const sregs as u64) };
-    if let Some(error) = raw::error_of(got).or(raw::error_of(set)) {
-        raw::die("setting the base of a segment failed, errno", error as u64);
-    }
-    answer
 }

@@ -22,7 +22,8 @@ use crate::raw;
 use crate::resume::{self, Context, Frame, State};
 use crate::signals::{self, Signals};
 use crate::stubs::{
-    self, BREAKPOINT, CALL_32, LEAVE_PORT, PAGE_FAULT, Progress, SYSTEM_CALL_PORT, TRAP_PORT, TrapFrame,
+    self, BREAKPOINT, CALL_32, INVALID_INSTRUCTION, LEAVE_PORT, PAGE_FAULT, Progress, SYSTEM_CALL_PORT, TRAP_PORT,
+    TrapFrame,
 };
 
 const RUN: u64 = 0xae80;
@@ -65,6 +66,7 @@ pub(crate) unsafe extern "C" fn come_back(block: *mut Block, frame: *const CallF
     let registers = frame.registers();
     monitor.block.blocked = monitor.block.blocked.of_program();
     *monitor.registers() = registers;
+    monitor.bases_come_in();
     monitor.give_call_its_extended();
     forward::was_made_outside(&mut monitor, frame.number, registers.rax);
     monitor.go_on()
@@ -255,6 +257,9 @@ impl Monitor<'_> {
         let frame = unsafe { (place as *const TrapFrame).read() };
         if place == self.block.handler_frame {
             self.handler_has_ended();
+        }
+        if frame.vector == INVALID_INSTRUCTION && self.frees_bases() {
+            return self.return_to(&frame);
         }
         if frame.vector == PAGE_FAULT {
             let address = frame.address as usize;
@@ -474,6 +479,7 @@ impl Monitor<'_> {
 
     /// Goes on outside with these registers, and with the processor's extended state, or the one that a thread begins with.
     fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
+        self.bases_go_out();
         let block = &mut *self.block;
         let in_handler = block.in_handler.load(Ordering::Relaxed) != 0;
         let blocked = if in_handler { Signals::OF_HANDLER } else { block.blocked };
