@@ -1,10 +1,20 @@
 //! The program's threads in the process's own virtual machine, with `--engine ring0`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use vmio::Engine;
 
 use crate::messages;
 use crate::own_descriptors;
 use crate::settings::Settings;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread has run there.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
 
 /// Whether the program's threads are to run there.
 pub(crate) fn is_wanted() -> bool {
@@ -21,7 +31,10 @@ pub(crate) fn enter() {
     }
     let entered = vmio::ring0::enter().and_then(|()| vmio::ring0::descriptors());
     match entered {
-        Ok(descriptors) => descriptors.into_iter().for_each(|descriptor| _ = own_descriptors::insert(descriptor)),
+        Ok(descriptors) => {
+            IS_ON.store(true, Ordering::Relaxed);
+            descriptors.into_iter().for_each(|descriptor| _ = own_descriptors::insert(descriptor));
+        }
         Err(error) => messages::say(format_args!("a thread runs outside the virtual machine: {error}")),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kvm_bindings::{kvm_regs, kvm_run};
 
+use crate::bases::Bases;
 use crate::calls::held::Held;
 use crate::counters::Counters;
 use crate::descriptors::{Descriptors, Segments, TaskState};
@@ -85,6 +86,9 @@ pub(crate) struct Block {
     pub(crate) descriptor: i32,
     pub(crate) number: u32,
     pub(crate) counters: Counters,
+    /// The bases of FS and GS that the thread has outside, and whether the program may have changed the processor's by itself.
+    pub(crate) bases: Bases,
+    pub(crate) are_bases_free: bool,
     /// By which the program returns to ring 3 from a system call.
     pub(crate) return_frame: ReturnFrame,
     /// The program's, while its fault handler runs, and when the thread enters.
@@ -142,7 +146,9 @@ impl Place {
     pub(crate) fn reserve() -> Result<Place> {
         let stacks = [TRAP_STACK_BYTES, SHOOTDOWN_STACK_BYTES, HANDLER_STACK_BYTES, MONITOR_STACK_BYTES];
         let len = stacks.iter().map(|len| PAGE_BYTES + len).sum::<usize>() + PAGE_BYTES;
-        let memory = Memory::reserve(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
+        // A child that a handler forks amid a call finds out by the zeros that the block is its parent's.
+        let memory =
+            Memory::reserve_zeros_for_children(len + size_of::<Block>().next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
         let mut end = 0;
         let tops = stacks.map(|len| {
             memory.guard(end)?;

@@ -21,13 +21,6 @@ pub(crate) const IS_INSIDE: u64 = 0x0766_1001;
 pub(crate) const HANDLED: u64 = 0x0766_1002;
 /// Of the stub alone: the program's holder has had its turn.
 pub(crate) const HELD: u64 = 0x0766_1004;
-/// Of [`crate::restore`] alone: the end of a handler of a signal.
-pub(crate) const RESTORE: u64 = 0x0766_1003;
-
-const ARCH_SET_GS: u64 = 0x1001;
-const ARCH_SET_FS: u64 = 0x1002;
-const GET_SREGS: u64 = 0x8138_ae83;
-const SET_SREGS: u64 = 0x4138_ae84;
 
 /// Executes the call in the program's registers.
 pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
@@ -45,13 +38,13 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         // The C library takes clone(2) then, whose arguments are all in registers.
         libc::SYS_clone3 => -ENOSYS as u64,
         libc::SYS_exit => end_thread(monitor, first),
-        libc::SYS_arch_prctl => set_base(monitor, first, second),
+        libc::SYS_arch_prctl => monitor.arch_prctl(first, second),
         libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
-        _ if number == RESTORE => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
         _ if number == HANDLED => return monitor.handled(first & 1 == 1),
         _ if number == HELD => return monitor.held(first),
+        libc::SYS_rt_sigprocmask if monitor.is_in_handler() => keep_mask(&call),
         // No signal comes while it is at work, and it has what it needs.
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         _ if monitor.is_in_handler() => unsafe { raw::call(number, call.arguments) },
@@ -122,6 +115,16 @@ fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     0
 }
 
+/// rt_sigprocmask(2) in the fault handler or the holder: all signals are blocked, and stay so until its end.
+fn keep_mask(call: &Call) -> u64 {
+    let [_, _, old, bytes, ..] = call.arguments;
+    match bytes {
+        8 if old == 0 || put_word(old as usize, Signals::OF_MONITOR.0) => 0,
+        8 => failed(libc::EFAULT),
+        _ => failed(libc::EINVAL),
+    }
+}
+
 /// rt_sigaction(2): the handler brings threads back that it interrupts in the machine.
 fn set_action(call: &Call) -> u64 {
     let mut arguments = call.arguments;
@@ -157,6 +160,7 @@ fn clone(
     child_thread: u64,
     thread_data: u64,
 ) -> u64 {
+    monitor.bases_go_out();
     let extended = monitor.extended();
     let mut registers = *monitor.registers();
     (registers.rip, registers.rflags, registers.rax) = (registers.rcx, registers.r11, 0);
@@ -168,7 +172,7 @@ fn clone(
     // SAFETY: the stack is the one that the program has given to the child, its own if it gave none: there the frame is below the red zone. The
     // flags and pointers are the program's.
     unsafe {
-        ChildFrame::write(frame, &registers, monitor.block.blocked.outside(), Some(state));
+        ChildFrame::write(frame, &registers, monitor.block.blocked, Some(state));
         resume::clone(flags, frame, parent_thread, child_thread, thread_data)
     }
 }
@@ -182,25 +186,4 @@ fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
         raw::call(libc::SYS_rt_sigprocmask as u64, set);
         native::end_thread(monitor.block.state.as_ptr(), code)
     }
-}
-
-/// The bases of FS and GS are those of the thread outside, too: there handlers of signals run.
-fn set_base(monitor: &mut Monitor<'_>, which: u64, base: u64) -> u64 {
-    // SAFETY: the call is the program's own.
-    let answer = unsafe { raw::call(libc::SYS_arch_prctl as u64, [which, base, 0, 0, 0, 0]) };
-    if answer != 0 || !matches!(which, ARCH_SET_FS | ARCH_SET_GS) {
-        return answer;
-    }
-    let descriptor = monitor.block.descriptor;
-    let mut sregs = kvm_bindings::kvm_sregs::default();
-    // SAFETY: KVM writes the structure, which lives meanwhile.
-    let got = unsafe { raw::ioctl(descriptor, GET_SREGS, &raw mut sregs as u64) };
-    let segment = if which == ARCH_SET_FS { &mut sregs.fs } else { &mut sregs.gs };
-    segment.base = base;
-    // SAFETY: KVM reads the structure.
-    let set = unsafe { raw::ioctl(descriptor, SET_SREGS, &raw const sregs as u64) };
-    if let Some(error) = raw::error_of(got).or(raw::error_of(set)) {
-        raw::die("setting the base of a segment failed, errno", error as u64);
-    }
-    answer
 }

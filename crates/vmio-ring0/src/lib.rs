@@ -18,6 +18,7 @@
 compile_error!("this crate is for Linux on x86-64");
 
 mod address_space;
+mod bases;
 mod block;
 mod calls;
 mod counters;

@@ -201,6 +201,7 @@ impl Machine {
             return Ok(());
         }
         self.check_process()?;
+        signals::come_back_after_all();
         let blocked = signals::block();
         let entered = self.own_or_take().and_then(|vcpu| vcpu.enter(blocked));
         // In the machine they are the monitor's.
@@ -379,9 +380,10 @@ pub fn is_inside() -> bool {
     if is_at_ring_0() {
         return true;
     }
-    // In ring 3 both sides look alike, so the monitor is asked, which the kernel is not.
+    // In ring 3 both sides look alike, so the monitor is asked, which the kernel is not. A child may have forbidden itself such calls.
     // SAFETY: as in `of_process`.
-    unsafe { MACHINE.load(Ordering::Acquire).as_ref() }.is_some_and(|machine| machine.level == Level::Ring3)
+    unsafe { MACHINE.load(Ordering::Acquire).as_ref() }
+        .is_some_and(|machine| machine.level == Level::Ring3 && machine.is_of_process())
         // SAFETY: the call touches no memory; Linux does not have it.
         && unsafe { raw::call(forward::IS_INSIDE, [0; 6]) } == 1
 }

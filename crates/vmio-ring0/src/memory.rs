@@ -1,4 +1,4 @@
-//! Memory of the crate's own, which forked children do not get.
+//! Memory of the crate's own, whose bytes forked children do not get.
 
 use std::ptr;
 
@@ -26,15 +26,20 @@ pub(crate) struct Memory {
 impl Memory {
     /// `len` bytes at a multiple of `align`, both multiples of the page size.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Memory> {
-        Self::reserve_as(MapFlags::PRIVATE, len, align)
+        Self::reserve_as(MapFlags::PRIVATE, Advice::LinuxDontFork, len, align)
+    }
+
+    /// The same, which forked children have, too, with zeros.
+    pub(crate) fn reserve_zeros_for_children(len: usize, align: usize) -> Result<Memory> {
+        Self::reserve_as(MapFlags::PRIVATE, Advice::LinuxWipeOnFork, len, align)
     }
 
     /// The same, in pages that may have a second address in this process.
     pub(crate) fn reserve_shared(len: usize, align: usize) -> Result<Memory> {
-        Self::reserve_as(MapFlags::SHARED, len, align)
+        Self::reserve_as(MapFlags::SHARED, Advice::LinuxDontFork, len, align)
     }
 
-    fn reserve_as(kind: MapFlags, len: usize, align: usize) -> Result<Memory> {
+    fn reserve_as(kind: MapFlags, in_children: Advice, len: usize, align: usize) -> Result<Memory> {
         let failed = "reserving memory for the machine";
         // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
         let raw = unsafe {
@@ -42,7 +47,7 @@ impl Memory {
         };
         let start = raw.map_err(Error::system(failed))? as usize;
         let base = start.next_multiple_of(align);
-        // SAFETY: both pieces lie in the mapping just made, of which nobody knows; children are forked without what is left.
+        // SAFETY: both pieces lie in the mapping just made, of which nobody knows; children are forked without the bytes of what is left.
         unsafe {
             if base > start {
                 munmap(start as *mut _, base - start).map_err(Error::system(failed))?;
@@ -50,7 +55,7 @@ impl Memory {
             if start + align > base {
                 munmap((base + len) as *mut _, start + align - base).map_err(Error::system(failed))?;
             }
-            madvise(base as *mut _, len, Advice::LinuxDontFork).map_err(Error::system(failed))?;
+            madvise(base as *mut _, len, in_children).map_err(Error::system(failed))?;
         }
         Ok(Memory { base, len, process: getpid() })
     }

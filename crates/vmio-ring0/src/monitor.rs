@@ -11,17 +11,19 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
 use crate::calls::held::Turn;
-use crate::calls::memory::value_at;
+use crate::calls::masks::Replacement;
+use crate::calls::memory::{Call, value_at};
 use crate::counters::Counters;
 use crate::forward;
 use crate::level::Level;
 use crate::native::{EXTENDED_BYTES, Extended, PLAIN_FLAGS, set_general};
-use crate::outside_call::{self, CallFrame};
+use crate::outside_call::{self, CallFrame, RED_ZONE_BYTES};
 use crate::raw;
 use crate::resume::{self, Context, Frame, State};
 use crate::signals::{self, Signals};
 use crate::stubs::{
-    self, BREAKPOINT, CALL_32, LEAVE_PORT, PAGE_FAULT, Progress, SYSTEM_CALL_PORT, TRAP_PORT, TrapFrame,
+    self, BREAKPOINT, CALL_32, INVALID_INSTRUCTION, LEAVE_PORT, PAGE_FAULT, Progress, SYSTEM_CALL_PORT, TRAP_PORT,
+    TrapFrame,
 };
 
 const RUN: u64 = 0xae80;
@@ -61,17 +63,10 @@ pub(crate) unsafe extern "C" fn run_interrupted(block: *mut Block) -> ! {
 pub(crate) unsafe extern "C" fn come_back(block: *mut Block, frame: *const CallFrame) -> ! {
     // SAFETY: the caller vouches for both.
     let (mut monitor, frame) = unsafe { (Monitor { block: &mut *block }, &*frame) };
-    let mut registers = kvm_regs::default();
-    set_general(&mut registers, &frame.general);
-    // As SYSCALL has left them.
-    registers.rsp = (&raw const *frame).addr() as u64 + (size_of::<CallFrame>() + outside_call::RED_ZONE_BYTES) as u64;
-    (registers.rip, registers.rflags) = (frame.rip, registers.r11);
-    registers.rcx = frame.rip;
-    // A forked child has its parent's block, and no machine.
-    if !monitor.block.machine.is_of_process() {
-        monitor.resume(&registers, false);
-    }
+    let registers = frame.registers();
+    monitor.block.blocked = monitor.block.blocked.of_program();
     *monitor.registers() = registers;
+    monitor.bases_come_in();
     monitor.give_call_its_extended();
     forward::was_made_outside(&mut monitor, frame.number, registers.rax);
     monitor.go_on()
@@ -128,7 +123,7 @@ impl Monitor<'_> {
     /// Has KVM_RUN let the program's signals through, or none while one waits for the end of a stub.
     fn let_signals_through(&mut self) {
         let waits = self.block.leave_wanted.load(Ordering::Relaxed) != 0;
-        let blocked = if waits { Signals::OF_MONITOR } else { self.block.blocked.outside() };
+        let blocked = if waits { Signals::OF_MONITOR } else { self.block.blocked };
         if self.block.blocked_in_guest == Some(blocked) {
             return;
         }
@@ -162,6 +157,9 @@ impl Monitor<'_> {
             None => {}
             Some(libc::EINTR) => return self.interrupted(),
             Some(libc::EAGAIN) => return,
+            Some(libc::EFAULT) if raw::stack_grows_to(self.registers().rsp.wrapping_sub(RED_ZONE_BYTES as u64)) => {
+                return;
+            }
             // The process may not touch that memory, either. Outside it gets the host's answer: a signal, most likely.
             Some(libc::EFAULT) => self.depart(),
             Some(error) => raw::die("KVM_RUN failed, errno", error as u64),
@@ -184,7 +182,7 @@ impl Monitor<'_> {
 
     /// A signal may have come. If the program takes it, the thread leaves; a stub and the fault handler come to their end before.
     fn interrupted(&mut self) {
-        if !signals::must_be_taken(self.block.blocked.outside()) {
+        if !signals::must_be_taken(self.block.blocked) {
             return;
         }
         let registers = *self.registers();
@@ -259,6 +257,9 @@ impl Monitor<'_> {
         let frame = unsafe { (place as *const TrapFrame).read() };
         if place == self.block.handler_frame {
             self.handler_has_ended();
+        }
+        if frame.vector == INVALID_INSTRUCTION && self.frees_bases() {
+            return self.return_to(&frame);
         }
         if frame.vector == PAGE_FAULT {
             let address = frame.address as usize;
@@ -458,6 +459,12 @@ impl Monitor<'_> {
     /// Has the thread make the call in the program's registers outside, and then come back.
     pub(crate) fn call_outside(&mut self) -> ! {
         let mut registers = *self.registers();
+        let place = registers.rsp.wrapping_sub((RED_ZONE_BYTES + size_of::<Replacement>()) as u64);
+        if let Some((index, argument, mask)) = Replacement::of(&Call::of(&registers), place) {
+            // SAFETY: below the red zone of the program's stack is a place for it, where the call's frame follows.
+            unsafe { (place as *mut Replacement).write(mask) };
+            *Call::argument_in(&mut registers, index) = argument;
+        }
         let (rip, rflags) = (registers.rcx, registers.r11);
         (registers.rip, registers.rflags) = (outside_call::start(), rflags);
         (registers.rcx, registers.r11) = (rip, &raw const *self.block as u64);
@@ -472,9 +479,10 @@ impl Monitor<'_> {
 
     /// Goes on outside with these registers, and with the processor's extended state, or the one that a thread begins with.
     fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
+        self.bases_go_out();
         let block = &mut *self.block;
         let in_handler = block.in_handler.load(Ordering::Relaxed) != 0;
-        let blocked = if in_handler { Signals::OF_HANDLER } else { block.blocked.outside() };
+        let blocked = if in_handler { Signals::OF_HANDLER } else { block.blocked };
         let state = with_extended.then(|| {
             let (machine, descriptor) = (block.machine, block.descriptor);
             let extended = block.extended_of(registers.rsp);
@@ -507,7 +515,7 @@ impl Monitor<'_> {
         let in_handler = self.block.is_on_handler_stack(registers.rsp);
         self.block.in_handler.store(u32::from(in_handler), Ordering::Relaxed);
         if !in_handler {
-            self.block.blocked = context.blocked;
+            self.block.blocked = context.blocked.of_program();
         }
         *self.registers() = registers;
         self.go_to(registers.rip, registers.rflags, registers.rsp);

@@ -6,12 +6,17 @@
 //! The call's own instruction is in this file. Below the red zone of the program's stack is where the program goes on, which debuggers find.
 
 use std::arch::global_asm;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::ops::RangeInclusive;
 
+use kvm_bindings::kvm_regs;
+
 use crate::block::Block;
+use crate::calls::masks::Replacement;
+use crate::calls::memory::Call;
 use crate::monitor;
-use crate::native::{Extended, Registers};
+use crate::native::{Extended, Registers, set_general};
+use crate::resume::{self, ChildFrame};
 use crate::signals::Signals;
 
 /// The program's stack after the call, from the lowest address on.
@@ -23,6 +28,36 @@ pub(crate) struct CallFrame {
     pub(crate) number: u64,
     pub(crate) block: u64,
     pub(crate) rip: u64,
+    /// If the call has a mask of signals for its time.
+    pub(crate) mask: Replacement,
+}
+
+impl CallFrame {
+    /// The program's registers, as SYSCALL leaves them.
+    pub(crate) fn registers(&self) -> kvm_regs {
+        let mut registers = kvm_regs::default();
+        set_general(&mut registers, &self.general);
+        registers.rsp = (&raw const *self).addr() as u64 + (size_of::<CallFrame>() + RED_ZONE_BYTES) as u64;
+        (registers.rip, registers.rcx, registers.rflags) = (self.rip, self.rip, registers.r11);
+        let call = Call { number: self.number, ..Call::of(&registers) };
+        if let Some((index, argument)) = self.mask.of_program(&call) {
+            *Call::argument_in(&mut registers, index) = argument;
+        }
+        registers
+    }
+}
+
+/// After a call in which a handler of a signal has forked, in the child: that is in no machine.
+///
+/// # Safety
+/// The frame is the call's, on the program's stack. The block, of zeros but for it, has the mask of signals.
+unsafe extern "C" fn go_on_in_child(block: *const Block, frame: *const CallFrame) -> ! {
+    let mut context = MaybeUninit::<ChildFrame>::uninit();
+    // SAFETY: the caller vouches for both, and the memory for the context is this function's.
+    unsafe {
+        ChildFrame::write(context.as_mut_ptr(), &(*frame).registers(), (*block).blocked, None);
+        resume::resume(ChildFrame::context(context.as_ptr()))
+    }
 }
 
 /// The extended states of calls that are not over while the processor runs something else: handlers of signals, on top of each other.
@@ -30,6 +65,7 @@ pub(crate) struct CallFrame {
 pub(crate) struct Interrupted {
     /// The stack pointer of the call whose state the processor has, or 0.
     present: u64,
+    /// The place that was given away last while its state was needed.
     next: usize,
     kept: [Kept; KEPT_MAX],
 }
@@ -39,6 +75,7 @@ const KEPT_MAX: usize = 4;
 
 #[repr(C)]
 struct Kept {
+    /// The call's, or 0.
     rsp: u64,
     extended: Extended,
 }
@@ -47,6 +84,8 @@ impl Interrupted {
     /// A call begins, whose extended state is the processor's.
     pub(crate) fn begin(&mut self, rsp: u64) {
         self.present = rsp;
+        // An earlier one there was jumped out of.
+        self.take(rsp);
     }
 
     /// Before the processor runs something else: where its extended state is to be kept, if it is a call's.
@@ -55,8 +94,11 @@ impl Interrupted {
         if rsp == 0 {
             return None;
         }
-        let kept = &mut self.kept[self.next % KEPT_MAX];
-        self.next += 1;
+        let place = self.kept.iter().position(|kept| kept.rsp == 0).unwrap_or_else(|| {
+            self.next += 1;
+            self.next % KEPT_MAX
+        });
+        let kept = &mut self.kept[place];
         kept.rsp = rsp;
         Some(&mut kept.extended)
     }
@@ -66,7 +108,14 @@ impl Interrupted {
         if std::mem::take(&mut self.present) == rsp {
             return None;
         }
-        self.kept.iter().find(|kept| kept.rsp == rsp).map(|kept| &kept.extended)
+        self.take(rsp)
+    }
+
+    /// Forgets the state that was kept for a call, and says what it was.
+    fn take(&mut self, rsp: u64) -> Option<&Extended> {
+        let kept = self.kept.iter_mut().find(|kept| kept.rsp == rsp)?;
+        kept.rsp = 0;
+        Some(&kept.extended)
     }
 }
 
@@ -83,17 +132,17 @@ global_asm!(
     ".cfi_register rip, rcx",
     // RCX is where the program goes on, R11 the block: the system call changes both.
     "ring0_outside_call:",
-    "leaq -{red_zone}(%rsp), %rsp",
-    ".cfi_def_cfa_offset {red_zone}",
+    "leaq -{above}(%rsp), %rsp",
+    ".cfi_def_cfa_offset {above}",
     "pushq %rcx",
-    ".cfi_def_cfa_offset {red_zone} + 8",
-    ".cfi_offset rip, -{red_zone} - 8",
+    ".cfi_def_cfa_offset {above} + 8",
+    ".cfi_offset rip, -{above} - 8",
     "pushq %r11",
-    ".cfi_def_cfa_offset {red_zone} + 16",
+    ".cfi_def_cfa_offset {above} + 16",
     "pushq %rax",
-    ".cfi_def_cfa_offset {red_zone} + 24",
+    ".cfi_def_cfa_offset {above} + 24",
     "syscall",
-    ".cfi_def_cfa rsp, {red_zone} + 24",
+    ".cfi_def_cfa rsp, {above} + 24",
     "pushq %rax",
     "pushq %rbx",
     "pushq %rcx",
@@ -121,13 +170,22 @@ global_asm!(
     "syscall",
     "movq %rbx, %rdi",
     "movq %rsp, %rsi",
-    "movq {monitor_stack}(%rbx), %rsp",
     "xorl %ebp, %ebp",
     ".cfi_undefined rip",
+    "movq {monitor_stack}(%rbx), %rax",
+    // A forked child finds zeros there.
+    "testq %rax, %rax",
+    "jz 1f",
+    "movq %rax, %rsp",
     "callq {come_back}",
+    "ud2",
+    "1:",
+    "andq $-16, %rsp",
+    "callq {go_on_in_child}",
     "ud2",
     "ring0_outside_call_end:",
     ".cfi_endproc",
+    above = const RED_ZONE_BYTES + size_of::<Replacement>(),
     red_zone = const RED_ZONE_BYTES,
     frame = const size_of::<CallFrame>(),
     block = const offset_of!(CallFrame, block),
@@ -137,6 +195,7 @@ global_asm!(
     blocked = const offset_of!(Block, blocked),
     monitor_stack = const offset_of!(Block, monitor_stack),
     come_back = sym monitor::come_back,
+    go_on_in_child = sym go_on_in_child,
     options(att_syntax)
 );
 

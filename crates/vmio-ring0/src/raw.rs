@@ -42,6 +42,23 @@ pub(crate) unsafe fn ioctl(descriptor: i32, request: u64, argument: u64) -> u64 
     unsafe { call(libc::SYS_ioctl as u64, [descriptor as u64, request, argument, 0, 0, 0]) }
 }
 
+/// Has the kernel grow a stack of the process down to an address where nothing is mapped yet. False if something is, or no stack is above. The caller
+/// has all signals blocked.
+pub(crate) fn stack_grows_to(address: u64) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    let mut state = 0_u8;
+    let page = address & !(PAGE_BYTES - 1);
+    // SAFETY: the kernel writes a byte for the page.
+    let told = unsafe { call(libc::SYS_mincore as u64, [page, PAGE_BYTES, &raw mut state as u64, 0, 0, 0]) };
+    if error_of(told) != Some(libc::ENOMEM) {
+        return false;
+    }
+    // A touch by the kernel, for which it grows a stack as for the program's own; what others do by the process's addresses, as KVM does, is not one.
+    // SAFETY: the kernel reads a set there if it can, and blocks its signals, which are blocked.
+    let touched = unsafe { call(libc::SYS_rt_sigprocmask as u64, [libc::SIG_BLOCK as u64, page, 0, 8, 0, 0]) };
+    error_of(touched).is_none()
+}
+
 /// The handler of a signal, past libraries that replace sigaction(2): an address, or SIG_DFL or SIG_IGN.
 pub(crate) fn handler_of(signal: i32) -> u64 {
     // As the kernel has an action: handler, flags, restorer, mask.

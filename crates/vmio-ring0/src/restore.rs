@@ -2,7 +2,6 @@
 
 use std::arch::global_asm;
 
-use crate::forward;
 use crate::machine;
 use crate::outside_call;
 use crate::resume::{self, Context};
@@ -36,17 +35,13 @@ global_asm!(
     // They look for the frame at the address before this one.
     "nop",
     "ring0_restore:",
-    "movl ${restore}, %eax",
-    // In the machine the monitor takes it.
-    "syscall",
     "movq %rsp, %rdi",
     "andq $-16, %rsp",
     "cld",
-    "callq {outside}",
+    "callq {end}",
     "ud2",
     ".cfi_endproc",
-    restore = const forward::RESTORE,
-    outside = sym outside,
+    end = sym end,
     options(att_syntax)
 );
 
@@ -59,20 +54,22 @@ pub(crate) fn address() -> u64 {
     (&raw const ring0_restore).addr() as u64
 }
 
-/// The end of a handler that ran outside.
+/// The end of a handler.
 ///
 /// # Safety
 /// The context is the one that the kernel has passed to the handler, whose stack this is.
-unsafe extern "C" fn outside(context: *const Context) -> ! {
-    signals::block();
-    // SAFETY: the caller vouches for the context.
-    let registers = unsafe { (*context).registers() };
-    if !outside_call::is_at(registers.rip)
-        && let Some(machine) = machine::of_process().filter(|machine| machine.was_inside(&registers))
-    {
-        // SAFETY: as above, and the signals are blocked. It returns if the thread cannot enter.
-        unsafe { machine.enter_from(context) };
+unsafe extern "C" fn end(context: *const Context) -> ! {
+    if !machine::is_inside() {
+        signals::block();
+        // SAFETY: the caller vouches for the context.
+        let registers = unsafe { (*context).registers() };
+        if !outside_call::is_at(registers.rip)
+            && let Some(machine) = machine::of_process().filter(|machine| machine.was_inside(&registers))
+        {
+            // SAFETY: as above, and the signals are blocked. It returns if the thread cannot enter.
+            unsafe { machine.enter_from(context) };
+        }
     }
-    // SAFETY: as above, and the thread is outside. The kernel sets the mask of signals, too.
+    // SAFETY: as above. Outside the kernel sets the mask of signals, too; in the machine the monitor takes the call.
     unsafe { resume::resume(context) }
 }

@@ -161,10 +161,10 @@ fn segments() -> [u16; 4] {
     [code, 0, 0, stack]
 }
 
-/// Goes on outside the machine with a context: that of a [`Frame`], or one that the kernel has made.
+/// Goes on with a context: that of a [`Frame`], or one that the kernel has made. Outside if the thread is outside; in the machine the monitor decides.
 ///
 /// # Safety
-/// The context is of the calling thread's program, and the thread is outside.
+/// The context is of the calling thread's program.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn resume(context: *const Context) -> ! {
     // The kernel finds it at the stack pointer.

@@ -1,8 +1,12 @@
 //! Signals of threads in the machine: the monitor blocks them, and the program's handlers run outside, with the program's registers.
 
+use std::ptr;
+
 use crate::raw;
 
 const BYTES: u64 = size_of::<Signals>() as u64;
+/// From here on signals are queued: any number of each may wait.
+const FIRST_QUEUED: i32 = 32;
 
 /// A set of signals, as the kernel has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +15,7 @@ pub(crate) struct Signals(pub(crate) u64);
 
 impl Signals {
     /// The monitor blocks all, so that no handler finds its locks held or its stack in use.
-    pub(crate) const OF_MONITOR: Signals = Signals::all();
+    pub(crate) const OF_MONITOR: Signals = Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP);
     /// Blocked outside while the program's fault handler is in the middle of its work: all but those that its own instructions cause.
     pub(crate) const OF_HANDLER: Signals = Signals::all()
         .without(libc::SIGSEGV)
@@ -32,6 +36,10 @@ impl Signals {
         Signals(self.0 & !Signals::of(signal).0)
     }
 
+    fn and_not(self, others: Signals) -> Signals {
+        Signals(self.0 & !others.0)
+    }
+
     fn each(self) -> impl Iterator<Item = i32> {
         (1..=64).filter(move |signal| self.0 & Signals::of(*signal).0 != 0)
     }
@@ -45,11 +53,11 @@ impl Signals {
             _ => return None,
         };
         // The kernel lets nobody block these.
-        Some(Signals(changed).without(libc::SIGKILL).without(libc::SIGSTOP))
+        Some(Signals(changed).without(libc::SIGKILL).without(libc::SIGSTOP).of_program())
     }
 
-    /// Those that must be blocked outside: a thread that touches managed memory there enters by SIGSEGV, whatever the program blocks.
-    pub(crate) fn outside(self) -> Signals {
+    /// Those of them that a program blocks: a thread that touches managed memory outside enters by SIGSEGV.
+    pub(crate) fn of_program(self) -> Signals {
         self.without(libc::SIGSEGV)
     }
 }
@@ -76,66 +84,128 @@ pub(crate) fn blocked<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Takes a SIGBUS that waits for the calling thread if it is for bad memory: the touch, made again outside, is another one.
-pub(crate) fn take_bad_memory() -> bool {
-    let (one, no_time) = (Signals::of(libc::SIGBUS), [0_u64; 2]);
+/// Takes one of these signals that waits for the calling thread or its process, if one does.
+fn take(which: Signals) -> Option<libc::siginfo_t> {
+    let no_time = [0_u64; 2];
     // SAFETY: a structure of numbers, of which the kernel fills a part.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let place = &raw mut info as u64;
+    let arguments = [&raw const which as u64, &raw mut info as u64, &raw const no_time as u64, BYTES, 0, 0];
     // SAFETY: the kernel reads the set and the time, and writes the structure.
-    let taken = unsafe {
-        raw::call(
-            libc::SYS_rt_sigtimedwait as u64,
-            [&raw const one as u64, place, &raw const no_time as u64, BYTES, 0, 0],
-        )
-    };
-    if raw::error_of(taken).is_some() {
-        return false;
-    }
-    let is_of_memory = matches!(info.si_code, libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO);
-    if !is_of_memory {
-        // SAFETY: the kernel reads the structure. A process may send itself the signal that it has taken.
+    let taken = unsafe { raw::call(libc::SYS_rt_sigtimedwait as u64, arguments) };
+    raw::error_of(taken).is_none().then_some(info)
+}
+
+/// Sends the calling thread a signal that was taken.
+fn give_back(mut info: libc::siginfo_t) {
+    let send = |info: &libc::siginfo_t| {
+        // SAFETY: the kernel reads the structure. A process may send itself what looks like a signal of anybody.
         unsafe {
             let process = raw::call(libc::SYS_getpid as u64, [0; 6]);
             let thread = raw::call(libc::SYS_gettid as u64, [0; 6]);
-            raw::call(libc::SYS_rt_tgsigqueueinfo as u64, [process, thread, libc::SIGBUS as u64, place, 0, 0]);
+            let arguments = [process, thread, info.si_signo as u64, ptr::from_ref(info) as u64, 0, 0];
+            raw::call(libc::SYS_rt_tgsigqueueinfo as u64, arguments)
         }
+    };
+    if raw::error_of(send(&info)).is_some() {
+        // So many wait that the kernel has no memory for what this one says.
+        info.si_code = libc::SI_USER;
+        send(&info);
+    }
+}
+
+/// Takes a SIGBUS that waits for the calling thread if it is for bad memory: the touch, made again outside, is another one.
+pub(crate) fn take_bad_memory() -> bool {
+    let Some(info) = take(Signals::of(libc::SIGBUS)) else { return false };
+    let is_of_memory = matches!(info.si_code, libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO);
+    if !is_of_memory {
+        give_back(info);
     }
     is_of_memory
 }
 
-/// Whether a signal waits that a thread with these blocked must take. Signals that would be ignored are taken here, since no handler would bring
-/// the thread back into the machine after them.
+/// Whether a signal waits whose handler the calling thread runs once it is outside, with these signals blocked. No other thread takes it before. What
+/// needs no handler is done here, since none would bring the thread back into the machine: signals that are ignored, and those that stop the process.
 pub(crate) fn must_be_taken(blocked: Signals) -> bool {
-    let mut pending = Signals::default();
-    // SAFETY: the kernel writes the set.
-    unsafe { raw::call(libc::SYS_rt_sigpending as u64, [&raw mut pending as u64, BYTES, 0, 0, 0, 0]) };
     let mut must = false;
-    for signal in Signals(pending.0 & !blocked.0).each() {
-        if is_ignored(signal) {
-            let (one, no_time) = (Signals::of(signal), [0_u64; 2]);
-            let arguments = [&raw const one as u64, 0, &raw const no_time as u64, BYTES, 0, 0];
-            // SAFETY: the kernel reads the set and the time. Another thread may have taken the signal.
-            unsafe { raw::call(libc::SYS_rt_sigtimedwait as u64, arguments) };
-        } else {
-            come_back_after(signal);
-            must = true;
+    for signal in pending().and_not(blocked).each() {
+        match effect_of(signal) {
+            Effect::None => _ = take(Signals::of(signal)),
+            Effect::Stop => {
+                // Nothing of the program's runs on this stack: the kernel stops the process.
+                set(Signals::OF_MONITOR.without(signal));
+                block();
+            }
+            Effect::Handler if claim(signal) => {
+                come_back_after(signal);
+                must = true;
+            }
+            Effect::Handler => {}
         }
     }
     must
 }
 
-fn is_ignored(signal: i32) -> bool {
-    let by_default = matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT);
-    match raw::handler_of(signal) as usize {
-        libc::SIG_IGN => true,
-        libc::SIG_DFL => by_default,
-        _ => false,
+/// Makes a signal that waits the calling thread's; false if another one was faster. One of the process waits for all of its threads.
+fn claim(signal: i32) -> bool {
+    // Of these any number waits, in order.
+    if signal >= FIRST_QUEUED && waits_for_thread(signal) {
+        return true;
+    }
+    let taken = take(Signals::of(signal));
+    taken.map(give_back).is_some()
+}
+
+/// The signals that wait for the calling thread or its process.
+fn pending() -> Signals {
+    let mut pending = Signals::default();
+    // SAFETY: the kernel writes the set.
+    unsafe { raw::call(libc::SYS_rt_sigpending as u64, [&raw mut pending as u64, BYTES, 0, 0, 0, 0]) };
+    pending
+}
+
+/// Whether a signal waits for the calling thread itself, which the kernel says in a file alone.
+fn waits_for_thread(signal: i32) -> bool {
+    const FIELD: &[u8] = b"\nSigPnd:\t";
+    let mut text = [0_u8; 4096];
+    // SAFETY: the kernel reads the path, and writes as many bytes as there is room for. The descriptor is this function's.
+    let len = unsafe {
+        let path = c"/proc/thread-self/status".as_ptr() as u64;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let file = raw::call(libc::SYS_open as u64, [path, flags, 0, 0, 0, 0]);
+        if raw::error_of(file).is_some() {
+            return true;
+        }
+        let len = raw::call(libc::SYS_read as u64, [file, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0]);
+        raw::call(libc::SYS_close as u64, [file, 0, 0, 0, 0, 0]);
+        if raw::error_of(len).is_some() { 0 } else { len as usize }
+    };
+    let text = &text[..len.min(text.len())];
+    let Some(at) = text.windows(FIELD.len()).position(|part| part == FIELD) else { return true };
+    let digits = text[at + FIELD.len()..].iter().map_while(|digit| char::from(*digit).to_digit(16));
+    let waits = digits.fold(0, |set, digit| set << 4 | u64::from(digit));
+    waits & Signals::of(signal).0 != 0
+}
+
+/// What a signal does to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    None,
+    Stop,
+    /// A handler runs, or the process ends.
+    Handler,
+}
+
+fn effect_of(signal: i32) -> Effect {
+    match (raw::handler_of(signal) as usize, signal) {
+        (libc::SIG_IGN, _) => Effect::None,
+        (libc::SIG_DFL, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT) => Effect::None,
+        (libc::SIG_DFL, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => Effect::Stop,
+        _ => Effect::Handler,
     }
 }
 
 /// An action as the kernel has it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Action {
     handler: u64,
@@ -151,8 +221,18 @@ impl Action {
             return self;
         }
         const RESTORER: u64 = 0x0400_0000;
-        Action { flags: self.flags | RESTORER, restorer: crate::restore::address(), mask: self.mask.outside(), ..self }
+        Action {
+            flags: self.flags | RESTORER,
+            restorer: crate::restore::address(),
+            mask: self.mask.of_program(),
+            ..self
+        }
     }
+}
+
+/// Has all handlers bring threads back into the machine, and block no SIGSEGV. Those that threads in the machine install from now on do so by themselves.
+pub(crate) fn come_back_after_all() {
+    (1..=64).for_each(come_back_after);
 }
 
 /// Has the handler of a signal bring the thread back into the machine that it interrupts there. Handlers that were installed in the machine do so
@@ -163,9 +243,7 @@ pub(crate) fn come_back_after(signal: i32) {
     // SAFETY: the kernel writes the structure, or reads it: the program's action with another way back, which restores the same.
     unsafe {
         let old = &raw mut action as u64;
-        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0
-            && action.restorer != action.coming_back().restorer
-        {
+        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0 && action != action.coming_back() {
             let action = action.coming_back();
             raw::call(libc::SYS_rt_sigaction as u64, arguments(&raw const action as u64, 0));
         }
@@ -184,7 +262,7 @@ mod tests {
         assert_eq!(both.changed(libc::SIG_UNBLOCK as u64, usr1), Some(usr2));
         assert_eq!(both.changed(77, usr1), None);
         let all = both.changed(libc::SIG_SETMASK as u64, Signals::all()).unwrap();
-        assert_eq!(all, Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP));
+        assert_eq!(all, Signals::all().without(libc::SIGKILL).without(libc::SIGSTOP).without(libc::SIGSEGV));
     }
 
     #[test]
@@ -200,12 +278,34 @@ mod tests {
                 libc::pthread_kill(thread, libc::SIGUSR2);
             }
             assert!(must_be_taken(before));
-            let mut pending = Signals::default();
-            // SAFETY: the kernel writes the set.
-            unsafe { raw::call(libc::SYS_rt_sigpending as u64, [&raw mut pending as u64, BYTES, 0, 0, 0, 0]) };
-            assert_eq!(pending, Signals::of(libc::SIGUSR2));
+            assert_eq!(pending(), Signals::of(libc::SIGUSR2));
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn one_thread_takes_a_signal_of_the_process() {
+        for signal in [libc::SIGUSR1, FIRST_QUEUED + 5] {
+            // The child has no other threads.
+            // SAFETY: the child ends here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let before = block();
+                // SAFETY: sends a signal that all threads block.
+                unsafe { libc::kill(libc::getpid(), signal) };
+                let takes = move |own| {
+                    let takes = must_be_taken(before);
+                    takes == own && waits_for_thread(signal) == own
+                };
+                let is_right = takes(true) && takes(true) && std::thread::spawn(move || takes(false)).join().unwrap();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!is_right)) };
+            }
+            let mut status = -1;
+            // SAFETY: the kernel writes the word.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "signal {signal}");
+        }
     }
 }

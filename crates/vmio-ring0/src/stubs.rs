@@ -17,6 +17,8 @@ use crate::native::Registers;
 pub(crate) const TRAPS: usize = 32;
 /// The page fault among them.
 pub(crate) const PAGE_FAULT: u64 = 14;
+/// An instruction that the processor does not have.
+pub(crate) const INVALID_INSTRUCTION: u64 = 6;
 /// INT3.
 pub(crate) const BREAKPOINT: u64 = 3;
 /// How a program of 32 bits calls the kernel.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine};
 use crate::raw;
+use crate::signals;
 
 /// The program's action, from [`Box`]; none while the handler is not installed. Former ones stay, since a handler may be about to call them.
 static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
@@ -65,6 +66,7 @@ impl Machine {
             libc::sigfillset(&raw mut action.sa_mask);
             libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut())
         };
+        signals::come_back_after_all();
         if done == 0 { Ok(()) } else { Err(Error::system(failed)(std::io::Error::last_os_error())) }
     }
 }

@@ -8,6 +8,7 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 use rustix::thread::sched_getcpu;
 
+use crate::bases::{Bases, CR4_FS_GS_BASE};
 use crate::block::{Block, Place, state};
 use crate::descriptors::{Descriptors, SPURIOUS_VECTOR, STAR, Segments};
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ use crate::level::Level;
 use crate::machine::Machine;
 use crate::resume::Context;
 use crate::signals::Signals;
-use crate::{monitor, native, raw, stubs};
+use crate::{bases, monitor, native, raw, stubs};
 
 const MSR_STAR: u32 = 0xc000_0081;
 const MSR_LSTAR: u32 = 0xc000_0082;
@@ -30,19 +31,14 @@ const INTERRUPTS_ENABLED: u64 = 1 << 8;
 const CR0: u64 = 0x8005_0033;
 const CR4_PHYSICAL_ADDRESS_EXTENSION: u64 = 1 << 5;
 const CR4_SSE: u64 = 0b11 << 9;
-const CR4_FS_GS_BASE: u64 = 1 << 16;
 const CR4_XSAVE: u64 = 1 << 18;
 const EFER: u64 = 1 | 1 << 8 | 1 << 10 | 1 << 11;
 /// x2APIC, by which processors address each other in one store to a register.
 const APIC_BASE: u64 = 0xfee0_0000 | 1 << 11 | 1 << 10;
 const APIC_BOOT_PROCESSOR: u64 = 1 << 8;
 
-/// FSGSBASE instructions, in the second word of the hardware's capabilities.
-const HWCAP2_FS_GS_BASE: usize = 1 << 1;
 const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
 const SET_MSRS: u64 = 0x4008_ae89;
-const ARCH_GET_FS: u64 = 0x1003;
-const ARCH_GET_GS: u64 = 0x1004;
 
 /// One of a machine's.
 pub(crate) struct Vcpu {
@@ -74,6 +70,7 @@ impl Vcpu {
             (*block).descriptor = std::os::fd::AsRawFd::as_raw_fd(&descriptor);
             (*block).number = number;
             (*block).blocked_in_guest = None;
+            (*block).are_bases_free = bases::are_free_at_first(machine.level);
             (*block).handler_frame = place.handler_frame;
             (*block).monitor_stack = place.monitor_stack;
             (*block).shootdown_stack = place.shootdown_stack;
@@ -117,8 +114,7 @@ impl Vcpu {
         sregs.cr0 = CR0;
         sregs.cr3 = block.machine.space.root();
         sregs.cr4 = CR4_PHYSICAL_ADDRESS_EXTENSION | CR4_SSE | CR4_XSAVE;
-        // Programs ask the kernel whether they may use the instructions, not the processor.
-        if rustix::param::linux_hwcap().1 & HWCAP2_FS_GS_BASE != 0 {
+        if block.are_bases_free {
             sregs.cr4 |= CR4_FS_GS_BASE;
         }
         sregs.efer = EFER;
@@ -212,15 +208,10 @@ impl Vcpu {
     /// Gives the processor what belongs to the calling thread, but for its registers.
     fn prepare(&self, blocked: Signals) -> Result<()> {
         let failed = "preparing a virtual processor for a thread";
-        let base = |which: u64| {
-            let mut base = 0_u64;
-            // SAFETY: arch_prctl(2) writes the word, which lives meanwhile.
-            unsafe { raw::call(libc::SYS_arch_prctl as u64, [which, &raw mut base as u64, 0, 0, 0, 0]) };
-            base
-        };
+        let bases = Bases::of_thread();
         let mut sregs = self.special_registers(self.block().machine.level).map_err(Error::kvm(failed))?;
-        for (segment, which) in [(&mut sregs.fs, ARCH_GET_FS), (&mut sregs.gs, ARCH_GET_GS)] {
-            *segment = kvm_bindings::kvm_segment { selector: 0, base: base(which), ..sregs.ds };
+        for (segment, base) in [(&mut sregs.fs, bases.fs), (&mut sregs.gs, bases.gs)] {
+            *segment = kvm_bindings::kvm_segment { selector: 0, base, ..sregs.ds };
         }
         self.descriptor.set_sregs(&sregs).map_err(Error::kvm(failed))?;
         let core = sched_getcpu() as u32;
@@ -230,7 +221,8 @@ impl Vcpu {
         unsafe {
             let block = self.place.block;
             (*block).descriptors.set_core(core);
-            (*block).blocked = blocked;
+            (*block).blocked = blocked.of_program();
+            (*block).bases = bases;
         }
         Ok(())
     }

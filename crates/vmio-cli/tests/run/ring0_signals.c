@@ -38,10 +38,15 @@ static uint64_t load(long page) {
 
 static void on_alarm(int signal) {
     (void)signal;
+    // As handlers do that must not be interrupted.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     // Nobody stores to the last pages.
     for (long page = PAGES - 40; page < PAGES; page += 7)
         if (load(page) != (uint64_t)page)
             wrong = 1;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     ticks++;
     if (jump_away) {
         jumps++;
@@ -121,6 +126,11 @@ int main(int count, char **arguments) {
     after(20000);
     struct timespec time = {0, 200000000};
     check(nanosleep(&time, NULL) == -1 && errno == EINTR, "nanosleep");
+    sigset_t others;
+    sigfillset(&others);
+    sigdelset(&others, SIGALRM);
+    after(20000);
+    check(sigsuspend(&others) == -1 && errno == EINTR, "sigsuspend");
     action.sa_flags = 0;
     check(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
     after(20000);

@@ -62,19 +62,19 @@ unsafe extern "C" fn __sigaction(signal: c_int, action: *const Action, before: *
 /// The signals, from the lowest bit on, for whose handlers the program has asked to block SIGBUS.
 static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
 
-/// The C library's sigaction without SIGBUS in the handler's mask, since the handler may write to a file. The program still reads back the
-/// mask that it set.
+/// The C library's sigaction without [`never_blocked`] in the handler's mask, since the handler may touch a file. Of SIGBUS, the program still reads back
+/// the mask that it set.
 ///
 /// # Safety
 /// As of sigaction(2).
 unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
     // SAFETY: by the caller it is null or an action.
-    let mut ours = unsafe { action.as_ref() }.copied().filter(|_| leased::is_on() && !entry::is_inside());
+    let mut ours = unsafe { action.as_ref() }.copied().filter(|_| never_blocked().next().is_some());
     let asks = ours.as_mut().is_some_and(|action| {
         // SAFETY: the set is ours.
         unsafe {
-            let asks = libc::sigismember(&raw const action.sa_mask, libc::SIGBUS) == 1;
-            libc::sigdelset(&raw mut action.sa_mask, libc::SIGBUS);
+            let asks = leased::is_on() && libc::sigismember(&raw const action.sa_mask, libc::SIGBUS) == 1;
+            never_blocked().for_each(|signal| _ = libc::sigdelset(&raw mut action.sa_mask, signal));
             asks
         }
     });
@@ -96,20 +96,23 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     status
 }
 
-/// A mask without SIGBUS: the kernel kills a thread that raises SIGBUS while blocking it.
+/// The signals by which vmio finds a thread's touches of mapped files: the kernel kills a thread that blocks them.
+fn never_blocked() -> impl Iterator<Item = c_int> {
+    let of_leases = leased::is_on().then_some(libc::SIGBUS);
+    let of_machine = machine::is_on().then_some(libc::SIGSEGV);
+    of_leases.into_iter().chain(of_machine).filter(|_| !entry::is_inside())
+}
+
+/// A mask without [`never_blocked`].
 ///
 /// # Safety
 /// `set` is null or a set.
 pub(super) unsafe fn unblocked(how: c_int, set: *const sigset_t) -> Option<sigset_t> {
-    if !leased::is_on() || entry::is_inside() || set.is_null() || how == libc::SIG_UNBLOCK {
-        return None;
-    }
-    // SAFETY: by the caller; the copy is ours.
-    unsafe {
-        let mut set = *set;
-        libc::sigdelset(&raw mut set, libc::SIGBUS);
-        Some(set)
-    }
+    // SAFETY: by the caller.
+    let mut set = unsafe { set.as_ref() }.copied().filter(|_| how != libc::SIG_UNBLOCK)?;
+    // SAFETY: the copy is ours.
+    let removed = never_blocked().map(|signal| unsafe { libc::sigdelset(&raw mut set, signal) }).count();
+    (removed > 0).then_some(set)
 }
 
 #[unsafe(no_mangle)]
@@ -122,7 +125,7 @@ pub(super) unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, be
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sighold(signal: c_int) -> c_int {
-    if signal == libc::SIGBUS && leased::is_on() && !entry::is_inside() {
+    if never_blocked().any(|never| never == signal) {
         return 0;
     }
     // SAFETY: by the caller.
@@ -137,7 +140,7 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *
     unsafe { real::pthread_sigmask(how, ours.as_ref().map_or(set, ptr::from_ref), before) }
 }
 
-/// Makes a call that waits, with a mask without SIGBUS, since handlers may run meanwhile.
+/// Makes a call that waits, with a mask without [`never_blocked`], since handlers may run meanwhile.
 ///
 /// # Safety
 /// `set` is null or a set, and `call` lasts no longer than this.

@@ -63,6 +63,12 @@ impl Call {
         Call { number: registers.rax, arguments: [rdi, rsi, rdx, r10, r8, r9] }
     }
 
+    /// The register of an argument.
+    pub(crate) fn argument_in(registers: &mut kvm_regs, index: usize) -> &mut u64 {
+        let kvm_regs { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
+        [rdi, rsi, rdx, r10, r8, r9][index]
+    }
+
     /// Passes each piece of memory that the call uses to `each`, until that breaks off. Leaves out pointers that are wrong, such as that of an array of
     /// vectors where there is none: the kernel will say so. A structure comes before what it points to, and is looked up after `each` has had it.
     ///

@@ -6,6 +6,7 @@
 
 pub(crate) mod held;
 mod layouts;
+pub(crate) mod masks;
 pub(crate) mod memory;
 mod numbers;
 mod operations;
