@@ -418,6 +418,8 @@ impl Drop for Own {
         if let Some(vcpu) = self.0.take().filter(|vcpu| vcpu.machine().is_of_process())
             && !is_inside()
         {
+            // SAFETY: the processor is the calling thread's, which is outside and ends.
+            signals::blocked(|| unsafe { vcpu.end_hold() });
             vcpu.block().state.store(state::FREE, Ordering::Release);
         }
     }

@@ -16,7 +16,8 @@ use crate::raw;
 /// The program's part in system calls with pointers to managed memory.
 ///
 /// All run in the thread that makes the call, in the machine, as far as the fault handler's rules allow: a thread that calls the kernel may be anywhere
-/// in the program, but it holds none of the allocator's locks. They must not touch managed memory that they do not hold.
+/// in the program, but it holds none of the allocator's locks. They must not touch managed memory that they do not hold. A thread that ends amid a
+/// call releases outside.
 pub trait Holder: Sync {
     /// Makes pages resident, for stores if so, and exposes them ([`Pages::expose`](crate::Pages::expose)) until [`Self::release`]. The addresses are whole
     /// pages of managed memory.
@@ -215,7 +216,8 @@ impl Held {
         if is_refusal { failed(self.refusal) } else { answer }
     }
 
-    fn release(&mut self, holder: &dyn Holder) {
+    /// Ends the hold, in the thread that has begun it.
+    pub(crate) fn release(&mut self, holder: &dyn Holder) {
         self.parts[..self.count].iter().for_each(|part| holder.release(part.start..part.end, part.for_stores));
         (self.count, self.refusal) = (0, 0);
     }

@@ -1,0 +1,112 @@
+//! System calls with pointers to managed memory that signals interrupt, or whose threads end.
+
+#![allow(clippy::unwrap_used)]
+
+mod keeper;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::arch::asm;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::thread;
+
+use keeper::Keeper;
+
+const PAGE_BYTES: usize = 4096;
+
+type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+fn install(signal: i32, handler: Handler, flags: i32) {
+    // SAFETY: the handlers of this file do what handlers may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | flags;
+        assert_eq!(libc::sigaction(signal, &raw const action, ptr::null_mut()), 0);
+    }
+}
+
+/// The number of a thread that is about to make a call, or 0.
+#[derive(Default)]
+struct Caller(AtomicI32);
+
+impl Caller {
+    /// By the thread itself.
+    fn begins(&self) {
+        // SAFETY: has no arguments.
+        self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    }
+
+    /// Returns when the thread waits in a call of that number.
+    fn waits_in(&self, number: i64) {
+        loop {
+            let place = format!("/proc/self/task/{}/syscall", self.0.load(Ordering::SeqCst));
+            if std::fs::read_to_string(place).is_ok_and(|call| call.starts_with(&format!("{number} "))) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Sends the thread a signal.
+    fn interrupt(&self, signal: i32) {
+        let (process, thread) = (std::process::id(), self.0.load(Ordering::SeqCst));
+        // SAFETY: sends a signal that is handled.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) }, 0);
+    }
+}
+
+/// Where `jump_out` goes on, and with which stack pointer.
+static LANDING: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+extern "C" fn jump_out(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the context is the handler's, whose thread is in `read_or_jump_out`.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    registers[libc::REG_RIP as usize] = LANDING[0].load(Ordering::SeqCst) as i64;
+    registers[libc::REG_RSP as usize] = LANDING[1].load(Ordering::SeqCst) as i64;
+}
+
+/// read(2) into an address, which `jump_out` may leave.
+fn read_or_jump_out(descriptor: i32, address: usize) {
+    // SAFETY: the kernel checks the address. Whoever jumps to the label has the stack pointer and the registers that calls preserve.
+    unsafe {
+        asm!(
+            "lea r12, [rip + 3f]",
+            "mov [r13], r12",
+            "mov [r13 + 8], rsp",
+            "syscall",
+            "3:",
+            out("r12") _,
+            in("r13") LANDING.as_ptr(),
+            inout("rax") libc::SYS_read => _,
+            in("rdi") descriptor,
+            in("rsi") address,
+            in("rdx") 8,
+            out("rcx") _,
+            out("r11") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+#[test]
+fn what_a_call_holds_goes_with_its_thread() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let caller = Caller::default();
+    install(libc::SIGUSR1, jump_out, 0);
+    thread::scope(|scope| {
+        let ends = scope.spawn(|| {
+            machine.enter().unwrap();
+            caller.begins();
+            read_or_jump_out(reader.as_raw_fd(), keeper.page(3));
+        });
+        caller.waits_in(libc::SYS_read);
+        assert_eq!(keeper.held(), (1, 1));
+        caller.interrupt(libc::SIGUSR1);
+        ends.join().unwrap();
+    });
+    assert_eq!(keeper.held(), (0, 1));
+}
