@@ -266,11 +266,12 @@ impl Monitor<'_> {
             if !is_managed && self.bring_in(address, frame.error) {
                 return self.return_to(&frame);
             }
-            // At ring 0 the handler was asked there, or faults itself.
-            if is_managed
-                && self.block.machine.level == Level::Ring3
-                && self.block.in_handler.load(Ordering::Relaxed) == 0
-            {
+            if is_managed && self.is_in_handler() {
+                // Outside the page may be exposed: the handler would come to its end there.
+                raw::die("the fault handler or the holder has touched managed memory, at address", frame.address);
+            }
+            // At ring 0 the handler was asked there.
+            if is_managed && self.block.machine.level == Level::Ring3 {
                 return self.ask_handler(&frame);
             }
         }

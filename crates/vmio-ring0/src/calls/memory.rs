@@ -224,6 +224,16 @@ pub(super) fn copied(address: usize, target: &mut [u8]) -> usize {
     raw::error_of(read).map_or(read as usize, |_| 0)
 }
 
+/// Whether a text ends in these bytes, or the kernel finds no memory there.
+pub(super) fn ends_in(addresses: Range<usize>) -> bool {
+    let mut part = [0; PART_BYTES];
+    addresses.clone().step_by(PART_BYTES).any(|at| {
+        let part = &mut part[..(addresses.end - at).min(PART_BYTES)];
+        let found = copied(at, part);
+        found < part.len() || part.contains(&0)
+    })
+}
+
 fn own_process() -> u64 {
     // SAFETY: takes no pointers.
     unsafe { raw::call(libc::SYS_getpid as u64, [0; 6]) }

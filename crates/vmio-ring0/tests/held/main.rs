@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
 use keeper::Keeper;
+use vmio_ring0::{is_inside, leave};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -108,5 +109,24 @@ fn what_a_call_holds_goes_with_its_thread() {
         caller.interrupt(libc::SIGUSR1);
         ends.join().unwrap();
     });
+    assert_eq!(keeper.held(), (0, 1));
+}
+
+#[test]
+fn a_text_may_lie_in_a_page_that_is_not_mapped_there() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let pages = keeper.pages();
+    let frame = pages.pool().take().unwrap();
+    // SAFETY: the frame is ours, and the page's alone.
+    unsafe {
+        pages.pool().address(frame).copy_from(c"/dev/null".as_ptr().cast(), 10);
+        assert!(pages.hold(keeper.page(3), frame).unwrap());
+    }
+    machine.enter().unwrap();
+    // SAFETY: the kernel checks the address.
+    let answer = unsafe { libc::access(keeper.page(3) as *const libc::c_char, libc::F_OK) };
+    assert!(is_inside());
+    leave();
+    assert_eq!(answer, 0);
     assert_eq!(keeper.held(), (0, 1));
 }
