@@ -82,18 +82,8 @@ pub(crate) fn make_held(monitor: &mut Monitor<'_>) {
     end(monitor, answer);
 }
 
-/// The end of a call that was made outside, with the program's registers as it has left them.
-pub(crate) fn was_made_outside(monitor: &mut Monitor<'_>, number: u64, answer: u64) {
-    // A handler of a signal that came meanwhile may have entered, which has ended the hold; then the call was made again, without.
-    if raw::error_of(answer) == Some(libc::EFAULT) && monitor.block.held.take_loss() {
-        monitor.registers().rax = number;
-        return system_call(monitor);
-    }
-    end(monitor, answer);
-}
-
-/// Answers the program, after the end of the hold if there is one.
-fn end(monitor: &mut Monitor<'_>, answer: u64) {
+/// Answers the program, after the end of the hold if there is one. The program's registers are as the call has left them.
+pub(crate) fn end(monitor: &mut Monitor<'_>, answer: u64) {
     let held = &mut monitor.block.held;
     if !held.is_any() {
         return monitor.return_from_call(answer);

@@ -9,6 +9,8 @@ use std::arch::global_asm;
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
 
+use kvm_bindings::kvm_regs;
+
 use crate::block::Block;
 use crate::monitor;
 use crate::native::{Extended, Registers};
@@ -20,7 +22,6 @@ use crate::signals::Signals;
 pub(crate) struct CallFrame {
     /// After the call, but for those that the instruction changes.
     pub(crate) general: [u64; Registers::GENERAL],
-    pub(crate) number: u64,
     pub(crate) block: u64,
     pub(crate) rip: u64,
 }
@@ -44,6 +45,11 @@ struct Kept {
 }
 
 impl Interrupted {
+    /// Whether nothing else has run in the machine since the call with this stack pointer has begun.
+    pub(crate) fn is_present(&self, rsp: u64) -> bool {
+        self.present == rsp
+    }
+
     /// A call begins, whose extended state is the processor's.
     pub(crate) fn begin(&mut self, rsp: u64) {
         self.present = rsp;
@@ -72,10 +78,12 @@ impl Interrupted {
 
 /// Between the frame and the program's stack pointer.
 pub(crate) const RED_ZONE_BYTES: usize = 128;
+/// From the stack pointer of the call's instruction to that of the program: below the red zone are where the program goes on, and the block.
+const BELOW_BYTES: usize = RED_ZONE_BYTES + 2 * size_of::<u64>();
 
 global_asm!(
-    ".globl ring0_outside_call, ring0_outside_call_end",
-    ".hidden ring0_outside_call, ring0_outside_call_end",
+    ".globl ring0_outside_call, ring0_outside_call_instruction, ring0_outside_call_end",
+    ".hidden ring0_outside_call, ring0_outside_call_instruction, ring0_outside_call_end",
     ".balign 16",
     ".cfi_startproc",
     // The instruction before the address is not a call.
@@ -83,17 +91,14 @@ global_asm!(
     ".cfi_register rip, rcx",
     // RCX is where the program goes on, R11 the block: the system call changes both.
     "ring0_outside_call:",
-    "leaq -{red_zone}(%rsp), %rsp",
-    ".cfi_def_cfa_offset {red_zone}",
-    "pushq %rcx",
-    ".cfi_def_cfa_offset {red_zone} + 8",
+    "leaq -{below}(%rsp), %rsp",
+    ".cfi_def_cfa_offset {below}",
+    "movq %rcx, 8(%rsp)",
     ".cfi_offset rip, -{red_zone} - 8",
-    "pushq %r11",
-    ".cfi_def_cfa_offset {red_zone} + 16",
-    "pushq %rax",
-    ".cfi_def_cfa_offset {red_zone} + 24",
+    "movq %r11, (%rsp)",
+    "ring0_outside_call_instruction:",
     "syscall",
-    ".cfi_def_cfa rsp, {red_zone} + 24",
+    ".cfi_def_cfa rsp, {below}",
     "pushq %rax",
     "pushq %rbx",
     "pushq %rcx",
@@ -129,6 +134,7 @@ global_asm!(
     "ring0_outside_call_end:",
     ".cfi_endproc",
     red_zone = const RED_ZONE_BYTES,
+    below = const BELOW_BYTES,
     frame = const size_of::<CallFrame>(),
     block = const offset_of!(CallFrame, block),
     set_mask = const libc::SYS_rt_sigprocmask,
@@ -144,12 +150,24 @@ static OF_MONITOR: Signals = Signals::OF_MONITOR;
 
 unsafe extern "C" {
     static ring0_outside_call: [u8; 0];
+    static ring0_outside_call_instruction: [u8; 0];
     static ring0_outside_call_end: [u8; 0];
 }
 
 /// Where a thread begins the call: RAX has its number and the others its arguments, RCX has where the program goes on, R11 the block.
 pub(crate) fn start() -> u64 {
     (&raw const ring0_outside_call).addr() as u64
+}
+
+/// The program's stack pointer, if a thread outside with these registers is about to make such a call, or to make it again.
+pub(crate) fn stack_before(registers: &kvm_regs) -> Option<u64> {
+    let instruction = (&raw const ring0_outside_call_instruction).addr() as u64;
+    let kvm_regs { rip, rsp, .. } = *registers;
+    match rip {
+        _ if rip == start() => Some(rsp),
+        _ if (start()..=instruction).contains(&rip) => Some(rsp + BELOW_BYTES as u64),
+        _ => None,
+    }
 }
 
 /// Whether a thread outside is about to make such a call, or has made it.

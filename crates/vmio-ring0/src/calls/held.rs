@@ -88,6 +88,8 @@ pub(crate) enum Turn {
     End,
     /// To end the hold of a call that a signal has interrupted.
     Lose,
+    /// To hold the memory of the call in the block's registers, which begins again after a signal, instead of what is held now.
+    Again,
 }
 
 /// Called by the stub, on the handler's stack. The block is the thread's; the answer counts if the call was made.
@@ -103,6 +105,11 @@ pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
         Turn::Begin => block.held.begin(block.machine, holder, &Call::of(&block.called)),
         Turn::End | Turn::Lose => {
             block.held.release(holder);
+            0
+        }
+        Turn::Again => {
+            block.held.release(holder);
+            block.held.hold(block.machine, holder, &Call::of(&block.called));
             0
         }
     };
@@ -161,8 +168,6 @@ pub(crate) struct Held {
     pub(crate) is_made: bool,
     /// The answer to a call that was made, while the holder ends the hold.
     pub(crate) answer: u64,
-    /// Whether a hold was ended before the end of its call.
-    is_lost: bool,
     /// Why not all was held; 0 if it was.
     refusal: i32,
     count: usize,
@@ -224,16 +229,6 @@ impl Held {
     /// Whether something is held.
     pub(crate) fn is_any(&self) -> bool {
         self.count > 0
-    }
-
-    /// Notes that the hold is ended before the end of its call.
-    pub(crate) fn note_loss(&mut self) {
-        self.is_lost = true;
-    }
-
-    /// Whether a hold was ended before the end of its call. The next time it was not.
-    pub(crate) fn take_loss(&mut self) -> bool {
-        std::mem::take(&mut self.is_lost)
     }
 
     fn add(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {

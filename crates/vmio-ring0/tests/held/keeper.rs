@@ -46,6 +46,11 @@ impl Keeper {
         Some((machine, keeper))
     }
 
+    /// The range, which was there already.
+    pub fn of_process() -> &'static Keeper {
+        KEEPER.get().unwrap()
+    }
+
     pub fn pages(&self) -> &Pages {
         self.range.pages()
     }

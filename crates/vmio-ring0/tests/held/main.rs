@@ -8,6 +8,7 @@ mod support;
 
 use std::arch::asm;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;
@@ -129,4 +130,131 @@ fn a_text_may_lie_in_a_page_that_is_not_mapped_there() {
     leave();
     assert_eq!(answer, 0);
     assert_eq!(keeper.held(), (0, 1));
+}
+
+/// How often `touch` has touched its page.
+static TOUCHED: AtomicI32 = AtomicI32::new(0);
+
+/// Has the thread enter.
+extern "C" fn touch(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: a page of the range that is nobody's.
+    unsafe { (Keeper::of_process().page(100) as *const u8).read_volatile() };
+    assert!(is_inside());
+    TOUCHED.fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn touch_and_leave(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    touch(0, ptr::null_mut(), ptr::null_mut());
+    leave();
+}
+
+fn touched(times: i32) {
+    while TOUCHED.load(Ordering::SeqCst) < times {
+        thread::yield_now();
+    }
+}
+
+fn receive(socket: &UnixDatagram, address: usize) -> isize {
+    // SAFETY: the kernel checks the address.
+    unsafe { libc::recv(socket.as_raw_fd(), address as *mut libc::c_void, 16, 0) }
+}
+
+/// The bytes at the start of a page.
+fn bytes_at<const COUNT: usize>(address: usize) -> [u8; COUNT] {
+    // SAFETY: nobody stores there meanwhile.
+    unsafe { (address as *const [u8; COUNT]).read_volatile() }
+}
+
+#[test]
+fn a_call_that_begins_again_has_its_memory_at_once() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let (receiver, sender) = UnixDatagram::pair().unwrap();
+    let caller = Caller::default();
+    install(libc::SIGUSR1, touch, libc::SA_RESTART);
+    thread::scope(|scope| {
+        let receives = scope.spawn(|| {
+            machine.enter().unwrap();
+            // The monitor must know of handlers that leave.
+            install(libc::SIGUSR2, touch_and_leave, libc::SA_RESTART);
+            caller.begins();
+            let answer = receive(&receiver, keeper.page(3));
+            assert!(is_inside());
+            (answer, bytes_at(keeper.page(3)))
+        });
+        for times in 1..=7 {
+            caller.waits_in(libc::SYS_recvfrom);
+            caller.interrupt(if times % 2 == 0 { libc::SIGUSR1 } else { libc::SIGUSR2 });
+            touched(times);
+        }
+        // The last handler is at its end; the call has not begun again, or it has, with its memory.
+        sender.send(b"one").unwrap();
+        sender.send(b"two").unwrap();
+        assert_eq!(receives.join().unwrap(), (3, *b"one"));
+    });
+    assert_eq!(keeper.held(), (0, 1));
+}
+
+/// The call of `receive_and_touch`.
+static INNER: (AtomicI32, AtomicI32) = (AtomicI32::new(-1), AtomicI32::new(0));
+
+/// Enters, and makes a call of its own that waits.
+extern "C" fn receive_and_touch(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    touch(0, ptr::null_mut(), ptr::null_mut());
+    let address = Keeper::of_process().page(50) as *mut libc::c_void;
+    // SAFETY: the kernel checks the address.
+    let answer = unsafe { libc::recv(INNER.0.load(Ordering::SeqCst), address, 16, 0) };
+    INNER.1.store(answer as i32, Ordering::SeqCst);
+}
+
+#[test]
+fn a_call_in_a_handler_has_memory_of_its_own() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let ((receiver, sender), (inner, to_inner)) = (UnixDatagram::pair().unwrap(), UnixDatagram::pair().unwrap());
+    INNER.0.store(inner.as_raw_fd(), Ordering::SeqCst);
+    let caller = Caller::default();
+    install(libc::SIGUSR1, receive_and_touch, libc::SA_RESTART);
+    install(libc::SIGUSR2, touch, libc::SA_RESTART);
+    thread::scope(|scope| {
+        let receives = scope.spawn(|| {
+            machine.enter().unwrap();
+            caller.begins();
+            receive(&receiver, keeper.page(3))
+        });
+        for (signal, times) in [(libc::SIGUSR1, 1), (libc::SIGUSR2, 2), (libc::SIGUSR2, 3)] {
+            caller.waits_in(libc::SYS_recvfrom);
+            caller.interrupt(signal);
+            touched(times);
+        }
+        caller.waits_in(libc::SYS_recvfrom);
+        to_inner.send(b"inner").unwrap();
+        sender.send(b"outer").unwrap();
+        assert_eq!(receives.join().unwrap(), 5);
+    });
+    assert_eq!(INNER.1.load(Ordering::SeqCst), 5);
+    assert_eq!(keeper.held(), (0, 1));
+}
+
+#[test]
+fn a_call_that_fails_is_made_once() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let (receiver, sender) = UnixDatagram::pair().unwrap();
+    let caller = Caller::default();
+    install(libc::SIGUSR1, touch, 0);
+    thread::scope(|scope| {
+        let receives = scope.spawn(|| {
+            machine.enter().unwrap();
+            caller.begins();
+            // The handler has ended the hold of the first, which does not begin again. The next has no memory.
+            let answers =
+                [receive(&receiver, keeper.page(3)), receive(&receiver, 16), receive(&receiver, keeper.page(3))];
+            (answers, bytes_at(keeper.page(3)))
+        });
+        caller.waits_in(libc::SYS_recvfrom);
+        caller.interrupt(libc::SIGUSR1);
+        touched(1);
+        for message in [b"1", b"2", b"3"] {
+            sender.send(message).unwrap();
+        }
+        assert_eq!(receives.join().unwrap(), ([-1, -1, 1], *b"2"));
+    });
 }
