@@ -85,10 +85,11 @@ pub(crate) fn make_held(monitor: &mut Monitor<'_>) {
 /// Answers the program, after the end of the hold if there is one. The program's registers are as the call has left them.
 pub(crate) fn end(monitor: &mut Monitor<'_>, answer: u64) {
     let held = &mut monitor.block.held;
+    let answer = held.explain(answer);
     if !held.is_any() {
         return monitor.return_from_call(answer);
     }
-    held.answer = held.explain(answer);
+    held.answer = answer;
     monitor.have_turn(Turn::End);
 }
 

@@ -19,14 +19,14 @@ use crate::raw;
 /// in the program, but it holds none of the allocator's locks. They must not touch managed memory. A thread that ends amid a call releases outside.
 pub trait Holder: Sync {
     /// Makes pages resident, for stores if so, and exposes them ([`Pages::expose`](crate::Pages::expose)) until [`Self::release`]. The addresses are whole
-    /// pages of managed memory.
+    /// pages of managed memory. A call that may wait may do so for ever: others need memory meanwhile.
     ///
     /// # Errors
     ///
     /// The errno with which the call fails; then nothing is held.
-    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32>;
+    fn hold(&self, addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32>;
 
-    /// Ends one [`Self::hold`] with the same arguments.
+    /// Ends one [`Self::hold`] of the same pages.
     fn release(&self, addresses: Range<usize>, for_stores: bool);
 
     /// How many bytes around an address one call may hold. A longer read or write is made in parts of this size.
@@ -35,8 +35,10 @@ pub trait Holder: Sync {
 
 /// Parts of memory that one call may use. Vectors of the most parts that the kernel takes have room.
 const PARTS_MAX: usize = 1100;
-/// A call holds this much of a piece at least, if it can: a message comes as a whole.
+/// A call holds this much of a piece at least, if it can: a message comes as a whole. One that may wait holds no more.
 const PIECE_BYTES: usize = 256 << 10;
+/// A call that waits for the bytes of a stream holds no more, which is what a pipe has. It gets what is there, and its next call gets the rest.
+const STREAM_BYTES: usize = 64 << 10;
 
 impl Machine {
     /// Has calls with pointers to managed memory succeed. Without it they fail with EFAULT, unless the memory is exposed already. Later calls of this
@@ -109,7 +111,7 @@ pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
         }
         Turn::Again => {
             block.held.release(holder);
-            block.held.hold(block.machine, holder, &Call::of(&block.called));
+            block.held.hold(block.machine, holder, &Call::of(&block.called), true);
             0
         }
     };
@@ -141,7 +143,7 @@ fn in_parts(machine: &Machine, holder: &dyn Holder, held: &mut Held, call: &Call
         if is_positioned {
             call.arguments[3] = offset.wrapping_add(done);
         }
-        held.hold(machine, holder, &call);
+        held.hold(machine, holder, &call, false);
         // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
         let answer = unsafe { raw::call(call.number, call.arguments) };
         let answer = held.explain(answer);
@@ -159,6 +161,25 @@ fn in_parts(machine: &Machine, holder: &dyn Holder, held: &mut Held, call: &Call
     Some(done)
 }
 
+/// How a call holds memory.
+struct Terms<'a> {
+    holder: &'a dyn Holder,
+    may_wait: bool,
+    /// Of one piece.
+    most: usize,
+}
+
+impl Terms<'_> {
+    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
+        self.holder.hold(addresses, for_stores, self.may_wait)
+    }
+
+    /// How many bytes of a piece the call holds.
+    fn bytes_max(&self, address: usize) -> usize {
+        self.holder.bytes_max(address).max(PIECE_BYTES).min(self.most)
+    }
+}
+
 /// The managed memory that a thread's call holds. One call at a time: a thread that makes another one is in a handler of a signal, so the kernel does
 /// not make the first one meanwhile.
 #[repr(C)]
@@ -170,6 +191,8 @@ pub(crate) struct Held {
     pub(crate) answer: u64,
     /// Why not all was held; 0 if it was.
     refusal: i32,
+    /// Whether there was no memory for any page of some piece.
+    is_bare: bool,
     count: usize,
     parts: [Part; PARTS_MAX],
 }
@@ -189,8 +212,14 @@ impl Held {
         if let Some(answer) = in_parts(machine, holder, self, call) {
             return answer;
         }
-        self.hold(machine, holder, call);
-        if waits::is_the_monitors(call) || waits::may_wait(call) {
+        let may_wait = waits::may_wait(call);
+        self.hold(machine, holder, call, may_wait);
+        if may_wait && self.is_bare {
+            // Whatever it would take would have no place.
+            self.release(holder);
+            return failed(libc::ENOMEM);
+        }
+        if may_wait || waits::is_the_monitors(call) {
             self.is_made = false;
             return 0;
         }
@@ -203,21 +232,31 @@ impl Held {
 
     /// Holds all memory of a call that can be held. Whether it needs the rest is for the kernel to say: an argument may be one that the call does not
     /// use, and a length a guess.
-    fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) {
+    fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call, may_wait: bool) {
         debug_assert_eq!(self.count, 0);
-        self.refusal = 0;
+        (self.refusal, self.is_bare) = (0, false);
+        let most = match may_wait {
+            false => usize::MAX,
+            true if waits::is_for_a_stream(call) => STREAM_BYTES,
+            true => PIECE_BYTES,
+        };
+        let holder = &Terms { holder, may_wait, most };
         let _ = call.memory(&mut |piece| {
+            let before = self.count;
             if let Err(errno) = self.hold_piece(&machine.space, holder, piece) {
                 self.refusal = errno;
+                self.is_bare |= errno == libc::ENOMEM && self.count == before && piece.usage != Use::Any;
             }
             ControlFlow::Continue(())
         });
     }
 
     /// The answer to the call, where the kernel lacks memory that could not be held.
-    pub(crate) fn explain(&self, answer: u64) -> u64 {
-        let is_refusal = self.refusal != 0 && raw::error_of(answer) == Some(libc::EFAULT);
-        if is_refusal { failed(self.refusal) } else { answer }
+    pub(crate) fn explain(&mut self, answer: u64) -> u64 {
+        match std::mem::take(&mut self.refusal) {
+            refusal if refusal != 0 && raw::error_of(answer) == Some(libc::EFAULT) => failed(refusal),
+            _ => answer,
+        }
     }
 
     /// Ends the hold, in the thread that has begun it.
@@ -231,13 +270,13 @@ impl Held {
         self.count > 0
     }
 
-    fn add(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+    fn add(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
         let place = self.parts.get_mut(self.count).ok_or(libc::ENOMEM)?;
         let mut for_stores = usage != Use::Read;
         let mut done = holder.hold(addresses.clone(), for_stores);
         if done.is_err() && usage == Use::Any {
             for_stores = false;
-            done = holder.hold(addresses.clone(), false);
+            done = holder.hold(addresses.clone(), for_stores);
         }
         done?;
         *place = Part { start: addresses.start, end: addresses.end, for_stores };
@@ -246,7 +285,7 @@ impl Held {
     }
 
     /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there.
-    fn add_beginning(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+    fn add_beginning(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
         let mut len = addresses.len();
         loop {
             match self.add(holder, addresses.start..addresses.start + len, usage) {
@@ -258,7 +297,7 @@ impl Held {
     }
 
     /// Holds what is managed of a piece.
-    fn hold_piece(&mut self, space: &AddressSpace, holder: &dyn Holder, piece: Piece) -> Result<(), i32> {
+    fn hold_piece(&mut self, space: &AddressSpace, holder: &Terms<'_>, piece: Piece) -> Result<(), i32> {
         match piece.len {
             Len::Bytes(_) => {
                 let mut rest = piece.addresses();
@@ -271,7 +310,7 @@ impl Held {
                         }
                         continue;
                     }
-                    let most = holder.bytes_max(part.start).max(PIECE_BYTES).next_multiple_of(PAGE_BYTES);
+                    let most = holder.bytes_max(part.start).next_multiple_of(PAGE_BYTES);
                     let is_all = part.len() <= most;
                     part.end = part.end.min(part.start.saturating_add(most));
                     self.add_beginning(holder, part, piece.usage)?;

@@ -16,13 +16,43 @@ pub(crate) enum Kind {
 
 /// The kind of an open descriptor.
 pub(crate) fn kind_of(descriptor: u64) -> Kind {
+    if matches!(mode_of(descriptor), libc::S_IFREG | libc::S_IFBLK) { Kind::File } else { Kind::Other }
+}
+
+/// What kind of file an open descriptor has; 0 if it is not open.
+fn mode_of(descriptor: u64) -> libc::mode_t {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel writes the structure, if the descriptor is open.
-    let kind = unsafe {
+    unsafe {
         let told = raw::call(libc::SYS_fstat as u64, [descriptor, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
         if told == 0 { stat.assume_init().st_mode & libc::S_IFMT } else { 0 }
+    }
+}
+
+/// Whether a call gets bytes of a stream, as many as there are.
+pub(crate) fn is_for_a_stream(call: &Call) -> bool {
+    let [descriptor, _, _, of_recvfrom, ..] = call.arguments;
+    let flags = match call.number as i64 {
+        libc::SYS_read | libc::SYS_readv => 0,
+        libc::SYS_recvfrom => of_recvfrom,
+        libc::SYS_recvmsg => call.arguments[2],
+        _ => return false,
     };
-    if matches!(kind, libc::S_IFREG | libc::S_IFBLK) { Kind::File } else { Kind::Other }
+    flags & libc::MSG_WAITALL as u64 == 0
+        && match mode_of(descriptor) {
+            libc::S_IFIFO => true,
+            libc::S_IFSOCK => is_stream_socket(descriptor),
+            _ => false,
+        }
+}
+
+fn is_stream_socket(descriptor: u64) -> bool {
+    let (mut kind, mut len) = (0_i32, size_of::<i32>() as u32);
+    let places = [&raw mut kind as u64, &raw mut len as u64];
+    let (level, name) = (libc::SOL_SOCKET as u64, libc::SO_TYPE as u64);
+    // SAFETY: the kernel writes both numbers.
+    let got = unsafe { raw::call(libc::SYS_getsockopt as u64, [descriptor, level, name, places[0], places[1], 0]) };
+    got == 0 && kind == libc::SOCK_STREAM
 }
 
 /// Whether the monitor answers a call itself.

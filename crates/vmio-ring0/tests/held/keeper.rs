@@ -89,7 +89,7 @@ fn on_fault(address: usize, _: bool) -> bool {
 }
 
 impl Holder for Keeper {
-    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
+    fn hold(&self, addresses: Range<usize>, for_stores: bool, _: bool) -> Result<(), i32> {
         let rights = if for_stores { Rights::ReadWrite } else { Rights::Read };
         for page in addresses.clone().step_by(PAGE_BYTES) {
             assert!(self.bring_in(page));
