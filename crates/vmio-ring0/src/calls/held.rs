@@ -284,15 +284,22 @@ impl Held {
         Ok(())
     }
 
-    /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there.
+    /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there. Where not all of
+    /// it is there, as behind the end of a mapping, up to the page that is not.
     fn add_beginning(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
-        let mut len = addresses.len();
+        let mut rest = addresses;
+        let mut len = rest.len();
+        let mut why = 0;
         loop {
-            match self.add(holder, addresses.start..addresses.start + len, usage) {
-                Err(libc::ENOMEM) if len > PAGE_BYTES => len = (len / 2).next_multiple_of(PAGE_BYTES),
-                Ok(()) if len < addresses.len() => return Err(libc::ENOMEM),
-                done => return done,
+            match self.add(holder, rest.start..rest.start + len, usage) {
+                Ok(()) if len == rest.len() => return Ok(()),
+                // More would be all that is left, of which others need some.
+                Ok(()) if why == libc::ENOMEM => return Err(why),
+                Ok(()) => rest.start += len,
+                Err(errno) if len > PAGE_BYTES => (why, len) = (errno, (len / 2).next_multiple_of(PAGE_BYTES)),
+                Err(errno) => return Err(errno),
             }
+            len = len.min(rest.len());
         }
     }
 
