@@ -271,6 +271,12 @@ impl Held {
     }
 
     fn add(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+        // Many texts may lie in one page, and many pointers to them.
+        let has = |part: &Part| part.start <= addresses.start && addresses.end <= part.end;
+        let is_enough = |part: &Part| has(part) && (part.for_stores || usage == Use::Read);
+        if self.parts[..self.count].iter().rev().any(is_enough) {
+            return Ok(());
+        }
         let place = self.parts.get_mut(self.count).ok_or(libc::ENOMEM)?;
         let mut for_stores = usage != Use::Read;
         let mut done = holder.hold(addresses.clone(), for_stores);
@@ -327,16 +333,18 @@ impl Held {
                 }
                 Ok(())
             }
-            Len::Text => {
+            Len::Text(most) => {
+                let end = piece.start.saturating_add(most);
                 let mut at = piece.start;
-                while space.is_managed(at) {
+                while at < end && space.is_managed(at) {
                     let page = at / PAGE_BYTES * PAGE_BYTES;
                     self.add(holder, page..page + PAGE_BYTES, Use::Read)?;
+                    let rest = at..end.min(page + PAGE_BYTES);
                     // In the machine the page may be absent at this address: the kernel's eyes are those that count.
-                    if ends_in(at..page + PAGE_BYTES) {
+                    if ends_in(rest.clone()) {
                         return Ok(());
                     }
-                    at = page + PAGE_BYTES;
+                    at = rest.end;
                 }
                 Ok(())
             }

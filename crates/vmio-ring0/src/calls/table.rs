@@ -4,8 +4,8 @@ use crate::calls::memory::Call;
 use crate::calls::memory::Use::{Any, Read, Store};
 use crate::calls::pointers::Number::{Fixed, Int, Long, Unsigned};
 use crate::calls::pointers::Pointer::{
-    ByPage, Bytes, Counted, Descriptors, Headed, Nodes, OfProcess, Sized, Structure, Structures, Tailed, Text, Texts,
-    Unknown,
+    ByPage, Bytes, Counted, Descriptors, Headed, LongText, Nodes, OfProcess, Sized, Structure, Structures, Tailed,
+    Text, Texts, Unknown,
 };
 use crate::calls::pointers::Pointers;
 use crate::calls::without_pointers::numbers_alone;
@@ -92,7 +92,7 @@ fn files(number: i64) -> Option<Pointers> {
         libc::SYS_rename | libc::SYS_link | libc::SYS_symlink | libc::SYS_pivot_root => TWO_TEXTS,
         libc::SYS_openat | libc::SYS_mkdirat | libc::SYS_mknodat | libc::SYS_fchownat | libc::SYS_unlinkat => TEXT_1,
         libc::SYS_fchmodat | libc::SYS_faccessat | libc::SYS_faccessat2 | libc::SYS_fchmodat2 => TEXT_1,
-        libc::SYS_inotify_add_watch | libc::SYS_finit_module | libc::SYS_open_tree | libc::SYS_fspick => TEXT_1,
+        libc::SYS_inotify_add_watch | libc::SYS_open_tree | libc::SYS_fspick => TEXT_1,
         libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat | libc::SYS_move_mount => TEXTS_1_3,
         numbers::SYS_removexattrat => TEXTS_1_3,
         libc::SYS_symlinkat => &[(0, Text), (2, Text)],
@@ -284,7 +284,8 @@ fn processes(number: i64) -> Option<Pointers> {
         libc::SYS_getrandom => &[(0, Counted(Store, Long(1), 1))],
         libc::SYS_sethostname | libc::SYS_setdomainname => &[(0, Counted(Read, Int(1), 1))],
         libc::SYS_reboot => &[(3, Text)],
-        libc::SYS_init_module => &[(0, Counted(Read, Long(1), 1)), (2, Text)],
+        libc::SYS_init_module => &[(0, Counted(Read, Long(1), 1)), (2, LongText)],
+        libc::SYS_finit_module => &[(1, LongText)],
         libc::SYS_kexec_load => &[(2, Structures(&layouts::SEGMENT, Long(1)))],
         libc::SYS_kexec_file_load => &[(3, Counted(Read, Long(2), 1))],
         // Its command decides where the structure leads: the program must pin keys and values in managed memory.

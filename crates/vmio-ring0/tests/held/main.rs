@@ -7,7 +7,11 @@ mod keeper;
 mod support;
 
 use std::arch::asm;
+use std::ffi::CString;
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -257,4 +261,55 @@ fn a_call_that_fails_is_made_once() {
         }
         assert_eq!(receives.join().unwrap(), ([-1, -1, 1], *b"2"));
     });
+}
+
+#[test]
+fn a_text_that_is_too_long_is_held_as_far_as_the_kernel_reads_it() {
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    machine.enter().unwrap();
+    // SAFETY: pages of the range that are nobody's.
+    unsafe { ptr::write_bytes(keeper.page(3) as *mut u8, b'x', 200 * PAGE_BYTES) };
+    // SAFETY: the kernel checks the address.
+    let answer = unsafe { libc::access((keeper.page(4) - 8) as *const libc::c_char, libc::F_OK) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    leave();
+    assert_eq!((answer, error), (-1, Some(libc::ENAMETOOLONG)));
+    assert_eq!(keeper.held(), (0, 2));
+}
+
+#[test]
+fn arguments_of_a_program_may_share_pages() {
+    const COUNT: usize = 1500;
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    // No format of a program that the kernel knows.
+    let mut program = tempfile::NamedTempFile::new().unwrap();
+    program.write_all(&[1; 512]).unwrap();
+    program.as_file().set_permissions(std::fs::Permissions::from_mode(0o700)).unwrap();
+    let path = CString::new(program.path().as_os_str().as_bytes()).unwrap();
+    let _program = program.into_temp_path();
+    machine.enter().unwrap();
+    let (texts, place) = (keeper.page(3), keeper.page(8) as *mut usize);
+    // SAFETY: pages of the range that are nobody's; the array ends with a zero.
+    unsafe {
+        (0..COUNT).for_each(|index| place.add(index).write(texts + index));
+        ptr::write_bytes(texts as *mut u8, b'x', COUNT);
+        // From the middle of the range on: a text of 128 KiB.
+        ptr::write_bytes(keeper.page(100) as *mut u8, b'y', (128 << 10) - 1);
+        place.add(COUNT).write(keeper.page(100));
+    }
+    let execute = || {
+        // SAFETY: the kernel checks the addresses, and refuses the program.
+        unsafe { libc::execve(path.as_ptr(), place.cast(), ptr::null()) };
+        std::io::Error::last_os_error().raw_os_error()
+    };
+    let first = execute();
+    // SAFETY: as above. One byte more.
+    unsafe { ((keeper.page(100) + (128 << 10) - 1) as *mut u8).write(b'y') };
+    let second = execute();
+    assert!(is_inside());
+    leave();
+    assert_eq!((first, second), (Some(libc::ENOEXEC), Some(libc::E2BIG)));
+    let (held, most) = keeper.held();
+    assert_eq!(held, 0);
+    assert!(most <= 38, "{most} pages");
 }

@@ -21,7 +21,7 @@ fn bytes(start: usize, len: usize, usage: Use) -> Piece {
 }
 
 fn text(start: usize) -> Piece {
-    Piece { start, len: Len::Text, usage: Read }
+    Piece::text(start, 4096)
 }
 
 #[test]
@@ -209,6 +209,7 @@ fn lengths_and_texts_are_looked_up() {
     assert_eq!(pieces, [bytes(at, 4, Any), bytes(0x1000, 28, Store)]);
     let texts = [0x1000_usize, 0x2000, 0];
     let pieces = memory_of(libc::SYS_execve, [0x5000, texts.as_ptr() as u64, 0, 0, 0, 0]);
-    let found: Vec<_> = pieces.into_iter().filter(|piece| piece.len == Len::Text).collect();
-    assert_eq!(found, [text(0x5000), text(0x1000), text(0x2000)]);
+    let found: Vec<_> = pieces.into_iter().filter(|piece| matches!(piece.len, Len::Text(_))).collect();
+    let argument = |start| Piece::text(start, 128 << 10);
+    assert_eq!(found, [text(0x5000), argument(0x1000), argument(0x2000)]);
 }
