@@ -8,7 +8,8 @@ use std::ops::{ControlFlow, Range};
 use crate::address_space::AddressSpace;
 use crate::block::Block;
 use crate::calls::memory::{Call, Len, Piece, Use, ends_in};
-use crate::calls::waits::{self, Kind};
+use crate::calls::parts::{self, Vectors};
+use crate::calls::waits;
 use crate::machine::Machine;
 use crate::memory::PAGE_BYTES;
 use crate::raw;
@@ -120,47 +121,6 @@ pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
     answer
 }
 
-/// A read or write of a file, of any length, as far as it comes. `None` for what is not one.
-fn in_parts(machine: &Machine, holder: &dyn Holder, held: &mut Held, call: &Call) -> Option<u64> {
-    let is_positioned = match call.number as i64 {
-        libc::SYS_read | libc::SYS_write => false,
-        libc::SYS_pread64 | libc::SYS_pwrite64 => true,
-        _ => return None,
-    };
-    let mut call = *call;
-    let [descriptor, start, len, offset, ..] = call.arguments;
-    // The kernel refuses such a length before it looks at memory.
-    if i64::try_from(len).is_err() || waits::kind_of(descriptor) != Kind::File {
-        return None;
-    }
-    let mut done = 0;
-    while done < len || len == 0 {
-        let at = start.saturating_add(done);
-        let most = holder.bytes_max(at as usize).max(PAGE_BYTES) as u64;
-        // Up to a multiple of the part's size, so that no page is held twice, and direct I/O stays aligned.
-        let part = (len - done).min(most - at % most.min(PAGE_BYTES as u64));
-        (call.arguments[1], call.arguments[2]) = (at, part);
-        if is_positioned {
-            call.arguments[3] = offset.wrapping_add(done);
-        }
-        held.hold(machine, holder, &call, false);
-        // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
-        let answer = unsafe { raw::call(call.number, call.arguments) };
-        let answer = held.explain(answer);
-        held.release(holder);
-        match raw::error_of(answer) {
-            // What was transferred so far is transferred.
-            Some(_) if done > 0 => break,
-            Some(_) => return Some(answer),
-            None => done += answer,
-        }
-        if answer < part || len == 0 {
-            break;
-        }
-    }
-    Some(done)
-}
-
 /// How a call holds memory.
 struct Terms<'a> {
     holder: &'a dyn Holder,
@@ -195,6 +155,8 @@ pub(crate) struct Held {
     is_bare: bool,
     count: usize,
     parts: [Part; PARTS_MAX],
+    /// Of a read or write of a file.
+    pub(super) vectors: Vectors,
 }
 
 #[derive(Clone, Copy)]
@@ -209,7 +171,7 @@ impl Held {
     /// Makes a call that cannot wait; of another one only holds the memory.
     fn begin(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
         self.is_made = true;
-        if let Some(answer) = in_parts(machine, holder, self, call) {
+        if let Some(answer) = parts::make(machine, holder, self, call) {
             return answer;
         }
         let may_wait = waits::may_wait(call);
@@ -232,7 +194,7 @@ impl Held {
 
     /// Holds all memory of a call that can be held. Whether it needs the rest is for the kernel to say: an argument may be one that the call does not
     /// use, and a length a guess.
-    fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call, may_wait: bool) {
+    pub(super) fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call, may_wait: bool) {
         debug_assert_eq!(self.count, 0);
         (self.refusal, self.is_bare) = (0, false);
         let most = match may_wait {
@@ -249,6 +211,21 @@ impl Held {
             }
             ControlFlow::Continue(())
         });
+    }
+
+    /// Holds the array of vectors alone that a call has.
+    pub(super) fn hold_vectors(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) {
+        let terms = &Terms { holder, may_wait: false, most: usize::MAX };
+        // The first piece. What is not there of it the kernel will say.
+        let _ = call.memory(&mut |piece| {
+            let _ = self.hold_piece(&machine.space, terms, piece);
+            ControlFlow::Break(())
+        });
+    }
+
+    /// Whether all was held.
+    pub(super) fn is_whole(&self) -> bool {
+        self.refusal == 0
     }
 
     /// The answer to the call, where the kernel lacks memory that could not be held.

@@ -313,3 +313,56 @@ fn arguments_of_a_program_may_share_pages() {
     assert_eq!(held, 0);
     assert!(most <= 38, "{most} pages");
 }
+
+#[test]
+fn vectors_of_any_length_are_read_and_written_as_a_whole() {
+    const LEN: usize = 1 << 20;
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let file = tempfile::tempfile().unwrap();
+    machine.enter().unwrap();
+    let (source, target) = (keeper.page(3) + 8, keeper.page(500) + 16);
+    let pattern = |index: usize| (index * 7 / 64) as u8;
+    // SAFETY: pages of the range that are nobody's.
+    unsafe { (0..LEN).for_each(|index| ((source + index) as *mut u8).write(pattern(index))) };
+    let mut small = [7_u8; 100];
+    let element = |start: usize, len| libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len };
+    let vectors = |start, small: &mut [u8; 100]| {
+        let small = small.as_mut_ptr().expose_provenance();
+        [element(small, 60), element(start, LEN), element(16, 0), element(small + 60, 40)]
+    };
+    let (number, whole) = (file.as_raw_fd(), (LEN + 100) as isize);
+    let far = 3 * whole as i64 + 8;
+    let of_source = vectors(source, &mut small);
+    // SAFETY: the kernel checks the addresses.
+    unsafe {
+        assert_eq!(libc::writev(number, of_source.as_ptr(), 4), whole);
+        assert_eq!(libc::pwritev(number, of_source.as_ptr(), 4, far), whole);
+        assert_eq!(libc::pwritev2(number, of_source.as_ptr(), 4, -1, 0), whole);
+    }
+    let mut found = [0_u8; 100];
+    let of_target = vectors(target, &mut found);
+    // SAFETY: as above.
+    let check = |read: &dyn Fn() -> isize, expected: isize| unsafe {
+        ptr::write_bytes(target as *mut u8, 0, LEN);
+        assert_eq!(read(), expected);
+        let differs = (0..LEN).find(|index| ((target + index) as *const u8).read() != pattern(*index));
+        assert_eq!(differs, None);
+    };
+    // SAFETY: as above.
+    unsafe {
+        check(&|| libc::preadv(number, of_target.as_ptr(), 4, far), whole);
+        libc::lseek(number, whole as i64, libc::SEEK_SET);
+        check(&|| libc::readv(number, of_target.as_ptr(), 4), whole);
+        check(&|| libc::preadv2(number, of_target.as_ptr(), 4, whole as i64, 0), whole);
+        assert_eq!(found, [7; 100]);
+        // The end of the file ends the read.
+        let end = libc::lseek(number, 0, libc::SEEK_END);
+        assert_eq!(libc::preadv(number, of_target.as_ptr(), 4, end - 70), 70);
+        assert_eq!(libc::readv(number, of_target.as_ptr(), 4), 0);
+        assert_eq!(libc::readv(number, of_target.as_ptr(), -1), -1);
+        assert_eq!(libc::writev(number, ptr::null(), 0), 0);
+    }
+    assert!(is_inside());
+    leave();
+    assert_eq!(keeper.held().0, 0);
+}
