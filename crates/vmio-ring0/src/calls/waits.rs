@@ -10,23 +10,43 @@ use crate::raw;
 pub(crate) enum Kind {
     /// A file or a block device, whose reads and writes no signal interrupts.
     File,
-    /// A pipe, a socket, a terminal: anything that may have to wait for somebody. Or no descriptor.
+    /// A pipe, a socket, a terminal, a file in /proc: anything that may have to wait for somebody. Or no descriptor.
     Other,
 }
 
 /// The kind of an open descriptor.
 pub(crate) fn kind_of(descriptor: u64) -> Kind {
-    if matches!(mode_of(descriptor), libc::S_IFREG | libc::S_IFBLK) { Kind::File } else { Kind::Other }
+    let Some(stat) = status_of(descriptor) else { return Kind::Other };
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFBLK => Kind::File,
+        // Nearly all others are on a device.
+        libc::S_IFREG if libc::major(stat.st_dev) != 0 || !is_the_kernels(descriptor) => Kind::File,
+        _ => Kind::Other,
+    }
 }
 
-/// What kind of file an open descriptor has; 0 if it is not open.
-fn mode_of(descriptor: u64) -> libc::mode_t {
+/// The status of a file, if the descriptor is open.
+fn status_of(descriptor: u64) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel writes the structure, if the descriptor is open.
     unsafe {
         let told = raw::call(libc::SYS_fstat as u64, [descriptor, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
-        if told == 0 { stat.assume_init().st_mode & libc::S_IFMT } else { 0 }
+        (told == 0).then(|| stat.assume_init())
     }
+}
+
+/// Whether a file is in a file system by which the kernel tells of itself: a read there may wait for an event.
+fn is_the_kernels(descriptor: u64) -> bool {
+    const DEBUGFS: i64 = 0x6462_6720;
+    const TRACEFS: i64 = 0x7472_6163;
+    const SYSFS: i64 = 0x6265_6572;
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes the structure, if the descriptor is open.
+    let kind = unsafe {
+        let told = raw::call(libc::SYS_fstatfs as u64, [descriptor, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
+        if told == 0 { stat.assume_init().f_type } else { 0 }
+    };
+    matches!(kind, libc::PROC_SUPER_MAGIC | SYSFS | DEBUGFS | TRACEFS)
 }
 
 /// Whether a call gets bytes of a stream, as many as there are.
@@ -39,9 +59,9 @@ pub(crate) fn is_for_a_stream(call: &Call) -> bool {
         _ => return false,
     };
     flags & libc::MSG_WAITALL as u64 == 0
-        && match mode_of(descriptor) {
-            libc::S_IFIFO => true,
-            libc::S_IFSOCK => is_stream_socket(descriptor),
+        && match status_of(descriptor).map(|stat| stat.st_mode & libc::S_IFMT) {
+            Some(libc::S_IFIFO) => true,
+            Some(libc::S_IFSOCK) => is_stream_socket(descriptor),
             _ => false,
         }
 }
@@ -129,6 +149,14 @@ mod tests {
         assert!(!read(file.as_raw_fd()));
         // The kernel says that it is none.
         assert!(read(-1));
+    }
+
+    #[test]
+    fn a_file_of_the_kernels_own_may_wait() {
+        for path in ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+            let Ok(file) = std::fs::File::open(path) else { continue };
+            assert!(waits(libc::SYS_pread64, [file.as_raw_fd() as u64, 0, 0, 0, 0, 0]), "{path}");
+        }
     }
 
     fn tempfile_of_nothing() -> std::fs::File {
