@@ -45,7 +45,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         // The C library takes clone(2) then, whose arguments are all in registers.
         libc::SYS_clone3 => -ENOSYS as u64,
         libc::SYS_exit => end_thread(monitor, first),
-        libc::SYS_arch_prctl => set_base(monitor, first, second),
+        libc::SYS_arch_prctl if matches!(first, ARCH_SET_FS | ARCH_SET_GS) => set_base(monitor, first, second),
         libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
         _ if number == RESTORE => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
@@ -179,7 +179,7 @@ fn end_thread(monitor: &mut Monitor<'_>, code: u64) -> ! {
 fn set_base(monitor: &mut Monitor<'_>, which: u64, base: u64) -> u64 {
     // SAFETY: the call is the program's own.
     let answer = unsafe { raw::call(libc::SYS_arch_prctl as u64, [which, base, 0, 0, 0, 0]) };
-    if answer != 0 || !matches!(which, ARCH_SET_FS | ARCH_SET_GS) {
+    if answer != 0 {
         return answer;
     }
     let descriptor = monitor.block.descriptor;

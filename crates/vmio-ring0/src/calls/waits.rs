@@ -123,6 +123,7 @@ pub(crate) fn may_wait(call: &Call) -> bool {
         libc::SYS_getuid | libc::SYS_geteuid | libc::SYS_getgid | libc::SYS_getegid | libc::SYS_getsid => false,
         libc::SYS_kill | libc::SYS_tgkill | libc::SYS_tkill | libc::SYS_exit_group | libc::SYS_sched_yield => false,
         libc::SYS_rt_sigqueueinfo | libc::SYS_rt_tgsigqueueinfo | libc::SYS_prctl | libc::SYS_uname => false,
+        libc::SYS_arch_prctl => false,
         libc::SYS_sched_getaffinity | libc::SYS_sched_setaffinity | libc::SYS_getcpu | libc::SYS_sysinfo => false,
         libc::SYS_getrusage | libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 => false,
         libc::SYS_set_robust_list | libc::SYS_get_robust_list | libc::SYS_set_tid_address | libc::SYS_rseq => false,

@@ -366,3 +366,19 @@ fn vectors_of_any_length_are_read_and_written_as_a_whole() {
     leave();
     assert_eq!(keeper.held().0, 0);
 }
+
+#[test]
+fn the_base_of_a_segment_is_told_anywhere() {
+    const ARCH_GET_FS: i32 = 0x1003;
+    let Some((machine, keeper)) = Keeper::start() else { return };
+    let mut expected = 0_u64;
+    machine.enter().unwrap();
+    // SAFETY: the kernel stores a word where it is told, in memory of the test's.
+    let (answer, found) = unsafe {
+        assert_eq!(libc::syscall(libc::SYS_arch_prctl, ARCH_GET_FS, &raw mut expected), 0);
+        let answer = libc::syscall(libc::SYS_arch_prctl, ARCH_GET_FS, keeper.page(3));
+        (answer, (keeper.page(3) as *const u64).read())
+    };
+    leave();
+    assert_eq!((answer, found), (0, expected));
+}

@@ -111,6 +111,8 @@ fn operations_have_pointers_of_their_own() {
     let prctl = |operation: i32| memory_of(libc::SYS_prctl, [operation as u64, 0x1000, 0x2000, 0, 0, 0]);
     assert_eq!(prctl(libc::PR_SET_NAME), [text(0x1000)]);
     assert_eq!(prctl(libc::PR_SET_PDEATHSIG), []);
+    assert_eq!(memory_of(libc::SYS_arch_prctl, [0x1002, 0x1000, 0, 0, 0, 0]), []);
+    assert_eq!(memory_of(libc::SYS_arch_prctl, [0x1003, 0x1000, 0, 0, 0, 0]), [bytes(0x1000, 8, Store)]);
     assert_eq!(memory_of(libc::SYS_epoll_ctl, [3, 2, 4, 0x1000, 0, 0]), []);
     assert_eq!(memory_of(libc::SYS_epoll_ctl, [3, 1, 4, 0x1000, 0, 0]), [bytes(0x1000, 12, Read)]);
     assert_eq!(memory_of(libc::SYS_semctl, [3, 0, 16, 0x1000, 0, 0]), []);
@@ -179,6 +181,30 @@ fn structures_have_pointers_and_tails() {
     let at = targets.as_ptr() as usize;
     let pieces = memory_of(libc::SYS_ioctl, [3, 0xc018_9436, at as u64, 0, 0, 0]);
     assert_eq!(pieces, [bytes(at, 24, Any), bytes(at, 24 + 2 * 32, Any)]);
+}
+
+#[test]
+fn options_of_sockets_and_notices_lead_on() {
+    let filter = [2_usize, 0x1000];
+    let at = &raw const filter as usize;
+    let option =
+        |level: i32, name: i32| memory_of(libc::SYS_setsockopt, [3, level as u64, name as u64, at as u64, 16, 0]);
+    for name in [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_REUSEPORT_CBPF] {
+        assert_eq!(option(libc::SOL_SOCKET, name), [bytes(at, 16, Read), bytes(0x1000, 16, Read)]);
+    }
+    assert_eq!(option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), [bytes(at, 16, Read)]);
+    assert_eq!(option(libc::SOL_IP, libc::SO_ATTACH_FILTER), [bytes(at, 16, Read)]);
+    let mut notice = [0_usize; 8];
+    notice[0] = 0x1000;
+    let at = notice.as_ptr() as usize;
+    let pieces = memory_of(libc::SYS_mq_notify, [3, at as u64, 0, 0, 0, 0]);
+    assert_eq!(pieces, [bytes(at, 64, Read), bytes(0x1000, 32, Read)]);
+}
+
+#[test]
+fn what_a_mount_takes_is_no_text() {
+    let pieces = memory_of(libc::SYS_mount, [0x1000, 0x2000, 0x3000, 0, 0x4000, 0]);
+    assert_eq!(pieces, [text(0x1000), text(0x2000), text(0x3000), bytes(0x4000, 4096, Read)]);
 }
 
 #[test]
