@@ -214,7 +214,7 @@ impl Vcpu {
     /// # Safety
     /// The processor is the calling thread's, which is outside and makes no such call any more. All signals are blocked.
     pub(crate) unsafe fn end_hold(&self) {
-        // SAFETY: nobody but the thread touches the field, and the caller vouches for it.
+        // SAFETY: nobody but the thread touches the field, and the caller vouches for that.
         let held = unsafe { &mut (*self.place.block).held };
         if let Some(holder) = self.machine.holder.get() {
             held.release(*holder);

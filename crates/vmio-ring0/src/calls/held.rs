@@ -97,22 +97,22 @@ pub(crate) enum Turn {
 
 /// Called by the stub, on the handler's stack. The block is the thread's; the answer counts if the call was made.
 pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
-    // SAFETY: the caller vouches for the block, which the monitor does not use meanwhile.
-    let block = unsafe { &mut *block };
-    let Some(holder) = block.machine.holder.get().copied() else { return failed(libc::EFAULT) };
+    // SAFETY: the caller vouches for the block. The monitor runs at each exit meanwhile, and uses neither field before the turn's end.
+    let (held, machine, call) = unsafe { (&mut (*block).held, (*block).machine, Call::of(&(*block).called)) };
+    let Some(holder) = machine.holder.get().copied() else { return failed(libc::EFAULT) };
     // SAFETY: the word is the thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above. The holder may change it, and the program does not expect that of a call that succeeds.
     let kept = unsafe { errno.read() };
-    let answer = match block.held.turn {
-        Turn::Begin => block.held.begin(block.machine, holder, &Call::of(&block.called)),
+    let answer = match held.turn {
+        Turn::Begin => held.begin(machine, holder, &call),
         Turn::End | Turn::Lose => {
-            block.held.release(holder);
+            held.release(holder);
             0
         }
         Turn::Again => {
-            block.held.release(holder);
-            block.held.hold(block.machine, holder, &Call::of(&block.called), true);
+            held.release(holder);
+            held.hold(machine, holder, &call, true);
             0
         }
     };
