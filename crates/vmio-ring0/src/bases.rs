@@ -73,6 +73,11 @@ pub(crate) fn are_free_at_first(level: Level) -> bool {
     level == Level::Ring3 && has_instructions()
 }
 
+/// Whether arch_prctl(2) sets a base by this operation.
+pub(crate) fn are_set(operation: u64) -> bool {
+    matches!(operation, ARCH_SET_FS | ARCH_SET_GS)
+}
+
 impl Monitor<'_> {
     /// After a trap at an instruction that the processor does not have: lets it have those for bases, if that was not done. Whether there is a reason to try
     /// again.
@@ -106,7 +111,7 @@ impl Monitor<'_> {
         }
     }
 
-    /// arch_prctl(2).
+    /// arch_prctl(2), where it sets a base.
     pub(crate) fn arch_prctl(&mut self, which: u64, base: u64) -> u64 {
         self.bases_go_out();
         // SAFETY: the call is the program's own.

@@ -1,5 +1,6 @@
 //! The memory of one virtual processor: its stacks, its tables, and the words that stubs and monitor share.
 
+use std::marker::PhantomPinned;
 use std::ops::Range;
 use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -40,6 +41,9 @@ pub(crate) mod state {
 }
 
 /// Of one virtual processor. Stubs and [`crate::native`] know the offsets of what they use.
+///
+/// Its thread changes it, in the monitor by a mutable reference, while others look at the atomic words. So it is no [`Unpin`]: such a reference is
+/// not taken for the only one.
 #[repr(C)]
 pub(crate) struct Block {
     /// Where the program goes on in the machine.
@@ -97,6 +101,7 @@ pub(crate) struct Block {
     pub(crate) extended_of_handler: Extended,
     pub(crate) task: TaskState,
     pub(crate) descriptors: Descriptors,
+    shared: PhantomPinned,
 }
 
 impl Block {

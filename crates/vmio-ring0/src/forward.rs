@@ -2,6 +2,7 @@
 
 use libc::{CLONE_VFORK, CLONE_VM, ENOSYS, SIGCHLD};
 
+use crate::bases;
 use crate::calls::held::{self, Turn};
 use crate::calls::memory::{Call, put_word, value_at};
 use crate::calls::waits;
@@ -38,7 +39,7 @@ pub(crate) fn system_call(monitor: &mut Monitor<'_>) {
         // The C library takes clone(2) then, whose arguments are all in registers.
         libc::SYS_clone3 => -ENOSYS as u64,
         libc::SYS_exit => end_thread(monitor, first),
-        libc::SYS_arch_prctl => monitor.arch_prctl(first, second),
+        libc::SYS_arch_prctl if bases::are_set(first) => monitor.arch_prctl(first, second),
         libc::SYS_rt_sigreturn => return monitor.return_from_handler(registers.rsp),
         _ if number == LEAVE => leave(monitor),
         _ if number == IS_INSIDE => 1,
@@ -62,6 +63,12 @@ fn make(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     match call.number as i64 {
         libc::SYS_rt_sigprocmask => set_mask(monitor, call),
         libc::SYS_rt_sigaction => set_action(call),
+        // It may ask for a base.
+        libc::SYS_arch_prctl => {
+            monitor.bases_go_out();
+            // SAFETY: as in `system_call`.
+            unsafe { raw::call(call.number, call.arguments) }
+        }
         _ if waits::may_wait(call) => monitor.call_outside(),
         // SAFETY: as in `system_call`.
         _ => unsafe { raw::call(call.number, call.arguments) },
@@ -75,23 +82,14 @@ pub(crate) fn make_held(monitor: &mut Monitor<'_>) {
     end(monitor, answer);
 }
 
-/// The end of a call that was made outside, with the program's registers as it has left them.
-pub(crate) fn was_made_outside(monitor: &mut Monitor<'_>, number: u64, answer: u64) {
-    // A handler of a signal that came meanwhile may have entered, which has ended the hold; then the call was made again, without.
-    if raw::error_of(answer) == Some(libc::EFAULT) && monitor.block.held.take_loss() {
-        monitor.registers().rax = number;
-        return system_call(monitor);
-    }
-    end(monitor, answer);
-}
-
-/// Answers the program, after the end of the hold if there is one.
-fn end(monitor: &mut Monitor<'_>, answer: u64) {
+/// Answers the program, after the end of the hold if there is one. The program's registers are as the call has left them.
+pub(crate) fn end(monitor: &mut Monitor<'_>, answer: u64) {
     let held = &mut monitor.block.held;
+    let answer = held.explain(answer);
     if !held.is_any() {
         return monitor.return_from_call(answer);
     }
-    held.answer = held.explain(answer);
+    held.answer = answer;
     monitor.have_turn(Turn::End);
 }
 

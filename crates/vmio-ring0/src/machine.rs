@@ -27,6 +27,7 @@ use crate::level::Level;
 use crate::lock::Lock;
 use crate::memory::{Memory, PAGE_BYTES};
 use crate::native::{self, EXTENDED_BYTES};
+use crate::outside_call;
 use crate::raw;
 use crate::resume::{BASIC_BYTES, Context};
 use crate::signals;
@@ -239,9 +240,14 @@ impl Machine {
         Ok(vcpu)
     }
 
-    /// Whether a signal has interrupted the calling thread in the machine, with these registers. Its handler may have set others since, but the stack's.
-    pub(crate) fn was_inside(&self, registers: &kvm_regs) -> bool {
-        self.own().is_some_and(|vcpu| vcpu.block().departed.contains(&registers.rsp))
+    /// Whether the calling thread, outside at the end of a handler, goes on in the machine: the signal has interrupted it there, with these registers.
+    /// The handler may have set others since, but the stack's. Or it has interrupted a call that begins again, whose hold has ended meanwhile.
+    pub(crate) fn must_come_back(&self, registers: &kvm_regs) -> bool {
+        let Some(block) = self.own().map(Vcpu::block) else { return false };
+        match outside_call::stack_before(registers) {
+            Some(rsp) => !block.interrupted_calls.is_present(rsp),
+            None => !outside_call::is_at(registers.rip) && block.departed.contains(&registers.rsp),
+        }
     }
 
     /// The calling thread's virtual processor, unless it is of a parent's machine.
@@ -420,6 +426,8 @@ impl Drop for Own {
         if let Some(vcpu) = self.0.take().filter(|vcpu| vcpu.machine().is_of_process())
             && !is_inside()
         {
+            // SAFETY: the processor is the calling thread's, which is outside and ends.
+            signals::blocked(|| unsafe { vcpu.end_hold() });
             vcpu.block().state.store(state::FREE, Ordering::Release);
         }
     }

@@ -10,7 +10,7 @@ use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 
 use crate::address_space::USER_END;
 use crate::block::{Block, ReturnFrame, state};
-use crate::calls::held::Turn;
+use crate::calls::held::{self, Turn};
 use crate::calls::masks::Replacement;
 use crate::calls::memory::{Call, value_at};
 use crate::counters::Counters;
@@ -67,8 +67,8 @@ pub(crate) unsafe extern "C" fn come_back(block: *mut Block, frame: *const CallF
     monitor.block.blocked = monitor.block.blocked.of_program();
     *monitor.registers() = registers;
     monitor.bases_come_in();
-    monitor.give_call_its_extended();
-    forward::was_made_outside(&mut monitor, frame.number, registers.rax);
+    monitor.give_call_its_extended(registers.rsp);
+    forward::end(&mut monitor, registers.rax);
     monitor.go_on()
 }
 
@@ -97,13 +97,29 @@ impl Monitor<'_> {
         }
         give_extended(descriptor, &self.block.extended);
         *self.registers() = registers;
-        // The thread makes no call now, whatever handler of a signal it is in. If that returns to a call that was interrupted, it is made again.
-        if self.block.held.is_any() {
-            let (rip, rsp) = self.prepare_turn(Turn::Lose);
+        // The thread makes no call now, whatever handler of a signal it is in; or it is at the handler's end.
+        let turn = match outside_call::stack_before(&registers) {
+            Some(rsp) => Some(self.prepare_to_begin_again(rsp)),
+            None => self.block.held.is_any().then(|| self.prepare_turn(Turn::Lose)),
+        };
+        if let Some((rip, rsp)) = turn {
             let registers = self.registers();
             (registers.rip, registers.rflags, registers.rsp) = (rip, PLAIN_FLAGS, rsp);
         }
         self.go_on()
+    }
+
+    /// Before a call outside that a handler of a signal has kept from beginning, or that begins again after it. The call's state is the processor's
+    /// then. The handler was in the machine, which has ended the hold: the call gets its memory before it is made, since it may take a message for
+    /// which it lacks the place. Returns where the holder's turn begins, and with which stack.
+    fn prepare_to_begin_again(&mut self, rsp: u64) -> (u64, u64) {
+        self.give_call_its_extended(rsp);
+        self.block.interrupted_calls.begin(rsp);
+        let registers = *self.registers();
+        if !held::is_needed(self.block.machine, &Call::of(&registers)) {
+            self.resume(&registers, false)
+        }
+        self.prepare_turn(Turn::Again)
     }
 
     fn go_on(&mut self) -> ! {
@@ -113,8 +129,8 @@ impl Monitor<'_> {
     }
 
     /// Gives the processor the extended state that a call had when it began, if something else has run since.
-    fn give_call_its_extended(&mut self) {
-        let (descriptor, rsp) = (self.block.descriptor, self.registers().rsp);
+    fn give_call_its_extended(&mut self, rsp: u64) {
+        let descriptor = self.block.descriptor;
         if let Some(extended) = self.block.interrupted_calls.end(rsp) {
             give_extended(descriptor, extended);
         }
@@ -267,11 +283,12 @@ impl Monitor<'_> {
             if !is_managed && self.bring_in(address, frame.error) {
                 return self.return_to(&frame);
             }
-            // At ring 0 the handler was asked there, or faults itself.
-            if is_managed
-                && self.block.machine.level == Level::Ring3
-                && self.block.in_handler.load(Ordering::Relaxed) == 0
-            {
+            if is_managed && self.is_in_handler() {
+                // Outside the page may be exposed: the handler would come to its end there.
+                raw::die("the fault handler or the holder has touched managed memory, at address", frame.address);
+            }
+            // At ring 0 the handler was asked there.
+            if is_managed && self.block.machine.level == Level::Ring3 {
                 return self.ask_handler(&frame);
             }
         }
@@ -338,10 +355,8 @@ impl Monitor<'_> {
                 let answer = held.answer;
                 self.return_from_call(answer);
             }
-            Turn::Lose => {
-                held.note_loss();
-                self.go_to(registers.rip, registers.rflags, registers.rsp);
-            }
+            Turn::Lose => self.go_to(registers.rip, registers.rflags, registers.rsp),
+            Turn::Again => self.resume(&registers, false),
         }
     }
 
@@ -499,13 +514,22 @@ impl Monitor<'_> {
 
     /// The program returns from a handler of a signal: goes on from its context.
     pub(crate) fn return_from_handler(&mut self, place: u64) {
+        let is_over = |registers: &kvm_regs| {
+            outside_call::is_at(registers.rip) && outside_call::stack_before(registers).is_none()
+        };
         let context = value_at::<Context>(place as usize);
-        let Some(context) = context.filter(|context| !outside_call::is_at(context.registers().rip)) else {
-            // The handler has interrupted a call outside; or there is no context, for which the kernel ends the program.
+        let Some(context) = context.filter(|context| !is_over(&context.registers())) else {
+            // The handler has interrupted the end of a call outside; or there is no context, for which the kernel ends the program.
             // SAFETY: the kernel looks at the context itself.
             unsafe { resume::resume(place as *const Context) }
         };
         context.give_alternate_stack_back();
+        if let Some(rsp) = outside_call::stack_before(&context.registers()) {
+            self.block.blocked = context.blocked;
+            *self.registers() = context.registers();
+            let (rip, rsp) = self.prepare_to_begin_again(rsp);
+            return self.go_to(rip, PLAIN_FLAGS, rsp);
+        }
         let (registers, states, descriptor) =
             (context.registers(), self.block.machine.extended_states, self.block.descriptor);
         let extended = self.block.extended_of(registers.rsp);

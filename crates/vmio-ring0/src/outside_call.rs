@@ -81,6 +81,11 @@ struct Kept {
 }
 
 impl Interrupted {
+    /// Whether nothing else has run in the machine since the call with this stack pointer has begun.
+    pub(crate) fn is_present(&self, rsp: u64) -> bool {
+        self.present == rsp
+    }
+
     /// A call begins, whose extended state is the processor's.
     pub(crate) fn begin(&mut self, rsp: u64) {
         self.present = rsp;
@@ -121,10 +126,13 @@ impl Interrupted {
 
 /// Between the frame and the program's stack pointer.
 pub(crate) const RED_ZONE_BYTES: usize = 128;
+/// From the stack pointer of the call's instruction to that of the program: below the red zone are the mask, where the program goes on, the block and the
+/// call's number.
+const BELOW_BYTES: usize = RED_ZONE_BYTES + size_of::<Replacement>() + 3 * size_of::<u64>();
 
 global_asm!(
-    ".globl ring0_outside_call, ring0_outside_call_end",
-    ".hidden ring0_outside_call, ring0_outside_call_end",
+    ".globl ring0_outside_call, ring0_outside_call_instruction, ring0_outside_call_end",
+    ".hidden ring0_outside_call, ring0_outside_call_instruction, ring0_outside_call_end",
     ".balign 16",
     ".cfi_startproc",
     // The instruction before the address is not a call.
@@ -132,17 +140,15 @@ global_asm!(
     ".cfi_register rip, rcx",
     // RCX is where the program goes on, R11 the block: the system call changes both.
     "ring0_outside_call:",
-    "leaq -{above}(%rsp), %rsp",
-    ".cfi_def_cfa_offset {above}",
-    "pushq %rcx",
-    ".cfi_def_cfa_offset {above} + 8",
+    "leaq -{below}(%rsp), %rsp",
+    ".cfi_def_cfa_offset {below}",
+    "movq %rcx, 16(%rsp)",
     ".cfi_offset rip, -{above} - 8",
-    "pushq %r11",
-    ".cfi_def_cfa_offset {above} + 16",
-    "pushq %rax",
-    ".cfi_def_cfa_offset {above} + 24",
+    "movq %r11, 8(%rsp)",
+    "movq %rax, (%rsp)",
+    "ring0_outside_call_instruction:",
     "syscall",
-    ".cfi_def_cfa rsp, {above} + 24",
+    ".cfi_def_cfa rsp, {below}",
     "pushq %rax",
     "pushq %rbx",
     "pushq %rcx",
@@ -187,6 +193,7 @@ global_asm!(
     ".cfi_endproc",
     above = const RED_ZONE_BYTES + size_of::<Replacement>(),
     red_zone = const RED_ZONE_BYTES,
+    below = const BELOW_BYTES,
     frame = const size_of::<CallFrame>(),
     block = const offset_of!(CallFrame, block),
     set_mask = const libc::SYS_rt_sigprocmask,
@@ -203,12 +210,24 @@ static OF_MONITOR: Signals = Signals::OF_MONITOR;
 
 unsafe extern "C" {
     static ring0_outside_call: [u8; 0];
+    static ring0_outside_call_instruction: [u8; 0];
     static ring0_outside_call_end: [u8; 0];
 }
 
 /// Where a thread begins the call: RAX has its number and the others its arguments, RCX has where the program goes on, R11 the block.
 pub(crate) fn start() -> u64 {
     (&raw const ring0_outside_call).addr() as u64
+}
+
+/// The program's stack pointer, if a thread outside with these registers is about to make such a call, or to make it again.
+pub(crate) fn stack_before(registers: &kvm_regs) -> Option<u64> {
+    let instruction = (&raw const ring0_outside_call_instruction).addr() as u64;
+    let kvm_regs { rip, rsp, .. } = *registers;
+    match rip {
+        _ if rip == start() => Some(rsp),
+        _ if (start()..=instruction).contains(&rip) => Some(rsp + BELOW_BYTES as u64),
+        _ => None,
+    }
 }
 
 /// Whether a thread outside is about to make such a call, or has made it.

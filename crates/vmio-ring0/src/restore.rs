@@ -3,7 +3,6 @@
 use std::arch::global_asm;
 
 use crate::machine;
-use crate::outside_call;
 use crate::resume::{self, Context};
 use crate::signals;
 
@@ -63,9 +62,7 @@ unsafe extern "C" fn end(context: *const Context) -> ! {
         signals::block();
         // SAFETY: the caller vouches for the context.
         let registers = unsafe { (*context).registers() };
-        if !outside_call::is_at(registers.rip)
-            && let Some(machine) = machine::of_process().filter(|machine| machine.was_inside(&registers))
-        {
+        if let Some(machine) = machine::of_process().filter(|machine| machine.must_come_back(&registers)) {
             // SAFETY: as above, and the signals are blocked. It returns if the thread cannot enter.
             unsafe { machine.enter_from(context) };
         }

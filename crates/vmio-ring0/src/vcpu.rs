@@ -205,6 +205,18 @@ impl Vcpu {
         Ok(())
     }
 
+    /// Gives back the memory of a call that the thread has jumped out of, or in which it was cancelled.
+    ///
+    /// # Safety
+    /// The processor is the calling thread's, which is outside and makes no such call any more. All signals are blocked.
+    pub(crate) unsafe fn end_hold(&self) {
+        // SAFETY: nobody but the thread touches the field, and the caller vouches for that.
+        let held = unsafe { &mut (*self.place.block).held };
+        if let Some(holder) = self.machine.holder.get() {
+            held.release(*holder);
+        }
+    }
+
     /// Gives the processor what belongs to the calling thread, but for its registers.
     fn prepare(&self, blocked: Signals) -> Result<()> {
         let failed = "preparing a virtual processor for a thread";

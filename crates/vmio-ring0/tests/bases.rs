@@ -100,6 +100,7 @@ fn a_handler_amid_a_call_changes_a_base() {
     machine.enter().unwrap();
     write(0x5000);
     NEXT.store(0x6000, Ordering::Relaxed);
+    // SAFETY: has no arguments.
     let thread = unsafe { libc::pthread_self() };
     let sender = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));

@@ -532,3 +532,19 @@ fn what_structures_point_to_may_lie_in_a_mapping() {
     });
     assert_eq!(cache.stats().pinned_pages, 0);
 }
+
+#[test]
+fn a_call_that_reaches_beyond_the_mapping_moves_what_lies_in_it() {
+    const PAGES: u64 = 7;
+    let _watchdog = watchdog("a_call_that_reaches_beyond_the_mapping_moves_what_lies_in_it");
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(PAGES);
+    let map = open(&cache, &device);
+    let mut file = tempfile::tempfile().unwrap();
+    inside(|| assert_eq!(write_from(&map, at(1), 20 * PAGE, &file).unwrap(), (PAGES - 1) * PAGE));
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == device.contents()[PAGE as usize..]);
+    assert_eq!(cache.stats().pinned_pages, 0);
+}

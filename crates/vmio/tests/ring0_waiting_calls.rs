@@ -2,7 +2,7 @@
 
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -285,4 +285,49 @@ fn race<T>(come: impl Fn() -> (T, usize), go: impl Fn(T)) {
         ends.store(true, Ordering::Release);
     });
     println!("{} written, {} refused", written.into_inner(), refused.into_inner());
+}
+
+#[test]
+fn calls_that_wait_leave_memory_to_others() {
+    const CALLS: usize = 12;
+    const LEN: usize = 64 * PAGE as usize;
+    let _watchdog = watchdog("calls_that_wait_leave_memory_to_others");
+    let Some(cache) = cache(256) else { return };
+    let device = numbered(CALLS as u64 * 64);
+    let map = open(&cache, &device);
+    let pipes: Vec<_> = (0..CALLS).map(|_| pipe()).collect();
+    let reads: Vec<_> = (0..CALLS)
+        .map(|call| {
+            let (pipe, target) = (pipes[call].0.as_raw_fd(), place(&map, at(call as u64 * 64)) as usize);
+            // SAFETY: the kernel checks the addresses.
+            Waiting::in_call(libc::SYS_read, move || unsafe { libc::read(pipe, target as *mut libc::c_void, LEN) })
+        })
+        .collect();
+    let file = tempfile::tempfile().unwrap();
+    // Not at the start of a page.
+    inside(|| assert_eq!(write_from(&map, at(700) + 8, PAGE, &file).unwrap(), PAGE));
+    for (read, (_, mut writer)) in reads.into_iter().zip(pipes) {
+        writer.write_all(&[7; 100]).unwrap();
+        assert_eq!(read.end().unwrap(), 100);
+    }
+    assert_eq!(cache.stats().pinned_pages, 0);
+}
+
+#[test]
+fn a_message_that_has_no_place_stays_where_it_is() {
+    let _watchdog = watchdog("a_message_that_has_no_place_stays_where_it_is");
+    let Some(cache) = cache(256) else { return };
+    let map = open(&cache, &numbered(600));
+    let (receiver, sender) = UnixDatagram::pair().unwrap();
+    sender.send(b"message").unwrap();
+    // All that may be pinned, with the page tables.
+    let pins = map.pin(0..at(190), Access::ReadOnly).unwrap();
+    let receive = || {
+        let target = place(&map, at(300)).cast();
+        // SAFETY: the kernel checks the address.
+        inside(|| answer(unsafe { libc::recv(receiver.as_raw_fd(), target, 16, 0) }))
+    };
+    assert_eq!(receive().unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    drop(pins);
+    assert_eq!(receive().unwrap(), 7);
 }

@@ -7,8 +7,9 @@ use std::ops::{ControlFlow, Range};
 
 use crate::address_space::AddressSpace;
 use crate::block::Block;
-use crate::calls::memory::{Call, Len, Piece, Use};
-use crate::calls::waits::{self, Kind};
+use crate::calls::memory::{Call, Len, Piece, Use, ends_in};
+use crate::calls::parts::{self, Vectors};
+use crate::calls::waits;
 use crate::machine::Machine;
 use crate::memory::PAGE_BYTES;
 use crate::raw;
@@ -16,17 +17,17 @@ use crate::raw;
 /// The program's part in system calls with pointers to managed memory.
 ///
 /// All run in the thread that makes the call, in the machine, as far as the fault handler's rules allow: a thread that calls the kernel may be anywhere
-/// in the program, but it holds none of the allocator's locks. They must not touch managed memory that they do not hold.
+/// in the program, but it holds none of the allocator's locks. They must not touch managed memory. A thread that ends amid a call releases outside.
 pub trait Holder: Sync {
     /// Makes pages resident, for stores if so, and exposes them ([`Pages::expose`](crate::Pages::expose)) until [`Self::release`]. The addresses are whole
-    /// pages of managed memory.
+    /// pages of managed memory. A call that may wait may do so for ever: others need memory meanwhile.
     ///
     /// # Errors
     ///
     /// The errno with which the call fails; then nothing is held.
-    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32>;
+    fn hold(&self, addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32>;
 
-    /// Ends one [`Self::hold`] with the same arguments.
+    /// Ends one [`Self::hold`] of the same pages.
     fn release(&self, addresses: Range<usize>, for_stores: bool);
 
     /// How many bytes around an address one call may hold. A longer read or write is made in parts of this size.
@@ -35,8 +36,10 @@ pub trait Holder: Sync {
 
 /// Parts of memory that one call may use. Vectors of the most parts that the kernel takes have room.
 const PARTS_MAX: usize = 1100;
-/// A call holds this much of a piece at least, if it can: a message comes as a whole.
+/// A call holds this much of a piece at least, if it can: a message comes as a whole. One that may wait holds no more.
 const PIECE_BYTES: usize = 256 << 10;
+/// A call that waits for the bytes of a stream holds no more, which is what a pipe has. It gets what is there, and its next call gets the rest.
+const STREAM_BYTES: usize = 64 << 10;
 
 impl Machine {
     /// Has calls with pointers to managed memory succeed. Without it they fail with EFAULT, unless the memory is exposed already. Later calls of this
@@ -88,21 +91,28 @@ pub(crate) enum Turn {
     End,
     /// To end the hold of a call that a signal has interrupted.
     Lose,
+    /// To hold the memory of the call in the block's registers, which begins again after a signal, instead of what is held now.
+    Again,
 }
 
 /// Called by the stub, on the handler's stack. The block is the thread's; the answer counts if the call was made.
 pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
-    // SAFETY: the caller vouches for the block, which the monitor does not use meanwhile.
-    let block = unsafe { &mut *block };
-    let Some(holder) = block.machine.holder.get().copied() else { return failed(libc::EFAULT) };
+    // SAFETY: the caller vouches for the block. The monitor runs at each exit meanwhile, and uses neither field before the turn's end.
+    let (held, machine, call) = unsafe { (&mut (*block).held, (*block).machine, Call::of(&(*block).called)) };
+    let Some(holder) = machine.holder.get().copied() else { return failed(libc::EFAULT) };
     // SAFETY: the word is the thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above. The holder may change it, and the program does not expect that of a call that succeeds.
     let kept = unsafe { errno.read() };
-    let answer = match block.held.turn {
-        Turn::Begin => block.held.begin(block.machine, holder, &Call::of(&block.called)),
+    let answer = match held.turn {
+        Turn::Begin => held.begin(machine, holder, &call),
         Turn::End | Turn::Lose => {
-            block.held.release(holder);
+            held.release(holder);
+            0
+        }
+        Turn::Again => {
+            held.release(holder);
+            held.hold(machine, holder, &call, true);
             0
         }
     };
@@ -111,45 +121,23 @@ pub(crate) unsafe extern "C" fn on_held_call(block: *mut Block) -> u64 {
     answer
 }
 
-/// A read or write of a file, of any length, as far as it comes. `None` for what is not one.
-fn in_parts(machine: &Machine, holder: &dyn Holder, held: &mut Held, call: &Call) -> Option<u64> {
-    let is_positioned = match call.number as i64 {
-        libc::SYS_read | libc::SYS_write => false,
-        libc::SYS_pread64 | libc::SYS_pwrite64 => true,
-        _ => return None,
-    };
-    let mut call = *call;
-    let [descriptor, start, len, offset, ..] = call.arguments;
-    // The kernel refuses such a length before it looks at memory.
-    if i64::try_from(len).is_err() || waits::kind_of(descriptor) != Kind::File {
-        return None;
+/// How a call holds memory.
+struct Terms<'a> {
+    holder: &'a dyn Holder,
+    may_wait: bool,
+    /// Of one piece.
+    most: usize,
+}
+
+impl Terms<'_> {
+    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
+        self.holder.hold(addresses, for_stores, self.may_wait)
     }
-    let mut done = 0;
-    while done < len || len == 0 {
-        let at = start.saturating_add(done);
-        let most = holder.bytes_max(at as usize).max(PAGE_BYTES) as u64;
-        // Up to a multiple of the part's size, so that no page is held twice, and direct I/O stays aligned.
-        let part = (len - done).min(most - at % most.min(PAGE_BYTES as u64));
-        (call.arguments[1], call.arguments[2]) = (at, part);
-        if is_positioned {
-            call.arguments[3] = offset.wrapping_add(done);
-        }
-        held.hold(machine, holder, &call);
-        // SAFETY: the call and its arguments are the program's own, which may do all that its process may.
-        let answer = unsafe { raw::call(call.number, call.arguments) };
-        let answer = held.explain(answer);
-        held.release(holder);
-        match raw::error_of(answer) {
-            // What was transferred so far is transferred.
-            Some(_) if done > 0 => break,
-            Some(_) => return Some(answer),
-            None => done += answer,
-        }
-        if answer < part || len == 0 {
-            break;
-        }
+
+    /// How many bytes of a piece the call holds.
+    fn bytes_max(&self, address: usize) -> usize {
+        self.holder.bytes_max(address).max(PIECE_BYTES).min(self.most)
     }
-    Some(done)
 }
 
 /// The managed memory that a thread's call holds. One call at a time: a thread that makes another one is in a handler of a signal, so the kernel does
@@ -161,12 +149,14 @@ pub(crate) struct Held {
     pub(crate) is_made: bool,
     /// The answer to a call that was made, while the holder ends the hold.
     pub(crate) answer: u64,
-    /// Whether a hold was ended before the end of its call.
-    is_lost: bool,
     /// Why not all was held; 0 if it was.
     refusal: i32,
+    /// Whether there was no memory for any page of some piece.
+    is_bare: bool,
     count: usize,
     parts: [Part; PARTS_MAX],
+    /// Of a read or write of a file.
+    pub(super) vectors: Vectors,
 }
 
 #[derive(Clone, Copy)]
@@ -181,11 +171,17 @@ impl Held {
     /// Makes a call that cannot wait; of another one only holds the memory.
     fn begin(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) -> u64 {
         self.is_made = true;
-        if let Some(answer) = in_parts(machine, holder, self, call) {
+        if let Some(answer) = parts::make(machine, holder, self, call) {
             return answer;
         }
-        self.hold(machine, holder, call);
-        if waits::is_the_monitors(call) || waits::may_wait(call) {
+        let may_wait = waits::may_wait(call);
+        self.hold(machine, holder, call, may_wait);
+        if may_wait && self.is_bare {
+            // Whatever it would take would have no place.
+            self.release(holder);
+            return failed(libc::ENOMEM);
+        }
+        if may_wait || waits::is_the_monitors(call) {
             self.is_made = false;
             return 0;
         }
@@ -198,24 +194,50 @@ impl Held {
 
     /// Holds all memory of a call that can be held. Whether it needs the rest is for the kernel to say: an argument may be one that the call does not
     /// use, and a length a guess.
-    fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) {
+    pub(super) fn hold(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call, may_wait: bool) {
         debug_assert_eq!(self.count, 0);
-        self.refusal = 0;
+        (self.refusal, self.is_bare) = (0, false);
+        let most = match may_wait {
+            false => usize::MAX,
+            true if waits::is_for_a_stream(call) => STREAM_BYTES,
+            true => PIECE_BYTES,
+        };
+        let holder = &Terms { holder, may_wait, most };
         let _ = call.memory(&mut |piece| {
+            let before = self.count;
             if let Err(errno) = self.hold_piece(&machine.space, holder, piece) {
                 self.refusal = errno;
+                self.is_bare |= errno == libc::ENOMEM && self.count == before && piece.usage != Use::Any;
             }
             ControlFlow::Continue(())
         });
     }
 
-    /// The answer to the call, where the kernel lacks memory that could not be held.
-    pub(crate) fn explain(&self, answer: u64) -> u64 {
-        let is_refusal = self.refusal != 0 && raw::error_of(answer) == Some(libc::EFAULT);
-        if is_refusal { failed(self.refusal) } else { answer }
+    /// Holds the array of vectors alone that a call has.
+    pub(super) fn hold_vectors(&mut self, machine: &Machine, holder: &dyn Holder, call: &Call) {
+        let terms = &Terms { holder, may_wait: false, most: usize::MAX };
+        // The first piece. What is not there of it the kernel will say.
+        let _ = call.memory(&mut |piece| {
+            let _ = self.hold_piece(&machine.space, terms, piece);
+            ControlFlow::Break(())
+        });
     }
 
-    fn release(&mut self, holder: &dyn Holder) {
+    /// Whether all was held.
+    pub(super) fn is_whole(&self) -> bool {
+        self.refusal == 0
+    }
+
+    /// The answer to the call, where the kernel lacks memory that could not be held.
+    pub(crate) fn explain(&mut self, answer: u64) -> u64 {
+        match std::mem::take(&mut self.refusal) {
+            refusal if refusal != 0 && raw::error_of(answer) == Some(libc::EFAULT) => failed(refusal),
+            _ => answer,
+        }
+    }
+
+    /// Ends the hold, in the thread that has begun it.
+    pub(crate) fn release(&mut self, holder: &dyn Holder) {
         self.parts[..self.count].iter().for_each(|part| holder.release(part.start..part.end, part.for_stores));
         (self.count, self.refusal) = (0, 0);
     }
@@ -225,23 +247,19 @@ impl Held {
         self.count > 0
     }
 
-    /// Notes that the hold is ended before the end of its call.
-    pub(crate) fn note_loss(&mut self) {
-        self.is_lost = true;
-    }
-
-    /// Whether a hold was ended before the end of its call. The next time it was not.
-    pub(crate) fn take_loss(&mut self) -> bool {
-        std::mem::take(&mut self.is_lost)
-    }
-
-    fn add(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+    fn add(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+        // Many texts may lie in one page, and many pointers to them.
+        let has = |part: &Part| part.start <= addresses.start && addresses.end <= part.end;
+        let is_enough = |part: &Part| has(part) && (part.for_stores || usage == Use::Read);
+        if self.parts[..self.count].iter().rev().any(is_enough) {
+            return Ok(());
+        }
         let place = self.parts.get_mut(self.count).ok_or(libc::ENOMEM)?;
         let mut for_stores = usage != Use::Read;
         let mut done = holder.hold(addresses.clone(), for_stores);
         if done.is_err() && usage == Use::Any {
             for_stores = false;
-            done = holder.hold(addresses.clone(), false);
+            done = holder.hold(addresses.clone(), for_stores);
         }
         done?;
         *place = Part { start: addresses.start, end: addresses.end, for_stores };
@@ -249,20 +267,27 @@ impl Held {
         Ok(())
     }
 
-    /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there.
-    fn add_beginning(&mut self, holder: &dyn Holder, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
-        let mut len = addresses.len();
+    /// As [`Self::add`]; where there is no room for all of it, for the first half, and so on: the kernel transfers as much as is there. Where not all of
+    /// it is there, as behind the end of a mapping, up to the page that is not.
+    fn add_beginning(&mut self, holder: &Terms<'_>, addresses: Range<usize>, usage: Use) -> Result<(), i32> {
+        let mut rest = addresses;
+        let mut len = rest.len();
+        let mut why = 0;
         loop {
-            match self.add(holder, addresses.start..addresses.start + len, usage) {
-                Err(libc::ENOMEM) if len > PAGE_BYTES => len = (len / 2).next_multiple_of(PAGE_BYTES),
-                Ok(()) if len < addresses.len() => return Err(libc::ENOMEM),
-                done => return done,
+            match self.add(holder, rest.start..rest.start + len, usage) {
+                Ok(()) if len == rest.len() => return Ok(()),
+                // More would be all that is left, of which others need some.
+                Ok(()) if why == libc::ENOMEM => return Err(why),
+                Ok(()) => rest.start += len,
+                Err(errno) if len > PAGE_BYTES => (why, len) = (errno, (len / 2).next_multiple_of(PAGE_BYTES)),
+                Err(errno) => return Err(errno),
             }
+            len = len.min(rest.len());
         }
     }
 
     /// Holds what is managed of a piece.
-    fn hold_piece(&mut self, space: &AddressSpace, holder: &dyn Holder, piece: Piece) -> Result<(), i32> {
+    fn hold_piece(&mut self, space: &AddressSpace, holder: &Terms<'_>, piece: Piece) -> Result<(), i32> {
         match piece.len {
             Len::Bytes(_) => {
                 let mut rest = piece.addresses();
@@ -275,7 +300,7 @@ impl Held {
                         }
                         continue;
                     }
-                    let most = holder.bytes_max(part.start).max(PIECE_BYTES).next_multiple_of(PAGE_BYTES);
+                    let most = holder.bytes_max(part.start).next_multiple_of(PAGE_BYTES);
                     let is_all = part.len() <= most;
                     part.end = part.end.min(part.start.saturating_add(most));
                     self.add_beginning(holder, part, piece.usage)?;
@@ -285,18 +310,18 @@ impl Held {
                 }
                 Ok(())
             }
-            Len::Text => {
+            Len::Text(most) => {
+                let end = piece.start.saturating_add(most);
                 let mut at = piece.start;
-                while space.is_managed(at) {
+                while at < end && space.is_managed(at) {
                     let page = at / PAGE_BYTES * PAGE_BYTES;
                     self.add(holder, page..page + PAGE_BYTES, Use::Read)?;
-                    for byte in at..page + PAGE_BYTES {
-                        // SAFETY: the page is held, so it is there; other threads may store to it, and any byte will do.
-                        if unsafe { (byte as *const u8).read_volatile() } == 0 {
-                            return Ok(());
-                        }
+                    let rest = at..end.min(page + PAGE_BYTES);
+                    // In the machine the page may be absent at this address: the kernel's eyes are those that count.
+                    if ends_in(rest.clone()) {
+                        return Ok(());
                     }
-                    at = page + PAGE_BYTES;
+                    at = rest.end;
                 }
                 Ok(())
             }

@@ -50,6 +50,9 @@ pub(super) const VALUE_STORED: Layout =
 pub(super) const SEGMENT: Layout = Layout { bytes: 32, usage: Read, fields: &[(0, Counted(Read, At::bytes(8, 8), 1))] };
 /// sock_fprog: a filter of instructions.
 pub(super) const FILTER: Layout = Layout { bytes: 16, usage: Read, fields: &[(8, Counted(Read, At::bytes(0, 2), 8))] };
+/// sigevent of mq_notify(3): its value leads to a cookie where a thread is to be told.
+pub(super) const NOTICE: Layout =
+    Layout { bytes: size_of::<libc::sigevent>(), usage: Read, fields: &[(0, Bytes(Read, 32))] };
 /// prctl_mm_map, with the auxiliary vector.
 pub(super) const MEMORY_MAP: Layout =
     Layout { bytes: 104, usage: Read, fields: &[(88, Counted(Read, At::bytes(96, 4), 1))] };

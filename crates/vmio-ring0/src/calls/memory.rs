@@ -33,8 +33,8 @@ pub(crate) struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Len {
     Bytes(usize),
-    /// Up to a zero byte.
-    Text,
+    /// Up to a zero byte, but no longer than this, with which the kernel refuses it.
+    Text(usize),
 }
 
 /// A system call, as the program makes it.
@@ -50,6 +50,10 @@ const STRUCTURES_MAX: usize = 1024;
 const UNKNOWN_BYTES: usize = 256;
 /// More descriptors than that a process rarely has (the default of `fs.nr_open`).
 const DESCRIPTORS_MAX: usize = 1 << 20;
+/// The longest path, with its end. Other texts are shorter yet.
+const TEXT_BYTES: usize = libc::PATH_MAX as usize;
+/// The longest argument of a program, with its end. More parameters than that no module has.
+const LONG_TEXT_BYTES: usize = 128 << 10;
 /// Structures are looked up in parts of this size.
 const PART_BYTES: usize = 512;
 
@@ -126,7 +130,8 @@ impl Call {
                 bytes(if len == 0 { UNKNOWN_BYTES } else { len as usize }, Use::Any)
             }
             Pointer::Unknown => each(Piece::unknown(start)),
-            Pointer::Text => each(Piece { start, len: Len::Text, usage: Use::Read }),
+            Pointer::Text => each(Piece::text(start, TEXT_BYTES)),
+            Pointer::LongText => each(Piece::text(start, LONG_TEXT_BYTES)),
             Pointer::Texts => texts(start, each),
             Pointer::Structure(layout) => structures(start, 1, layout, each),
             Pointer::Structures(layout, count) => structures(start, number(count), layout, each),
@@ -207,7 +212,7 @@ fn texts(start: usize, each: Each<'_>) -> ControlFlow<()> {
         each(Piece { start: place, len: Len::Bytes(text.len()), usage: Use::Read })?;
         match (copied(place, &mut text), usize::from_le_bytes(text)) {
             (size, text) if size == size_of::<usize>() && text != 0 => {
-                each(Piece { start: text, len: Len::Text, usage: Use::Read })?;
+                each(Piece::text(text, LONG_TEXT_BYTES))?;
             }
             _ => break,
         }
@@ -228,6 +233,16 @@ pub(super) fn copied(address: usize, target: &mut [u8]) -> usize {
     // SAFETY: the kernel reads this process's memory, where it is there, and writes the target.
     let read = unsafe { raw::call(libc::SYS_process_vm_readv as u64, arguments) };
     raw::error_of(read).map_or(read as usize, |_| 0)
+}
+
+/// Whether a text ends in these bytes, or the kernel finds no memory there.
+pub(super) fn ends_in(addresses: Range<usize>) -> bool {
+    let mut part = [0; PART_BYTES];
+    addresses.clone().step_by(PART_BYTES).any(|at| {
+        let part = &mut part[..(addresses.end - at).min(PART_BYTES)];
+        let found = copied(at, part);
+        found < part.len() || part.contains(&0)
+    })
 }
 
 fn own_process() -> u64 {
@@ -272,11 +287,15 @@ impl Piece {
         Piece { start, len: Len::Bytes(UNKNOWN_BYTES), usage: Use::Any }
     }
 
+    fn text(start: usize, most: usize) -> Piece {
+        Piece { start, len: Len::Text(most), usage: Use::Read }
+    }
+
     /// Its addresses, if their number is known.
     pub(crate) fn addresses(&self) -> Range<usize> {
         match self.len {
             Len::Bytes(len) => self.start..self.start.saturating_add(len),
-            Len::Text => self.start..self.start.saturating_add(1),
+            Len::Text(_) => self.start..self.start.saturating_add(1),
         }
     }
 }

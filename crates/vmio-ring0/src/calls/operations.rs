@@ -214,6 +214,25 @@ pub(super) fn seccomp(operation: u64) -> Pointers {
 }
 
 /// See [`epoll_ctl`].
+pub(super) fn arch_prctl(operation: u64) -> Pointers {
+    match operation {
+        // GET_FS and GET_GS; states that are granted; tags; the shadow stack.
+        0x1003 | 0x1004 | 0x1021 | 0x1022 | 0x1024 | 0x4001 | 0x4003 | 0x5005 => &[(1, Bytes(Store, 8))],
+        _ => NONE,
+    }
+}
+
+/// See [`epoll_ctl`].
+pub(super) fn setsockopt(level: u64, name: u64) -> Pointers {
+    match (level as i32, name as i32) {
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_REUSEPORT_CBPF) => {
+            &[(3, Structure(&layouts::FILTER))]
+        }
+        _ => &[(3, Counted(Read, Int(4), 1))],
+    }
+}
+
+/// See [`epoll_ctl`].
 pub(super) fn syslog(kind: u64) -> Pointers {
     // READ, READ_ALL and READ_CLEAR.
     if matches!(kind as i32, 2..=4) { &[(1, Counted(Store, Int(2), 1))] } else { NONE }

@@ -28,9 +28,11 @@ pub(super) enum Pointer {
     Request(usize),
     /// Something that this table does not know: a guess.
     Unknown,
-    /// A text that ends with a zero.
+    /// A text that ends with a zero: a path, or something shorter.
     Text,
-    /// An array of pointers to texts.
+    /// The same, as long as an argument of a program.
+    LongText,
+    /// An array of pointers to such texts.
     Texts,
     /// A structure with pointers of its own.
     Structure(&'static Layout),

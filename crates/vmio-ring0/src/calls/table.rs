@@ -4,12 +4,13 @@ use crate::calls::memory::Call;
 use crate::calls::memory::Use::{Any, Read, Store};
 use crate::calls::pointers::Number::{Fixed, Int, Long, Unsigned};
 use crate::calls::pointers::Pointer::{
-    ByPage, Bytes, Counted, Descriptors, Headed, Nodes, OfProcess, Sized, Structure, Structures, Tailed, Text, Texts,
-    Unknown,
+    ByPage, Bytes, Counted, Descriptors, Headed, LongText, Nodes, OfProcess, Sized, Structure, Structures, Tailed,
+    Text, Texts, Unknown,
 };
 use crate::calls::pointers::Pointers;
 use crate::calls::without_pointers::numbers_alone;
 use crate::calls::{layouts, numbers, operations};
+use crate::memory::PAGE_BYTES;
 
 const TEXT: Pointers = &[(0, Text)];
 const TEXT_1: Pointers = &[(1, Text)];
@@ -59,6 +60,8 @@ pub(super) fn pointers_of(call: &Call) -> Option<Pointers> {
         libc::SYS_quotactl => operations::quotas(first, true),
         libc::SYS_quotactl_fd => operations::quotas(second, false),
         libc::SYS_io_uring_enter => operations::io_uring_enter(fourth),
+        libc::SYS_arch_prctl => operations::arch_prctl(first),
+        libc::SYS_setsockopt => operations::setsockopt(second, third),
         libc::SYS_name_to_handle_at => operations::name_to_handle_at(fifth),
         // Always the same.
         number => {
@@ -92,7 +95,7 @@ fn files(number: i64) -> Option<Pointers> {
         libc::SYS_rename | libc::SYS_link | libc::SYS_symlink | libc::SYS_pivot_root => TWO_TEXTS,
         libc::SYS_openat | libc::SYS_mkdirat | libc::SYS_mknodat | libc::SYS_fchownat | libc::SYS_unlinkat => TEXT_1,
         libc::SYS_fchmodat | libc::SYS_faccessat | libc::SYS_faccessat2 | libc::SYS_fchmodat2 => TEXT_1,
-        libc::SYS_inotify_add_watch | libc::SYS_finit_module | libc::SYS_open_tree | libc::SYS_fspick => TEXT_1,
+        libc::SYS_inotify_add_watch | libc::SYS_open_tree | libc::SYS_fspick => TEXT_1,
         libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat | libc::SYS_move_mount => TEXTS_1_3,
         numbers::SYS_removexattrat => TEXTS_1_3,
         libc::SYS_symlinkat => &[(0, Text), (2, Text)],
@@ -112,7 +115,7 @@ fn files(number: i64) -> Option<Pointers> {
         libc::SYS_futimesat | libc::SYS_utimensat => &[(1, Text), (2, Bytes(Read, TWO_TIMES))],
         libc::SYS_getcwd => &[(0, Counted(Store, Long(1), 1))],
         libc::SYS_open_by_handle_at => &[(1, Tailed(Read, layouts::HANDLE))],
-        libc::SYS_mount => &[(0, Text), (1, Text), (2, Text), (4, Text)],
+        libc::SYS_mount => &[(0, Text), (1, Text), (2, Text), (4, Bytes(Read, PAGE_BYTES))],
         libc::SYS_mount_setattr | numbers::SYS_open_tree_attr => &[(1, Text), (3, Counted(Read, Long(4), 1))],
         numbers::SYS_statmount => &[(0, Tailed(Read, layouts::MOUNT)), (1, Counted(Store, Long(2), 1))],
         numbers::SYS_listmount => &[(0, Tailed(Read, layouts::MOUNT)), (1, Counted(Store, Long(2), 8))],
@@ -181,7 +184,6 @@ fn events(number: i64) -> Option<Pointers> {
         libc::SYS_sendmmsg => &[(1, Structures(&layouts::SENT_OF_MANY, Unsigned(2)))],
         libc::SYS_recvmmsg => &[(1, Structures(&layouts::RECEIVED_OF_MANY, Unsigned(2))), (4, Bytes(Any, TIMESPEC))],
         libc::SYS_socketpair => &[(3, Bytes(Store, 8))],
-        libc::SYS_setsockopt => &[(3, Counted(Read, Int(4), 1))],
         libc::SYS_getsockopt => &[(3, Sized(Store, 4))],
 
         libc::SYS_msgsnd => &[(1, Headed(Read, Long(2), 8))],
@@ -193,7 +195,7 @@ fn events(number: i64) -> Option<Pointers> {
         libc::SYS_mq_timedreceive => {
             &[(1, Counted(Store, Long(2), 1)), (3, Bytes(Store, 4)), (4, Bytes(Read, TIMESPEC))]
         }
-        libc::SYS_mq_notify => &[(1, Bytes(Read, SIGEVENT))],
+        libc::SYS_mq_notify => &[(1, Structure(&layouts::NOTICE))],
         libc::SYS_mq_getsetattr => &[(1, Bytes(Read, MQ_ATTR)), (2, Bytes(Store, MQ_ATTR))],
 
         libc::SYS_time => &[(0, Bytes(Store, 8))],
@@ -284,7 +286,8 @@ fn processes(number: i64) -> Option<Pointers> {
         libc::SYS_getrandom => &[(0, Counted(Store, Long(1), 1))],
         libc::SYS_sethostname | libc::SYS_setdomainname => &[(0, Counted(Read, Int(1), 1))],
         libc::SYS_reboot => &[(3, Text)],
-        libc::SYS_init_module => &[(0, Counted(Read, Long(1), 1)), (2, Text)],
+        libc::SYS_init_module => &[(0, Counted(Read, Long(1), 1)), (2, LongText)],
+        libc::SYS_finit_module => &[(1, LongText)],
         libc::SYS_kexec_load => &[(2, Structures(&layouts::SEGMENT, Long(1)))],
         libc::SYS_kexec_file_load => &[(3, Counted(Read, Long(2), 1))],
         // Its command decides where the structure leads: the program must pin keys and values in managed memory.

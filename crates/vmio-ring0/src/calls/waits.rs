@@ -10,19 +10,69 @@ use crate::raw;
 pub(crate) enum Kind {
     /// A file or a block device, whose reads and writes no signal interrupts.
     File,
-    /// A pipe, a socket, a terminal: anything that may have to wait for somebody. Or no descriptor.
+    /// A pipe, a socket, a terminal, a file in /proc: anything that may have to wait for somebody. Or no descriptor.
     Other,
 }
 
 /// The kind of an open descriptor.
 pub(crate) fn kind_of(descriptor: u64) -> Kind {
+    let Some(stat) = status_of(descriptor) else { return Kind::Other };
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFBLK => Kind::File,
+        // Nearly all others are on a device.
+        libc::S_IFREG if libc::major(stat.st_dev) != 0 || !is_the_kernels(descriptor) => Kind::File,
+        _ => Kind::Other,
+    }
+}
+
+/// The status of a file, if the descriptor is open.
+fn status_of(descriptor: u64) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel writes the structure, if the descriptor is open.
-    let kind = unsafe {
+    unsafe {
         let told = raw::call(libc::SYS_fstat as u64, [descriptor, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
-        if told == 0 { stat.assume_init().st_mode & libc::S_IFMT } else { 0 }
+        (told == 0).then(|| stat.assume_init())
+    }
+}
+
+/// Whether a file is in a file system by which the kernel tells of itself: a read there may wait for an event.
+fn is_the_kernels(descriptor: u64) -> bool {
+    const DEBUGFS: i64 = 0x6462_6720;
+    const TRACEFS: i64 = 0x7472_6163;
+    const SYSFS: i64 = 0x6265_6572;
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes the structure, if the descriptor is open.
+    let kind = unsafe {
+        let told = raw::call(libc::SYS_fstatfs as u64, [descriptor, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
+        if told == 0 { stat.assume_init().f_type } else { 0 }
     };
-    if matches!(kind, libc::S_IFREG | libc::S_IFBLK) { Kind::File } else { Kind::Other }
+    matches!(kind, libc::PROC_SUPER_MAGIC | SYSFS | DEBUGFS | TRACEFS)
+}
+
+/// Whether a call gets bytes of a stream, as many as there are.
+pub(crate) fn is_for_a_stream(call: &Call) -> bool {
+    let [descriptor, _, _, of_recvfrom, ..] = call.arguments;
+    let flags = match call.number as i64 {
+        libc::SYS_read | libc::SYS_readv => 0,
+        libc::SYS_recvfrom => of_recvfrom,
+        libc::SYS_recvmsg => call.arguments[2],
+        _ => return false,
+    };
+    flags & libc::MSG_WAITALL as u64 == 0
+        && match status_of(descriptor).map(|stat| stat.st_mode & libc::S_IFMT) {
+            Some(libc::S_IFIFO) => true,
+            Some(libc::S_IFSOCK) => is_stream_socket(descriptor),
+            _ => false,
+        }
+}
+
+fn is_stream_socket(descriptor: u64) -> bool {
+    let (mut kind, mut len) = (0_i32, size_of::<i32>() as u32);
+    let places = [&raw mut kind as u64, &raw mut len as u64];
+    let (level, name) = (libc::SOL_SOCKET as u64, libc::SO_TYPE as u64);
+    // SAFETY: the kernel writes both numbers.
+    let got = unsafe { raw::call(libc::SYS_getsockopt as u64, [descriptor, level, name, places[0], places[1], 0]) };
+    got == 0 && kind == libc::SOCK_STREAM
 }
 
 /// Whether the monitor answers a call itself.
@@ -73,6 +123,7 @@ pub(crate) fn may_wait(call: &Call) -> bool {
         libc::SYS_getuid | libc::SYS_geteuid | libc::SYS_getgid | libc::SYS_getegid | libc::SYS_getsid => false,
         libc::SYS_kill | libc::SYS_tgkill | libc::SYS_tkill | libc::SYS_exit_group | libc::SYS_sched_yield => false,
         libc::SYS_rt_sigqueueinfo | libc::SYS_rt_tgsigqueueinfo | libc::SYS_prctl | libc::SYS_uname => false,
+        libc::SYS_arch_prctl => false,
         libc::SYS_sched_getaffinity | libc::SYS_sched_setaffinity | libc::SYS_getcpu | libc::SYS_sysinfo => false,
         libc::SYS_getrusage | libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 => false,
         libc::SYS_set_robust_list | libc::SYS_get_robust_list | libc::SYS_set_tid_address | libc::SYS_rseq => false,
@@ -99,6 +150,14 @@ mod tests {
         assert!(!read(file.as_raw_fd()));
         // The kernel says that it is none.
         assert!(read(-1));
+    }
+
+    #[test]
+    fn a_file_of_the_kernels_own_may_wait() {
+        for path in ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+            let Ok(file) = std::fs::File::open(path) else { continue };
+            assert!(waits(libc::SYS_pread64, [file.as_raw_fd() as u64, 0, 0, 0, 0, 0]), "{path}");
+        }
     }
 
     fn tempfile_of_nothing() -> std::fs::File {

@@ -16,7 +16,7 @@ pub(super) fn numbers_alone(number: i64) -> Option<Pointers> {
         // Memory that is used for longer than the call.
         libc::SYS_vmsplice | libc::SYS_set_robust_list | libc::SYS_set_tid_address | libc::SYS_rseq => Some(NONE),
         // Calls that the monitor makes itself.
-        libc::SYS_arch_prctl | libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => Some(NONE),
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => Some(NONE),
         libc::SYS_rt_sigreturn | libc::SYS_exit | libc::SYS_exit_group | libc::SYS_restart_syscall => Some(NONE),
         // Calls of the kernel's own stubs of probes.
         numbers::SYS_uretprobe | numbers::SYS_uprobe => Some(NONE),

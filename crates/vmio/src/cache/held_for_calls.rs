@@ -9,6 +9,7 @@ use crate::backing::Access;
 use crate::cache::call_holds::{CallHolds, Hold, Released, give_up};
 use crate::cache::pins::{PinError, charge, pin_until};
 use crate::cache::region::Region;
+use crate::cache::shared::memory::Purpose;
 use crate::engine::HoldCalls;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
@@ -25,14 +26,14 @@ fn prepare() -> io::Result<()> {
     CallHolds::of_process().map(drop)
 }
 
-fn hold(addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
+fn hold(addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32> {
     // A thread that closes or shortens the mapping waits for pages on their way in.
     let _signals = SignalsBlocked::new();
     let holds = CallHolds::of_process().map_err(|_| libc::EFAULT)?;
     let mut address = addresses.start;
     while address < addresses.end {
         let held = holds.enter(&addresses, address, for_stores).and_then(|(hold, region)| {
-            match bring_in(&hold, region) {
+            match bring_in(&hold, region, may_wait) {
                 Ok(()) => holds.settle(&hold, region),
                 Err(errno) => {
                     holds.end(&hold, region);
@@ -84,7 +85,7 @@ fn release_until(holds: &'static CallHolds, asked: &Range<usize>, end: usize, fo
 }
 
 /// Brings the pages of a hold in, pins them, and exposes them; `Err` is an errno.
-fn bring_in(hold: &Hold, region: &Region) -> Result<(), i32> {
+fn bring_in(hold: &Hold, region: &Region, may_wait: bool) -> Result<(), i32> {
     let access = if hold.for_stores { Access::ReadWrite } else { Access::ReadOnly };
     // A commit of an atomic mapping could not tell what the call stores.
     if hold.for_stores && (region.access == Access::ReadOnly || region.journaled.is_some()) {
@@ -94,7 +95,8 @@ fn bring_in(hold: &Hold, region: &Region) -> Result<(), i32> {
     if pages.end > region.table.pages() {
         return Err(libc::EFAULT);
     }
-    charge(region, hold.count).map_err(|_| libc::ENOMEM)?;
+    let purpose = if may_wait { Purpose::WaitingCall } else { Purpose::Any };
+    charge(region, hold.count, purpose).map_err(|_| libc::ENOMEM)?;
     let mut pinned = pages.start..pages.start;
     let held = pin_until(region, &mut pinned, pages.end, access).map_err(errno).and_then(|()| {
         // A mapping that is being shortened looks for pins after it has set its new length.

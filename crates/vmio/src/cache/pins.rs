@@ -10,6 +10,7 @@ use vmio_core::page::{SPAN_PAGES, span_of};
 use crate::backing::Access;
 use crate::cache::fault_error::FaultError;
 use crate::cache::region::Region;
+use crate::cache::shared::memory::Purpose;
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 
@@ -103,18 +104,19 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<(), PinError> {
 }
 
 /// Charges pinned pages against the limits of the cache and of the mapping, until [`uncharge`].
-pub(crate) fn charge(region: &Region, pages: u64) -> Result<()> {
+pub(crate) fn charge(region: &Region, pages: u64, purpose: Purpose) -> Result<()> {
     let shared = &region.shared;
     let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
     let limit = shared.memory.pinned_pages_max();
-    let taken = shared.memory.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-        before.checked_add(pages).filter(|after| *after <= limit)
-    });
+    let taken = shared
+        .memory
+        .pinned_pages
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| purpose.taken(before, pages, limit));
     if taken.is_err() {
         return refused(limit);
     }
     if let Some(tenant) = region.tenant.as_deref()
-        && !tenant.charge_pins(pages)
+        && !tenant.charge_pins(pages, purpose)
     {
         shared.memory.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
         return refused(tenant.pinned_pages_max());

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::merge_buffers::DIRECT_PAGES;
 use crate::cache::overhead::PAGES_MIN;
+use crate::cache::shared::memory::Purpose;
 use crate::error::{Error, Result};
 use crate::options::MappingOptions;
 use crate::policy::EvictionOrder;
@@ -125,9 +126,9 @@ impl Tenant {
     }
 
     /// Charges pinned pages; false if they would be too many.
-    pub(crate) fn charge_pins(&self, pages: u64) -> bool {
+    pub(crate) fn charge_pins(&self, pages: u64, purpose: Purpose) -> bool {
         let taken = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
+            purpose.taken(before, pages, self.pinned_pages_max())
         });
         debug_assert!(taken.is_err() || self.pinned_pages.load(Ordering::SeqCst) <= self.pinned_pages_max());
         taken.is_ok()

@@ -92,8 +92,8 @@ pub(crate) struct FaultCalls {
 pub(crate) struct HoldCalls {
     /// Makes, before the first hold, what holds need: they allocate nothing.
     pub(crate) prepare: fn() -> io::Result<()>,
-    /// Holds whole pages, for stores if so. The error is an errno; then nothing is held.
-    pub(crate) hold: fn(addresses: Range<usize>, for_stores: bool) -> Result<(), i32>,
+    /// Holds whole pages, for stores if so, and for ever if the call may wait. The error is an errno; then nothing is held.
+    pub(crate) hold: fn(addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32>,
     /// Ends one `hold` of the same pages.
     pub(crate) release: fn(addresses: Range<usize>, for_stores: bool),
     /// How many bytes around an address one system call may hold.

@@ -92,8 +92,8 @@ fn on_fault(address: usize, is_store: bool) -> bool {
 }
 
 impl Holder for HoldCalls {
-    fn hold(&self, addresses: Range<usize>, for_stores: bool) -> Result<(), i32> {
-        (self.hold)(addresses, for_stores)
+    fn hold(&self, addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32> {
+        (self.hold)(addresses, for_stores, may_wait)
     }
 
     fn release(&self, addresses: Range<usize>, for_stores: bool) {

@@ -10,6 +10,7 @@ use crate::backing::Access;
 use crate::cache::pins::{charge, pin_until, uncharge};
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
+use crate::cache::shared::memory::Purpose;
 use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::opened::Opened;
@@ -76,7 +77,7 @@ impl CachedFile {
 
     /// Charges a pin of the user and its page tables against the limit.
     fn charge_pins(&self, pages: u64) -> Result<PinCharge> {
-        charge(self.region(), pages)?;
+        charge(self.region(), pages, Purpose::Any)?;
         Ok(PinCharge { opened: Arc::clone(&self.opened), pages: pages as u32 })
     }
 

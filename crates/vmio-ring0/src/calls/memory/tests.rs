@@ -21,7 +21,7 @@ fn bytes(start: usize, len: usize, usage: Use) -> Piece {
 }
 
 fn text(start: usize) -> Piece {
-    Piece { start, len: Len::Text, usage: Read }
+    Piece::text(start, 4096)
 }
 
 #[test]
@@ -111,6 +111,8 @@ fn operations_have_pointers_of_their_own() {
     let prctl = |operation: i32| memory_of(libc::SYS_prctl, [operation as u64, 0x1000, 0x2000, 0, 0, 0]);
     assert_eq!(prctl(libc::PR_SET_NAME), [text(0x1000)]);
     assert_eq!(prctl(libc::PR_SET_PDEATHSIG), []);
+    assert_eq!(memory_of(libc::SYS_arch_prctl, [0x1002, 0x1000, 0, 0, 0, 0]), []);
+    assert_eq!(memory_of(libc::SYS_arch_prctl, [0x1003, 0x1000, 0, 0, 0, 0]), [bytes(0x1000, 8, Store)]);
     assert_eq!(memory_of(libc::SYS_epoll_ctl, [3, 2, 4, 0x1000, 0, 0]), []);
     assert_eq!(memory_of(libc::SYS_epoll_ctl, [3, 1, 4, 0x1000, 0, 0]), [bytes(0x1000, 12, Read)]);
     assert_eq!(memory_of(libc::SYS_semctl, [3, 0, 16, 0x1000, 0, 0]), []);
@@ -182,6 +184,30 @@ fn structures_have_pointers_and_tails() {
 }
 
 #[test]
+fn options_of_sockets_and_notices_lead_on() {
+    let filter = [2_usize, 0x1000];
+    let at = &raw const filter as usize;
+    let option =
+        |level: i32, name: i32| memory_of(libc::SYS_setsockopt, [3, level as u64, name as u64, at as u64, 16, 0]);
+    for name in [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_REUSEPORT_CBPF] {
+        assert_eq!(option(libc::SOL_SOCKET, name), [bytes(at, 16, Read), bytes(0x1000, 16, Read)]);
+    }
+    assert_eq!(option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), [bytes(at, 16, Read)]);
+    assert_eq!(option(libc::SOL_IP, libc::SO_ATTACH_FILTER), [bytes(at, 16, Read)]);
+    let mut notice = [0_usize; 8];
+    notice[0] = 0x1000;
+    let at = notice.as_ptr() as usize;
+    let pieces = memory_of(libc::SYS_mq_notify, [3, at as u64, 0, 0, 0, 0]);
+    assert_eq!(pieces, [bytes(at, 64, Read), bytes(0x1000, 32, Read)]);
+}
+
+#[test]
+fn what_a_mount_takes_is_no_text() {
+    let pieces = memory_of(libc::SYS_mount, [0x1000, 0x2000, 0x3000, 0, 0x4000, 0]);
+    assert_eq!(pieces, [text(0x1000), text(0x2000), text(0x3000), bytes(0x4000, 4096, Read)]);
+}
+
+#[test]
 fn a_set_of_semaphores_is_as_long_as_the_kernel_says() {
     // SAFETY: none of these calls takes a pointer.
     unsafe {
@@ -209,6 +235,7 @@ fn lengths_and_texts_are_looked_up() {
     assert_eq!(pieces, [bytes(at, 4, Any), bytes(0x1000, 28, Store)]);
     let texts = [0x1000_usize, 0x2000, 0];
     let pieces = memory_of(libc::SYS_execve, [0x5000, texts.as_ptr() as u64, 0, 0, 0, 0]);
-    let found: Vec<_> = pieces.into_iter().filter(|piece| piece.len == Len::Text).collect();
-    assert_eq!(found, [text(0x5000), text(0x1000), text(0x2000)]);
+    let found: Vec<_> = pieces.into_iter().filter(|piece| matches!(piece.len, Len::Text(_))).collect();
+    let argument = |start| Piece::text(start, 128 << 10);
+    assert_eq!(found, [text(0x5000), argument(0x1000), argument(0x2000)]);
 }

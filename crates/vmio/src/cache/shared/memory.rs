@@ -68,6 +68,29 @@ pub(crate) fn capacity_for_pins(pinned_pages: u64) -> u64 {
     pinned_pages.div_ceil(3) * 4
 }
 
+/// What pages are pinned for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Any,
+    /// A system call that may wait for ever. Such calls leave pins to others, however many of them there are.
+    WaitingCall,
+}
+
+impl Purpose {
+    /// Of calls that wait, each leaves as many pages as it takes, and all of them this part of the limit.
+    const SPARE_PART: u64 = 16;
+
+    /// How many pages are pinned then, with so many more than before; `None` if these are too many.
+    pub(crate) fn taken(self, before: u64, pages: u64, limit: u64) -> Option<u64> {
+        let spare = match self {
+            Purpose::Any => 0,
+            Purpose::WaitingCall => pages.max(limit / Self::SPARE_PART),
+        };
+        let after = before.checked_add(pages)?;
+        (after.checked_add(spare)? <= limit).then_some(after)
+    }
+}
+
 impl Memory {
     /// All pages free, counted in the stat page.
     pub(super) fn new(page: &Arc<StatPage>, capacity_pages: u32, overhead: Overhead) -> Self {
