@@ -14,7 +14,7 @@ use crate::format::catalogue::{KeyspaceEntry, LEVELS};
 use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::keyspace::{Compacted, Compaction, Due, Keyspace};
 use crate::tree::RUN_BLOCKS_MAX;
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
 
 /// The compaction threads, and the collector's, which may wait for a compaction.
 pub(super) struct Compactor {

@@ -12,7 +12,7 @@ use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, View, WriteTurn};
 use crate::log::Append;
 use crate::tree::Direction;
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);

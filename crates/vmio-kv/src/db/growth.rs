@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
 use crate::keyspace::compaction_blocks_of_new;
 use crate::volume::Volume;
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// A segment grows by a quarter of the volume, but by no fewer units than this.
 const STEP_UNITS_MIN: u64 = 32;

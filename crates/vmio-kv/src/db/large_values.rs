@@ -22,7 +22,7 @@ use crate::format::record::RecordKind;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Keyspace, Version};
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 impl OpenSegment {
     /// Writes the bytes of a large value, which no record refers to yet. Where there is no space it grows the volume, or collects garbage.

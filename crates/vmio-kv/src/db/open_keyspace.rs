@@ -11,7 +11,7 @@ use crate::format::record::RecordKind;
 use crate::keyspace::memtable::{NEWEST, space_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
 use crate::log::Append;
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// A keyspace and its segment.
 #[derive(Clone)]

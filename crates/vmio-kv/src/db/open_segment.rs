@@ -16,9 +16,9 @@ use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
+use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::Segment;
-use crate::volume::space_reservation::SpacePriority;
 
 /// A segment of a store, with the state that it does not share with other segments.
 pub(crate) struct OpenSegment {

@@ -22,7 +22,7 @@ use crate::keyspace::memtable::space_for;
 use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
 use crate::volume::Volume;
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::take_over::Claim;
 
@@ -121,7 +121,7 @@ impl OpenSegment {
                 // None of the former owners and claimants may own the segment again. One that has come since may, and then
                 // we are fenced.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
-                segment.own(owner_epoch);
+                segment.ownership.own(owner_epoch);
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
             }
         }

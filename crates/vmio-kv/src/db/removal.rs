@@ -8,7 +8,7 @@ use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, Removed};
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
 
 impl KeyspaceHandle {
     /// Deletes all keys, durably and atomically. On a [`Db`] it clears the default keyspace.

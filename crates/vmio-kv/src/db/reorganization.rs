@@ -21,7 +21,7 @@ use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Keyspace, Version, View};
 use crate::log::Append;
 use crate::tree::Direction;
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// The most records of one rewrite, and their most bytes.
 const RECORDS_MAX: usize = 64;
@@ -66,7 +66,7 @@ impl OpenSegment {
     /// Writes those of the records side by side that are still the newest of their keys, if that can be done now.
     pub(super) fn reorganize(&self, apart: RecordsApart) -> Result<()> {
         // A segment that was taken over must not be written to, least of all by scans.
-        self.segment.check_claims()?;
+        self.segment.ownership.check_claims()?;
         let keyspace = Arc::clone(&apart.keyspace);
         let now = Arc::new(View::begin(&keyspace));
         let records = apart.newest(&now)?;

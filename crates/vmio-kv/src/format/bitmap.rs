@@ -13,6 +13,17 @@ const _: () = assert!(START == HEADER_BYTES + 16);
 /// The bits of a unit; a set bit is a taken block.
 pub(crate) type UnitBits = [u64; UNIT_WORDS];
 
+/// The free runs of a unit: their first blocks and their lengths.
+pub(crate) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let first = (next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
+        next = (first..ALLOCATION_UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(ALLOCATION_UNIT_BLOCKS);
+        Some((first, next - first))
+    })
+}
+
 /// Builds a block of the bitmap for `units`.
 pub(crate) fn to_block(segment: Uuid, units: &[UnitBits], offset: u64, epoch: u64) -> Block {
     assert!(units.len() <= BITMAP_UNITS as usize, "{} units in a bitmap block", units.len());

@@ -25,8 +25,9 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
+use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::Segment;
-use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
+use crate::volume::space_reservation::SpaceReservation;
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
 use reader::ChunkSeeds;
@@ -244,7 +245,7 @@ impl Log {
     }
 
     pub(super) fn stopped(&self, why: &str) -> Error {
-        self.segment.stopped(why)
+        self.segment.ownership.stopped(why)
     }
 
     /// Appends records atomically, and returns where each is. They are durable after [`Self::sync`].

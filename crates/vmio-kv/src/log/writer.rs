@@ -108,7 +108,7 @@ impl Log {
     pub(crate) fn sync(&self, end: u64) -> Result<()> {
         let mut state = self.state();
         loop {
-            self.segment.fenced()?;
+            self.segment.ownership.fenced()?;
             if state.durable >= end {
                 return Ok(());
             }
@@ -148,7 +148,7 @@ impl Log {
         // Records that were appended while a piece was written are included.
         let reached = self.write_locked(true)?;
         // Records that a new owner has not read must not be acknowledged.
-        self.device().flush().and_then(|()| self.segment.check_flushed())?;
+        self.device().flush().and_then(|()| self.segment.ownership.check_flushed())?;
         Ok(reached)
     }
 
@@ -293,7 +293,7 @@ mod tests {
     use crate::device::failing_backing::FailingBacking;
     use crate::format::record::RecordKind;
     use crate::log::Append;
-    use crate::volume::space_reservation::SpacePriority;
+    use crate::volume::free_reserve::SpacePriority;
     use crate::{Db, Options};
 
     const VALUE_BYTES: usize = 64 << 10;

@@ -3,10 +3,12 @@
 //! A *pending* block was taken since the last commit, and is part of no commit yet. The bitmap on the device does not have it, so that it
 //! is free again if its commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
+mod free_units;
 mod part_units;
 mod runs;
 mod space;
 mod unused;
+mod unused_blocks;
 mod write_fences;
 
 use std::collections::BTreeSet;
@@ -22,12 +24,12 @@ use crate::format::geometry::{
     ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_TABLE_UNITS,
 };
 use crate::format::unit_table::{self, AllocationUnit, Purpose};
+use crate::volume::free_reserve::OWN_UNITS;
 use crate::volume::log_chunks::LogChunks;
-use crate::volume::space_reservation::OWN_UNITS;
+use free_units::FreeUnits;
 use part_units::PartUnits;
 pub(crate) use runs::TakenRuns;
-use space::FreeUnits;
-pub(crate) use unused::UnusedBlocks;
+pub(crate) use unused_blocks::UnusedBlocks;
 
 /// The least free blocks for which a unit is reused: with fewer, new blocks would not lie together.
 const REUSE_BLOCKS_MIN: u64 = 128;

@@ -15,7 +15,8 @@ use crate::format::block::{Block, random_uuid};
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
 use crate::volume::Volume;
-use crate::volume::segment::{Segment, format};
+use crate::volume::empty_segment::format;
+use crate::volume::segment::Segment;
 
 /// The most segments of a volume: half of the table's rows are for segments that grow.
 pub(crate) const SEGMENTS_MAX: usize = SEGMENTS_A_TABLE / 2;
@@ -40,7 +41,7 @@ impl Volume {
         let entry = SegmentEntry { uuid, number, groups: groups(self.unused_from, end) };
         debug_assert_eq!(units_of(&entry.groups), units);
         self.check_may_change(owned)?;
-        let may_write = || owned.check_claims();
+        let may_write = || owned.ownership.check_claims();
         if end > self.layout.header.units {
             self.change(self.layout.lengthened(end), &may_write)?;
         }

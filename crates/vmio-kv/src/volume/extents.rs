@@ -8,8 +8,8 @@ use crate::format::extents::Extent;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
+use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::{Segment, priority};
-use crate::volume::space_reservation::SpacePriority;
 
 /// Blocks for a value that nothing refers to yet. A drop frees them unless [`Self::keep`] was called.
 pub(crate) struct TakenExtents {

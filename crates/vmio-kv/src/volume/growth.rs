@@ -13,11 +13,12 @@ use std::ops::Range;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::{Kind, Sealed, unseal};
-use crate::format::geometry::{ALLOCATION_UNIT_BYTES, Group, grown};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, Group, grown, units_of};
 use crate::format::volume_header::{
     HEADER_OFFSETS, SEGMENTS_A_TABLE, SegmentEntry, VolumeHeader, rows_of, segment_tables, segments_from_block,
     segments_to_block,
 };
+use crate::volume::committed::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::space::give_own_units_space;
 use crate::volume::{Layout, UNITS_MAX, Volume, groups_of};
@@ -133,14 +134,14 @@ impl Volume {
     /// Writes another layout, unless the segment was claimed.
     fn change_for(&mut self, segment: &Segment, layout: Layout) -> Result<()> {
         self.check_may_change(segment)?;
-        self.change(layout, &|| segment.check_claims())
+        self.change(layout, &|| segment.ownership.check_claims())
     }
 
     pub(super) fn check_may_change(&self, segment: &Segment) -> Result<()> {
         if let Some(why) = &self.failed {
-            return Err(segment.stopped(why));
+            return Err(segment.ownership.stopped(why));
         }
-        segment.check_claims()
+        segment.ownership.check_claims()
     }
 
     /// Changes the volume to a layout.
@@ -162,5 +163,16 @@ impl Volume {
     /// Takes all units into use that the table gives a segment: a crash may have prevented that.
     pub(crate) fn finish_growth(&self, segment: &Segment) -> Result<()> {
         segment.grow(&self.segment(segment.number)?.groups)
+    }
+}
+
+impl Segment {
+    /// Takes more units into use, if these groups have more.
+    pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
+        if units_of(groups) > self.allocator().units_in_all() {
+            give_own_units_space(&self.device, groups)?;
+            self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
+        }
+        Ok(())
     }
 }

@@ -3,11 +3,14 @@
 pub(crate) mod allocator;
 pub(crate) mod block_runs;
 pub(crate) mod chunk_generations;
-pub(crate) mod commit;
+mod commit;
+pub(crate) mod committed;
 pub(crate) mod content;
 mod creation;
+mod empty_segment;
 pub(crate) mod epoch;
 pub(crate) mod extents;
+pub(crate) mod free_reserve;
 pub(crate) mod garbage;
 mod growth;
 pub(crate) mod log_chunks;
@@ -17,6 +20,7 @@ pub(crate) mod segment;
 mod space;
 pub(crate) mod space_reservation;
 pub(crate) mod take_over;
+mod taking;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -34,6 +38,7 @@ use crate::format::volume_header::{
 
 use crate::volume::content::creation_mark;
 use crate::volume::ownership::Standing;
+use crate::volume::space::give_own_units_space;
 
 /// The longest volume in units: one block of the table of segments is in use.
 pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
@@ -73,7 +78,7 @@ impl Volume {
         device.flush()?;
         let units = device.len() / ALLOCATION_UNIT_BYTES;
         let segment = SegmentEntry { uuid: random_uuid().map_err(failed)?, number: 0, groups: groups(1, units) };
-        segment::format(&device, &segment)?;
+        empty_segment::format(&device, &segment)?;
         let segments = vec![segment];
         let epoch = 1;
         // Both copies: with one damaged copy it must still be a volume.
@@ -104,6 +109,15 @@ impl Volume {
         let may_write = self.may_write();
         self.layout.mend(&self.device, &may_write)?;
         self.layout.segments.iter().try_for_each(|segment| segment.mend_owner(&self.device, &may_write))
+    }
+
+    /// Gives the volume's fixed blocks space, as far as there is any: older volumes were made without.
+    pub(crate) fn ensure_fixed_space(&self) {
+        let of_segments =
+            || self.segments().iter().try_for_each(|entry| give_own_units_space(&self.device, &entry.groups));
+        if let Err(error) = self.device.allocate(0).and_then(|()| of_segments()) {
+            tracing::warn!(%error, "the volume's own blocks may have no space on the device");
+        }
     }
 
     /// Notes the present claims, and reads the layout again. A later claim has a higher epoch than the owner that opens the volume with

@@ -13,11 +13,14 @@ use crate::error::{Error, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::owner::{OWNER_RECORDS, OwnerRecord, owner_records};
 use crate::format::superblock::Superblock;
-use crate::volume::commit::Committed;
-use crate::volume::segment::Segment;
+use crate::format::volume_header::SegmentEntry;
 
 /// The state of a segment's owner.
 pub(crate) struct Ownership {
+    device: Arc<Device>,
+    /// The segment.
+    number: u32,
+    uuid: Uuid,
     /// Its epoch; 0 while it has none.
     epoch: AtomicU64,
     /// Whether each flush of the log ends with a look at the records. All segments of a store share it: if one was taken over, the others
@@ -28,9 +31,16 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    pub(super) fn new(looks_after_flushes: &Arc<AtomicBool>) -> Self {
-        let looks_after_flushes = Arc::clone(looks_after_flushes);
-        Ownership { epoch: AtomicU64::new(0), looks_after_flushes, fenced_by: OnceLock::new() }
+    /// Of a segment that has no owner yet.
+    pub(super) fn new(device: &Arc<Device>, segment: &SegmentEntry, looks_after_flushes: &Arc<AtomicBool>) -> Self {
+        Ownership {
+            device: Arc::clone(device),
+            number: segment.number,
+            uuid: segment.uuid,
+            epoch: AtomicU64::new(0),
+            looks_after_flushes: Arc::clone(looks_after_flushes),
+            fenced_by: OnceLock::new(),
+        }
     }
 
     fn is_fenced_by(&self, epoch: u64) {
@@ -40,6 +50,67 @@ impl Ownership {
         );
         self.fenced_by.get_or_init(|| epoch);
         self.looks_after_flushes.store(true, Ordering::Release);
+    }
+
+    /// Makes the opening the owner of the segment, with that epoch.
+    pub(crate) fn own(&self, epoch: u64) {
+        let before = self.epoch.swap(epoch, Ordering::Release);
+        debug_assert!(before < epoch, "an owner's epoch {before} is followed by {epoch}");
+    }
+
+    /// The log's check before it says that flushed records are durable.
+    pub(crate) fn check_flushed(&self) -> Result<()> {
+        let looks = self.looks_after_flushes.load(Ordering::Acquire);
+        if looks { self.check_claims() } else { self.fenced() }
+    }
+
+    /// Fails for ever once another owner has claimed the segment. That owner reads all that was on the device before this returned.
+    pub(crate) fn check_claims(&self) -> Result<()> {
+        let own = self.epoch.load(Ordering::Acquire);
+        if self.fenced_by.get().is_none() && own > 0 {
+            let newest = newest_epoch(&read_records(&self.device, self.number, self.uuid)?);
+            if newest > own {
+                self.is_fenced_by(newest);
+            }
+        }
+        self.fenced()
+    }
+
+    /// The same, and looks at the superblocks as well, which are at `copies`: an opening without takeover leaves no other trace.
+    pub(super) fn check_owner(&self, copies: [u64; 2]) -> Result<()> {
+        self.check_claims()?;
+        let own = self.epoch.load(Ordering::Acquire);
+        if own == 0 {
+            return Ok(());
+        }
+        let mut blocks = [Block::ZERO; 2];
+        self.device.read(copies[0], blocks.as_mut_bytes())?;
+        for (block, offset) in blocks.iter().zip(copies) {
+            let superblock =
+                unseal(&block.0, Kind::Superblock, offset).and_then(|sealed| Superblock::from_block(&sealed));
+            if let Some(found) = superblock.ok().map(|superblock| superblock.owner_epoch).filter(|found| *found > own) {
+                self.is_fenced_by(found);
+            }
+        }
+        self.fenced()
+    }
+
+    /// Fails if it is known that another owner has taken the segment over.
+    pub(crate) fn fenced(&self) -> Result<()> {
+        match self.fenced_by.get() {
+            Some(new_epoch) => Err(Error::Fenced {
+                volume: self.device.name().to_owned(),
+                own_epoch: self.epoch.load(Ordering::Acquire),
+                new_epoch: *new_epoch,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a write that comes too late.
+    pub(crate) fn stopped(&self, why: &str) -> Error {
+        let stopped = || Error::Stopped { volume: self.device.name().to_owned(), why: why.to_owned() };
+        self.fenced().err().unwrap_or_else(stopped)
     }
 }
 
@@ -93,67 +164,4 @@ pub(super) fn read_records(device: &Device, segment: u32, uuid: Uuid) -> Result<
 /// The record that says where the segment's state is, if there is one.
 pub(super) fn in_force(records: &[(usize, OwnerRecord)]) -> Option<&(usize, OwnerRecord)> {
     records.iter().filter(|(_, record)| record.is_in_force()).max_by_key(|(_, record)| record.owner_epoch)
-}
-
-impl Segment {
-    /// Makes this the owner of the segment, with that epoch.
-    pub(crate) fn own(&self, epoch: u64) {
-        let before = self.ownership.epoch.swap(epoch, Ordering::Release);
-        debug_assert!(before < epoch, "an owner's epoch {before} is followed by {epoch}");
-    }
-
-    /// The log's check before it says that flushed records are durable.
-    pub(crate) fn check_flushed(&self) -> Result<()> {
-        let looks = self.ownership.looks_after_flushes.load(Ordering::Acquire);
-        if looks { self.check_claims() } else { self.fenced() }
-    }
-
-    /// Fails for ever once another owner has claimed the segment. That owner reads all that was on the device before this returned.
-    pub(crate) fn check_claims(&self) -> Result<()> {
-        let own = self.ownership.epoch.load(Ordering::Acquire);
-        if self.ownership.fenced_by.get().is_none() && own > 0 {
-            let newest = newest_epoch(&read_records(&self.device, self.number, self.uuid)?);
-            if newest > own {
-                self.ownership.is_fenced_by(newest);
-            }
-        }
-        self.fenced()
-    }
-
-    /// The same, and looks at the superblocks as well: an opening without takeover leaves no other trace.
-    pub(super) fn check_owner(&self, committed: &Committed) -> Result<()> {
-        self.check_claims()?;
-        let own = self.ownership.epoch.load(Ordering::Acquire);
-        if own == 0 {
-            return Ok(());
-        }
-        let mut blocks = [Block::ZERO; 2];
-        self.device.read(committed.copies[0], blocks.as_mut_bytes())?;
-        for (block, offset) in blocks.iter().zip(committed.copies) {
-            let superblock =
-                unseal(&block.0, Kind::Superblock, offset).and_then(|sealed| Superblock::from_block(&sealed));
-            if let Some(found) = superblock.ok().map(|superblock| superblock.owner_epoch).filter(|found| *found > own) {
-                self.ownership.is_fenced_by(found);
-            }
-        }
-        self.fenced()
-    }
-
-    /// Fails if it is known that another owner has taken the segment over.
-    pub(crate) fn fenced(&self) -> Result<()> {
-        match self.ownership.fenced_by.get() {
-            Some(new_epoch) => Err(Error::Fenced {
-                volume: self.device.name().to_owned(),
-                own_epoch: self.ownership.epoch.load(Ordering::Acquire),
-                new_epoch: *new_epoch,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// The error of a write that comes too late.
-    pub(crate) fn stopped(&self, why: &str) -> Error {
-        let stopped = || Error::Stopped { volume: self.device.name().to_owned(), why: why.to_owned() };
-        self.fenced().err().unwrap_or_else(stopped)
-    }
 }

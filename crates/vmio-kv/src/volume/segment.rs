@@ -7,25 +7,23 @@ use parking_lot::MutexGuard;
 
 use crate::batching_lock::BatchingLock;
 use crate::device::{Device, Newest};
-use crate::error::{Damage, Error, FullPlace, Result};
-use crate::format::block::{Block, Kind, Sealed, Uuid, random_uuid, unseal};
+use crate::error::{Damage, Error, Result};
+use crate::format::block::{Kind, Sealed, Uuid, random_uuid, unseal};
 use crate::format::catalogue::{self, KeyspaceEntry};
-use crate::format::chunk::ChunkHeader;
-use crate::format::extents::{Extent, HEAD_NUMBERS};
+use crate::format::extents::HEAD_NUMBERS;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES, Group, first_units, unit_of, units_of};
+use crate::format::geometry::{BLOCK_BYTES, Group, first_units, unit_of, units_of};
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::superblock::{AllocatorEpochs, BlockReference, FEATURES, Superblock};
+use crate::format::superblock::{BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
-use crate::volume::allocator::{Allocator, Cursor, Entered};
+use crate::volume::allocator::Allocator;
 use crate::volume::chunk_generations::ChunkGenerations;
-use crate::volume::commit::{Changes, Committed};
+use crate::volume::committed::Committed;
 use crate::volume::epoch::ReclaimableBlocks;
+use crate::volume::free_reserve::FreeReserve;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
-use crate::volume::space::{AHEAD_UNITS, give_chunks_space, give_own_units_space};
-use crate::volume::space_reservation::{FreeReserve, SpacePriority, SpaceReservation};
 
 /// A segment of a volume.
 pub(crate) struct Segment {
@@ -52,69 +50,8 @@ pub(crate) struct Segment {
 /// The epoch of an empty segment.
 pub(crate) const EPOCH_FIRST: u64 = 1;
 
-/// How many free units are worth a discard, and which share of a short volume.
-const DISCARD_UNITS: usize = 8;
-const DISCARD_SHARE: usize = 16;
-
-/// Lays out an empty segment: a log of one chunk, and the next chunk taken.
-pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
-    give_own_units_space(device, &entry.groups)?;
-    let mut allocator = Allocator::new(&entry.groups);
-    allocator.set_write_fence(allocator.next_write_fence(true));
-    give_chunks_space(device, &mut allocator, 2)?;
-    let full = || {
-        let volume = device.name().to_owned();
-        Error::Full { volume, wanted: 2 * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume }
-    };
-    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
-    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
-    let header = ChunkHeader {
-        segment: entry.uuid,
-        offset: chunk,
-        generation: 0,
-        first_sequence: 1,
-        previous: 0,
-        next,
-        begins_anew: true,
-    };
-    let mut front = Box::new(Block::ZERO);
-    front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
-    device.write(chunk, &front.0)?;
-    allocator.set_write_fence(unit_of(next) + 1);
-    let write_fence = allocator.next_write_fence(true);
-    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, write_fence);
-    changed.blocks.iter().try_for_each(|(offset, block)| device.write(*offset, &block.0))?;
-    changed.unused.iter().try_for_each(|unused| unused.write(device))?;
-    device.flush()?;
-    let superblock = Superblock {
-        incompatible: FEATURES,
-        owner_epoch: 0,
-        log_first_chunk: chunk,
-        log_replay_from: chunk + header.to_bytes().len() as u64,
-        log_replay_sequence: 1,
-        log_generation: 0,
-        log_durable: 1,
-        free_log: 0,
-        next_keyspace: 1,
-        allocator_epochs: AllocatorEpochs::of(allocator.epochs(write_fence)),
-        units: units_of(&entry.groups),
-        write_fence,
-        catalogue: Vec::new(),
-    };
-    let copies = first_group(device, entry)?.superblocks();
-    for (copy, offset) in copies.into_iter().enumerate() {
-        // The other copy is void, whatever was there.
-        let block = if copy as u64 == EPOCH_FIRST % 2 {
-            superblock.to_block(entry.uuid, offset, EPOCH_FIRST)
-        } else {
-            Block::ZERO
-        };
-        device.write(offset, &block.0)?;
-    }
-    device.flush()
-}
-
-fn first_group(device: &Device, entry: &SegmentEntry) -> Result<Group> {
+/// The group that has the superblocks.
+pub(super) fn first_group(device: &Device, entry: &SegmentEntry) -> Result<Group> {
     let wrong = || device.damaged("the table of segments", 0, Damage::Value { what: "a segment's groups", found: 0 });
     entry.groups.first().copied().ok_or_else(wrong)
 }
@@ -221,11 +158,11 @@ impl Segment {
             chunk_generations: chunk_generations.clone(),
             merges: Merges::default(),
             free_reserve: FreeReserve::default(),
+            ownership: Ownership::new(&device, entry, looks_after_flushes),
             device,
             number: entry.number,
             uuid: entry.uuid,
             reclaimable: Arc::default(),
-            ownership: Ownership::new(looks_after_flushes),
             allocator: BatchingLock::new(allocator),
             allocating: Mutex::default(),
             committed: Mutex::new(committed),
@@ -293,168 +230,6 @@ impl Segment {
     /// The number of the next large value's head. None of the 4095 before it has the same.
     pub(crate) fn next_head_number(&self) -> u32 {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
-    }
-
-    /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
-    fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
-        let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
-        match priority {
-            // Background writes give no units space that have to stay free for others.
-            SpacePriority::Background => {
-                let wanted = least(SpacePriority::Put);
-                let has_much = allocator.free_units_with_holes() >= least(priority);
-                (if has_much { wanted } else { u64::MAX }, has_much && allocator.free_units() >= wanted)
-            }
-            _ => (least(priority), allocator.free_units() >= least(priority)),
-        }
-    }
-
-    /// How many units a write of that priority may take.
-    pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
-        allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
-    }
-
-    /// Gives that many units space for a write of that priority, as far as there is any.
-    pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
-        if !is_there && wanted < u64::MAX {
-            self.make_ready(wanted)?;
-        }
-        Ok(())
-    }
-
-    /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
-    pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
-        if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
-            return Ok(());
-        }
-        Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
-    }
-
-    /// Reserves that many chunks for a write of that priority, or fails.
-    pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
-        loop {
-            let wanted = {
-                let mut allocator = self.allocator();
-                let (wanted, is_there) = self.units_for(priority, chunks, &allocator);
-                if is_there {
-                    allocator.reserve(chunks);
-                    return Ok(SpaceReservation::new(self, chunks));
-                }
-                wanted
-            };
-            if wanted == u64::MAX || !self.make_ready(wanted)? {
-                return Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES));
-            }
-        }
-    }
-
-    /// A reservation of no chunk.
-    pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
-        SpaceReservation::new(self, 0)
-    }
-
-    /// Takes more units into use, if these groups have more.
-    pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
-        if units_of(groups) > self.allocator().units_in_all() {
-            give_own_units_space(&self.device, groups)?;
-            self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
-        }
-        Ok(())
-    }
-
-    /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, it provides those first.
-    pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
-        let mut has_tried_all = false;
-        loop {
-            let (taken, hit_write_fence, lacks_space, ready) = {
-                let mut allocator = self.allocator();
-                let taken = take(&mut allocator);
-                (taken, allocator.take_hit_write_fence(), allocator.take_lacks_space(), allocator.free_units())
-            };
-            if taken.is_some() || has_tried_all || !(hit_write_fence || lacks_space) {
-                return Ok(taken);
-            }
-            if hit_write_fence {
-                self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
-            } else {
-                // If no other unit gets space, the rest of partly taken units will do.
-                has_tried_all = !self.make_ready(ready + 1)?;
-            }
-        }
-    }
-
-    /// Takes a unit for a chunk of the log.
-    pub(crate) fn take_chunk(&self) -> Result<u64> {
-        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.chunk_generations.begin(unit)))?;
-        self.begin_chunk(taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?)
-    }
-
-    /// Takes a reserved unit; `reserved` counts those that are left.
-    pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
-        let taken = self.take(|allocator| {
-            let left = reserved.checked_sub(1)?;
-            let unit = allocator.take_reserved_chunk(|unit| self.chunk_generations.begin(unit))?;
-            *reserved = left;
-            Some(unit)
-        })?;
-        taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))
-    }
-
-    /// Begins a chunk of the log in a unit that was taken. Returns its place.
-    pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
-        self.device.begin_unit(unit, false, priority(Purpose::Log))?;
-        Ok(unit * ALLOCATION_UNIT_BYTES)
-    }
-
-    /// Takes up to `most` blocks in a row for nodes. They are pending until a commit has them.
-    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
-        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
-        let (taken, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
-        let begun = match entered {
-            Entered::No => Ok(()),
-            Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-            // The device's blocks there are no nodes, or retired ones: nothing may read them.
-            Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
-                free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
-            }),
-        };
-        if begun.is_err() {
-            // Other threads may share the cursor.
-            self.allocator().leave(cursor);
-            self.abandon(std::iter::once(taken.into()));
-        }
-        begun.map(|()| taken)
-    }
-
-    /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
-    pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
-        let mut units = DISCARD_UNITS.max(least);
-        loop {
-            // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
-            // discarded.
-            let _alone = self.allocating();
-            let mut allocator = self.allocator();
-            let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
-            let runs = allocator.begin_discard(units, kept as usize);
-            drop(allocator);
-            if runs.is_empty() {
-                if units == least {
-                    return Ok(());
-                }
-                units = (units / 2).max(least);
-                continue;
-            }
-            let done = runs.iter().try_for_each(|run| self.device.discard(run.clone()));
-            self.allocator().end_discard(runs);
-            done?;
-        }
-    }
-
-    /// How many free units are worth a discard while others write: fewer in a short volume.
-    pub(crate) fn worth_a_discard(&self) -> usize {
-        (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
     /// Counts a record as garbage.

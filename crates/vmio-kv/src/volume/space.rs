@@ -6,13 +6,16 @@ use std::sync::{MutexGuard, PoisonError};
 use crate::device::Device;
 use crate::error::{Error, FullPlace, Result};
 use crate::format::geometry::Group;
-use crate::volume::Volume;
 use crate::volume::allocator::Allocator;
+use crate::volume::free_reserve::{OWN_UNITS, SpacePriority};
 use crate::volume::segment::Segment;
-use crate::volume::space_reservation::{OWN_UNITS, SpacePriority};
 
 /// How many more units get space than are needed at the moment. No fewer than this stay allocated besides the reserve.
-pub(super) const AHEAD_UNITS: u64 = 4;
+const AHEAD_UNITS: u64 = 4;
+
+/// How many free units are worth a discard, and which share of a short volume.
+const DISCARD_UNITS: usize = 8;
+const DISCARD_SHARE: usize = 16;
 
 /// Gives the groups' own units space, so that writes to them never lack it.
 pub(super) fn give_own_units_space(device: &Device, groups: &[Group]) -> Result<()> {
@@ -27,17 +30,6 @@ pub(super) fn give_chunks_space(device: &Device, allocator: &mut Allocator, chun
         allocator.got_space(unit);
     }
     Ok(())
-}
-
-impl Volume {
-    /// Gives the volume's fixed blocks space, as far as there is any: older volumes were made without.
-    pub(crate) fn ensure_fixed_space(&self) {
-        let of_segments =
-            || self.segments().iter().try_for_each(|entry| give_own_units_space(&self.device, &entry.groups));
-        if let Err(error) = self.device.allocate(0).and_then(|()| of_segments()) {
-            tracing::warn!(%error, "the volume's own blocks may have no space on the device");
-        }
-    }
 }
 
 impl Segment {
@@ -99,6 +91,35 @@ impl Segment {
         self.device.allocate(unit)?;
         self.allocator().got_space(unit);
         Ok(())
+    }
+
+    /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
+    pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
+        let mut units = DISCARD_UNITS.max(least);
+        loop {
+            // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being
+            // discarded.
+            let _alone = self.allocating();
+            let mut allocator = self.allocator();
+            let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
+            let runs = allocator.begin_discard(units, kept as usize);
+            drop(allocator);
+            if runs.is_empty() {
+                if units == least {
+                    return Ok(());
+                }
+                units = (units / 2).max(least);
+                continue;
+            }
+            let done = runs.iter().try_for_each(|run| self.device.discard(run.clone()));
+            self.allocator().end_discard(runs);
+            done?;
+        }
+    }
+
+    /// How many free units are worth a discard while others write: fewer in a short volume.
+    pub(crate) fn worth_a_discard(&self) -> usize {
+        (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
     /// Whether the file system has no space for more units, so that a longer volume would not help.

@@ -1,62 +1,10 @@
-//! The reserve that lets a full store still compact, commit, collect and delete, and reservations of chunks for a write.
-
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+//! Reservations of chunks for a write.
 
 use crate::error::Result;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
+use crate::volume::allocator::Allocator;
+use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::Segment;
-
-/// Units that only the segment's own blocks get, so that a commit finds space.
-pub(crate) const OWN_UNITS: u64 = 1;
-/// Chunks for records that the collector moves before it frees others: the rest of one, and the one behind it.
-const MOVE_UNITS: u64 = 2;
-/// Chunks for deletions when puts are refused.
-const DELETE_UNITS: u64 = 2;
-/// Background writes leave this many chunks more than puts do, and this share of the segment. So they take no space that other writes will
-/// need, and do not make the volume grow.
-const BACKGROUND_CHUNKS: u64 = 4;
-const BACKGROUND_SHARE: u64 = 16;
-
-/// Priority of a write for the last space: the first is refused first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpacePriority {
-    /// Background writes, which no user has asked for.
-    Background,
-    /// Puts.
-    Put,
-    /// Deletions, which free space later.
-    Delete,
-    /// Moves by the garbage collector, which free space.
-    Move,
-}
-
-/// How many units have to stay free.
-#[derive(Default)]
-pub(crate) struct FreeReserve {
-    compaction_units: AtomicU64,
-    /// Held during the computation of the units, so that the last result stays.
-    reckoning: Mutex<()>,
-}
-
-impl FreeReserve {
-    /// Sets how many units the largest compactions may take.
-    pub(crate) fn set_compaction_units(&self, compute: impl FnOnce() -> u64) {
-        let _reckoning = self.reckoning.lock().unwrap_or_else(PoisonError::into_inner);
-        self.compaction_units.store(compute(), Ordering::Relaxed);
-    }
-
-    /// How many units have to stay free when a write of that priority is done, in a segment of that many units.
-    pub(crate) fn least_free(&self, priority: SpacePriority, units_in_all: u64) -> u64 {
-        let for_moves = OWN_UNITS + self.compaction_units.load(Ordering::Relaxed);
-        let for_puts = for_moves + MOVE_UNITS + DELETE_UNITS;
-        match priority {
-            SpacePriority::Move => for_moves,
-            SpacePriority::Delete => for_moves + MOVE_UNITS,
-            SpacePriority::Put => for_puts,
-            SpacePriority::Background => for_puts + BACKGROUND_CHUNKS + units_in_all / BACKGROUND_SHARE,
-        }
-    }
-}
 
 /// Chunks that other writes cannot take: a batch that has begun finds them, whatever else is written. Those that are left come free on drop.
 pub(crate) struct SpaceReservation<'segment> {
@@ -82,5 +30,67 @@ impl Drop for SpaceReservation<'_> {
         if self.chunks > 0 {
             self.segment.allocator().cancel(self.chunks);
         }
+    }
+}
+
+impl Segment {
+    /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
+    fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
+        let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
+        match priority {
+            // Background writes give no units space that have to stay free for others.
+            SpacePriority::Background => {
+                let wanted = least(SpacePriority::Put);
+                let has_much = allocator.free_units_with_holes() >= least(priority);
+                (if has_much { wanted } else { u64::MAX }, has_much && allocator.free_units() >= wanted)
+            }
+            _ => (least(priority), allocator.free_units() >= least(priority)),
+        }
+    }
+
+    /// How many units a write of that priority may take.
+    pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
+        allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
+    }
+
+    /// Gives that many units space for a write of that priority, as far as there is any.
+    pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
+        if !is_there && wanted < u64::MAX {
+            self.make_ready(wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
+    pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
+        if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
+            return Ok(());
+        }
+        Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
+    }
+
+    /// Reserves that many chunks for a write of that priority, or fails.
+    pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
+        loop {
+            let wanted = {
+                let mut allocator = self.allocator();
+                let (wanted, is_there) = self.units_for(priority, chunks, &allocator);
+                if is_there {
+                    allocator.reserve(chunks);
+                    return Ok(SpaceReservation::new(self, chunks));
+                }
+                wanted
+            };
+            if wanted == u64::MAX || !self.make_ready(wanted)? {
+                return Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES));
+            }
+        }
+    }
+
+    /// A reservation of no chunk.
+    pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
+        SpaceReservation::new(self, 0)
     }
 }

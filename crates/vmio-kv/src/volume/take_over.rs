@@ -18,10 +18,10 @@ use crate::format::geometry::{
 use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_tables};
 use crate::volume::Volume;
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
+use crate::volume::free_reserve::OWN_UNITS;
 use crate::volume::ownership::{Standing, in_force, read_records};
 use crate::volume::segment::{Segment, read_superblock};
-use crate::volume::space_reservation::OWN_UNITS;
 
 use zerocopy::IntoBytes;
 
@@ -252,7 +252,7 @@ impl Segment {
         let mut groups = volume.segment(self.number)?.groups.clone();
         groups.iter_mut().zip(&own_units).for_each(|(group, unit)| group.own_unit = *unit);
         self.move_superblocks(groups[0].superblocks());
-        self.own(owner_epoch);
+        self.ownership.own(owner_epoch);
         let changes = Changes { owner_epoch: Some(owner_epoch), groups: Some(groups.clone()), ..Changes::default() };
         self.commit(changes, &[])?;
         volume.set_groups(self.number, &groups);

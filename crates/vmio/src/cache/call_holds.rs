@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::cache::pins::uncharge;
@@ -45,15 +45,6 @@ impl Default for Shard {
     fn default() -> Self {
         Shard { holds: Mutex::new(SparseVec::with_capacity(HOLDS_MAX).ok()), moved: Condvar::new() }
     }
-}
-
-/// A region's part in the holds of its pages.
-#[derive(Default)]
-pub(crate) struct CallsOfRegion {
-    holds: AtomicU32,
-    is_closing: AtomicBool,
-    /// Threads that wait for its holds to end their steps.
-    leaving: AtomicU32,
 }
 
 /// A hold of pages of one region.

@@ -12,12 +12,13 @@ use vmio_core::page::word::PinOutcome;
 use vmio_core::page::{SPAN_PAGES, span_of};
 use vmio_core::store_gate::Passing;
 
+use crate::cache::collect::Select;
 use crate::cache::copy_slots::Slot;
 use crate::cache::destination::Destination;
 use crate::cache::region::Region;
 use crate::cache::region::dirty_spans::DirtySpans;
 use crate::cache::saved_pages::SavedPage;
-use crate::cache::write_batch::{Select, WriteBatch};
+use crate::cache::write_batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::journal::{CommitDeltas, Participant, RecordKind};
 use crate::sys::{PAGE_BYTES, cpu};

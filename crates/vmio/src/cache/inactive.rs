@@ -146,8 +146,9 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
+    use crate::cache::collect::Select;
     use crate::cache::region::REGIONS;
-    use crate::cache::write_batch::{Select, WriteBatch};
+    use crate::cache::write_batch::WriteBatch;
     use crate::{Cache, FrameHint, Mapping, MappingOptions};
 
     /// Two pages whose stores the kernel notes; none where it cannot.

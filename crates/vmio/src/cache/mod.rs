@@ -4,11 +4,14 @@
 //! file, and `fault` the miss path.
 
 pub(crate) mod call_holds;
+pub(crate) mod collect;
 mod commit;
 mod copy_slots;
 mod destination;
 mod direct_reclaim;
+mod empty_spans;
 mod ensure;
+mod evict;
 pub(crate) mod evictor;
 pub(crate) mod fault;
 pub(crate) mod fault_error;
@@ -30,6 +33,7 @@ mod pre_images;
 pub(crate) mod read_failures;
 pub(crate) mod refusal;
 pub(crate) mod region;
+pub(crate) mod region_ref;
 mod residents;
 pub(crate) mod resize;
 mod saved_pages;
@@ -45,6 +49,7 @@ mod view_tables;
 mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;
+mod write_run;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -40,7 +40,7 @@ impl Shared {
         let Some(request) = self.reads.streams.requests.pop() else { return };
         // SAFETY: the eviction gate is held, and a region that is closed forgets its requests under that gate first: it is
         // there.
-        let region = unsafe { &*request.region };
+        let region = unsafe { Region::of(request.region) };
         if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
         }
@@ -92,7 +92,7 @@ impl Region {
                 // As if the scan had come through the span: it will miss at the end of the spans that are read, and not before.
                 scan = scan.with_span();
                 self.table.span(span).set_sequence(scan.ending_at(SPAN_PAGES as u64));
-                let _ = self.shared.reads.streams.requests.push(Request { region: self, span });
+                let _ = self.shared.reads.streams.requests.push(Request { region: self.reference(), span });
             }
         }
         if self.shared.reads.streams.has_requests() {

@@ -8,9 +8,10 @@ use std::time::Instant;
 use vmio_core::page::snapshot::{Snapshot, State};
 use vmio_core::page::{SPAN_PAGES, span_of};
 
+use crate::cache::collect::Select;
 use crate::cache::region::Region;
 use crate::cache::region::dirty_tracking::SyncGuard;
-use crate::cache::write_batch::{Select, WriteBatch};
+use crate::cache::write_batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;

@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use vmio_core::page::views::VIEWS_MAX;
-use vmio_core::page::word::PageWord;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
+use crate::cache::empty_spans::{BLOCK_PAGES, BLOCK_SPANS, Block, EmptySpan, EmptySpans, Held, STEP_SPANS};
 use crate::cache::region::Region;
 use crate::cache::region::views::Place;
 use crate::cache::shared::Shared;
@@ -20,14 +19,7 @@ use crate::telemetry::counters::Counter;
 /// since the neighbour that shares that page may have nothing to put there. Each further view of the span takes another page
 /// of page tables.
 pub(crate) const TABLE_PAGES: u32 = 2;
-/// The pages of a block: their words fill one page of memory, and lose it together.
-const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
-const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
-const _: () = assert!(BLOCK_SPANS == 2);
-/// Spans whose tables go back in one step: a thread that touches one of the spans meanwhile waits for all of them.
-const STEP_SPANS: usize = 64;
-/// The ranges of a block: its page tables at each view, and its words.
-const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
+
 impl Region {
     /// The pages of the budget that bringing a page in costs. The caller is counted in the page's span: only a neighbour that
     /// comes in at the same time can change this.
@@ -165,45 +157,7 @@ impl Region {
     }
 }
 
-/// The holder of a span, which puts it back into the policy's queues.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// We have taken it out.
-    ByUs,
-    /// It stands in a queue, or another thread has taken it out.
-    ByOthers,
-}
-
-/// Spans without pages, whose tables go back together. Allocated beforehand.
-pub(crate) struct EmptySpans {
-    spans: Vec<EmptySpan>,
-    list: UnmapList,
-}
-
-struct EmptySpan {
-    span: SpanRef,
-    held: Held,
-    block: Block,
-}
-
-/// The state of a span's block.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
-    /// It is open, since it is in use.
-    Open,
-    /// It is closed on the span's account.
-    Closed,
-    /// It is closed on its neighbour's account.
-    ClosedForNeighbour,
-}
-
 impl EmptySpan {
-    fn is_neighbour(&self, other: &Self) -> bool {
-        let ((region, number), (other, neighbour)) =
-            (self.span.get().region_and_number(), other.span.get().region_and_number());
-        region == other && number / BLOCK_SPANS == neighbour / BLOCK_SPANS
-    }
-
     fn region(&self) -> (&Region, u64) {
         // SAFETY: the span was queued once, and `push` takes only spans whose region stays until `give_back` has returned.
         unsafe { Region::of_span(self.span) }
@@ -211,23 +165,6 @@ impl EmptySpan {
 }
 
 impl EmptySpans {
-    /// An empty list, with room for this many spans.
-    pub(crate) fn with_capacity(spans: usize) -> Self {
-        EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(RANGES_OF_BLOCK * STEP_SPANS) }
-    }
-
-    /// The number of spans.
-    pub(crate) fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// Adds a span that was queued once, and whose region exists until [`Self::give_back`] returns. There must be room for
-    /// the span.
-    pub(crate) fn push(&mut self, span: SpanRef, held: Held) {
-        assert!(self.spans.len() < self.spans.capacity(), "a list of spans grew in the trap path");
-        self.spans.push(EmptySpan { span, held, block: Block::Open });
-    }
-
     /// Gives back the tables of the spans that are still empty, as their neighbours are; returns how many pages of the budget
     /// that freed.
     pub(crate) fn give_back(&mut self, shared: &Shared) -> u32 {

@@ -1,132 +1,55 @@
-//! Write-back of a batch: protect pages, copy them into a merge buffer, let them go, then write neighbours together.
-//!
-//! A page stays readable throughout, and a thread that stores to it waits for the copy at most, never for the device.
+//! A batch of dirty pages on their way to their devices. `collect` fills it, `write_run` writes it.
 
 use std::io;
-use std::ops::Range;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
-use vmio_core::futex;
-use vmio_core::page::snapshot::{Snapshot, State};
-use vmio_core::page::span::SpanGuard;
-use vmio_core::page::span_of;
-use vmio_core::page::visit::Visit;
-
-use crate::backing::Access;
-use crate::cache::destination::{Destination, epoch_of};
+use crate::cache::destination::Destination;
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
-use crate::cache::region::Region;
-use crate::cache::region::views::Place;
-use crate::cache::shared::Shared;
-use crate::cache::view_tables::InSpan;
-use crate::engine::DeactivatableFrames;
-use crate::sys::abort::AbortOnUnwind;
+use crate::cache::region_ref::RegionRef;
 use crate::sys::pagemap::StoredPages;
-use crate::sys::{PAGE_BYTES, cpu, probes};
-use crate::telemetry::counters::Counter;
 
-/// The most pages of one write (1 MiB).
-const RUN_PAGES_MAX: usize = 256;
-
-/// Which dirty pages to collect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Select {
-    /// Pages that the evictor may write and then evict, on such a visit.
-    ToEvict(Visit),
-    /// Pages that can be taken at once.
-    Available,
-    /// All dirty pages, for a sync of a range.
-    All,
-    /// Pages that became dirty in the sync epoch of this parity.
-    Epoch(bool),
-    /// Pages that the commit of this number has protected.
-    Frozen(u64),
-}
-
-impl Select {
-    fn epoch(self) -> Option<bool> {
-        match self {
-            Select::Epoch(epoch) => Some(epoch),
-            Select::Frozen(commit) => Some(epoch_of(commit)),
-            Select::ToEvict(_) | Select::Available | Select::All => None,
-        }
-    }
-
-    /// Whether to write pages pinned for writing, too.
-    fn includes_pinned(self) -> bool {
-        matches!(self, Select::All | Select::Epoch(_) | Select::Frozen(_))
-    }
-
-    /// Whether a page with this word is selected.
-    pub(crate) fn wants(self, word: Snapshot) -> bool {
-        word.needs_write() && self.epoch().is_none_or(|epoch| epoch == word.epoch())
-    }
-}
-
-/// A merge buffer and the pages whose copies are in it.
+/// A merge buffer and the pages whose copies are in it. Whoever has a batch keeps the regions of its pages: an evictor through the
+/// eviction gate, a syncing thread through its own handle.
 pub(crate) struct WriteBatch {
-    buffer: MergeBuffer,
-    pages: Vec<BatchPage>,
+    pub(super) buffer: MergeBuffer,
+    pub(super) pages: Vec<BatchPage>,
     /// The tickets of the commits that some of the pages are spilled for.
-    tickets: Vec<Ticket>,
-    stored: StoredPages,
+    pub(super) tickets: Vec<Ticket>,
+    pub(super) stored: StoredPages,
     /// Boxed, since runs in the queue point to it.
-    progress: Box<Progress>,
+    pub(super) progress: Box<Progress>,
 }
 
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     /// Runs not yet written.
-    unfinished: AtomicU32,
+    pub(super) unfinished: AtomicU32,
     /// Pages that could not be written.
-    failed: AtomicU32,
+    pub(super) failed: AtomicU32,
 }
 
 /// A page whose copy lies in the slot of the same index.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchPage {
-    region: *const Region,
+    pub(super) region: RegionRef,
     /// Its number in the region.
     pub(crate) page: u64,
-    pinned: bool,
-    destination: Destination,
+    pub(super) pinned: bool,
+    pub(super) destination: Destination,
 }
 
 /// The right to spill pages of a region for a commit. The commit waits until the ticket is handed back.
-struct Ticket {
-    region: *const Region,
-    commit: u64,
-}
-
-// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive.
-unsafe impl Send for Ticket {}
-// SAFETY: the pointer is dereferenced only by the call that fills and empties the batch, whose caller keeps the region alive; a
-// Ticket is never changed in place.
-unsafe impl Sync for Ticket {}
-
-// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive.
-unsafe impl Send for BatchPage {}
-// SAFETY: the pointer is dereferenced only by the call that fills and writes the batch, whose caller keeps the region alive; a
-// BatchPage is never changed in place.
-unsafe impl Sync for BatchPage {}
-
-impl BatchPage {
-    /// The page's region.
-    pub(crate) fn region(&self) -> &Region {
-        // SAFETY: a batch is filled and written by one call, whose caller keeps the region alive: an evictor through
-        // the eviction gate, a syncing thread through its own handle.
-        unsafe { &*self.region }
-    }
+pub(super) struct Ticket {
+    pub(super) region: RegionRef,
+    pub(super) commit: u64,
 }
 
 /// Pages that go to the device in one write: neighbours in the file, or in the journal.
 pub(crate) struct WriteRun {
-    pages: *const [BatchPage],
-    data: *const u8,
-    progress: *const Progress,
+    pub(super) pages: *const [BatchPage],
+    pub(super) data: *const u8,
+    pub(super) progress: *const Progress,
 }
 
 // SAFETY: the pointers, to what the batch owns, stay valid until `Progress::unfinished` is counted down: `WriteBatch::write` waits for that.
@@ -155,376 +78,8 @@ impl WriteBatch {
         &self.pages
     }
 
-    /// Empties it for the next round.
-    pub(crate) fn clear(&mut self) {
-        self.pages.clear();
-        for ticket in self.tickets.drain(..) {
-            // SAFETY: a batch is filled and emptied by one call, whose caller keeps the region alive.
-            unsafe { &*ticket.region }.hand_back(ticket.commit);
-        }
-    }
-
-    /// Adds the selected dirty pages among some pages of a span, as far as the batch has room and the mapping reaches: from now
-    /// on each is Clean with its write in flight. For a sync, also adds copies of pages pinned for writing, which stay dirty.
-    /// The caller holds the span's lock. Returns the number of added pages. After an error the
-    /// caller writes the batch all the same: over frames whose stores do not trap, it may hold pages in flight.
-    pub(crate) fn collect(
-        &mut self,
-        region: &Region,
-        pages: Range<u64>,
-        select: Select,
-        held: &SpanGuard<'_>,
-    ) -> io::Result<usize> {
-        let pages = region.table.pages_left_of(pages, held);
-        if let Some(frames) = region.deactivatable() {
-            return self.collect_tracked(region, frames, pages, select);
-        }
-        let start = self.pages.len();
-        let span = span_of(pages.start);
-        // Drawn before the first page is taken: so we take no page of a later commit, and the commit of these pages does not
-        // end until we hand the ticket back.
-        let destination = region.draw_destination(select);
-        for page in pages {
-            if self.room() == 0 {
-                break;
-            }
-            let Some(pinned) = begin_write(region, page, select, destination) else { continue };
-            self.pages.push(BatchPage { region, page, pinned, destination });
-        }
-        // Frozen pages are protected already.
-        let protected = if let Select::Frozen(_) = select { Ok(()) } else { self.protect(region, start) };
-        if let Err(error) = protected {
-            for added in self.pages.drain(start..) {
-                if added.pinned {
-                    region.table.word(added.page).finish_write(None);
-                } else {
-                    region.table.word(added.page).fail_protect();
-                }
-            }
-            // Not earlier: the commit must find the pages as they were. Nor later: nothing keeps the region for a batch without
-            // pages.
-            if let Destination::Spill(commit) = destination {
-                region.hand_back(commit);
-            }
-            return Err(error);
-        }
-        if let Destination::Spill(commit) = destination {
-            match self.pages.len() > start {
-                true => self.tickets.push(Ticket { region, commit }),
-                false => region.hand_back(commit),
-            }
-        }
-        for slot in start..self.pages.len() {
-            self.copy(region, slot);
-        }
-        let added = &self.pages[start..];
-        let cleaned = added.iter().filter(|added| !added.pinned).count();
-        region.table.span(span).remove_dirty(cleaned as u32);
-        region.shared.write_back.remove_dirty(cleaned);
-        Ok(added.len())
-    }
-
-    /// Protects from the first to the last added page, with one shootdown for each run. Pages pinned for writing are left out
-    /// and end a run, since system calls would fail on them. Their number cannot grow while the span is locked.
-    fn protect(&self, region: &Region, start: usize) -> io::Result<()> {
-        let mut protected = self.pages[start..].iter().filter(|added| !added.pinned).map(|added| added.page);
-        let Some(first) = protected.next() else { return Ok(()) };
-        let last = protected.next_back().unwrap_or(first);
-        let mut from = first;
-        for page in first..=last + 1 {
-            if page > last || region.table.word(page).load().is_pinned_for_writing() {
-                if page > from {
-                    let len = (page - from) as usize * PAGE_BYTES;
-                    region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-                    region.shared.paging.frames.protect(region.table.address(from), len)?;
-                }
-                from = page + 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Like [`Self::collect`], over frames whose stores the kernel notes. Takes the kernel's notes, and marks the words of
-    /// stored pages that cannot be written now. Threads may store meanwhile: the copy may hold stores that came after the
-    /// notes, and the kernel notes these anew. An error leaves all pages dirty that may be.
-    fn collect_tracked(
-        &mut self,
-        region: &Region,
-        frames: &dyn DeactivatableFrames,
-        pages: Range<u64>,
-        select: Select,
-    ) -> io::Result<usize> {
-        let start = self.pages.len();
-        let takes_active = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
-        // The span may have no page in memory. Its page tables, where the notes are, must not go meanwhile.
-        let inside = takes_active.then(|| InSpan::of(region, span_of(pages.start)));
-        let asked = if takes_active { self.take_notes(region, frames, &pages) } else { Ok(()) };
-        for page in pages.clone() {
-            let word = region.table.word(page);
-            let was_stored = takes_active && self.stored.contains((page - pages.start) as usize);
-            let takes = asked.is_ok() && self.room() > 0 && (takes_active || word.load().is_inactive());
-            match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
-                Some(pinned) => self.pages.push(BatchPage { region, page, pinned, destination: Destination::Backing }),
-                None if was_stored => word.note_store(),
-                None => {}
-            }
-        }
-        drop(inside);
-        asked?;
-        self.copy_tracked(region, frames, start)?;
-        Ok(self.pages.len() - start)
-    }
-
-    /// Takes the kernel's notes of stores to pages of a span, at each of the span's views.
-    fn take_notes(&mut self, region: &Region, frames: &dyn DeactivatableFrames, pages: &Range<u64>) -> io::Result<()> {
-        let len = (pages.end - pages.start) as usize * PAGE_BYTES;
-        self.stored.clear();
-        for view in region.views_of(span_of(pages.start)).iter() {
-            region.shared.telemetry.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-            let address = region.views.address_at(Place { view, page: pages.start });
-            frames.stored_and_protect(address, len, &mut self.stored)?;
-        }
-        Ok(())
-    }
-
-    /// Copies added pages out of the memory file, active or inactive, neighbours together.
-    fn copy_tracked(&mut self, region: &Region, frames: &dyn DeactivatableFrames, start: usize) -> io::Result<()> {
-        let mut slot = start;
-        while slot < self.pages.len() {
-            let first = self.pages[slot].page;
-            let run = self.pages[slot..].iter().zip(first..).take_while(|(added, page)| added.page == *page).count();
-            // SAFETY: the slots are ours alone until a run made of them is queued.
-            let target = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), run * PAGE_BYTES) };
-            if let Err(error) = frames.read(region.table.address(first), target) {
-                for left in self.pages.drain(slot..) {
-                    match left.pinned {
-                        true => _ = region.table.word(left.page).finish_write(None),
-                        false => {
-                            region.table.word(left.page).fail_copy();
-                            region.count_dirty(left.page);
-                        }
-                    }
-                }
-                return Err(error);
-            }
-            (slot..slot + run).for_each(|slot| self.finish_copy(region, slot));
-            slot += run;
-        }
-        Ok(())
-    }
-
-    fn copy(&mut self, region: &Region, slot: usize) {
-        debug_assert!(region.table.word(self.pages[slot].page).load().is_resident());
-        // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
-        // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
-        // then torn, and the page is written again after the pin ends, since it stays Dirty.
-        unsafe {
-            let source = region.table.address(self.pages[slot].page) as *const u8;
-            ptr::copy_nonoverlapping(source, self.buffer.slot(slot), PAGE_BYTES);
-        }
-        self.finish_copy(region, slot);
-    }
-
-    /// Turns the copy into the bytes for the device, and lets the page go.
-    fn finish_copy(&mut self, region: &Region, slot: usize) {
-        let added = self.pages[slot];
-        // SAFETY: the slot is ours alone until a run made of it is queued, and a page long.
-        let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
-        region.prepare_copy(added.page, copy);
-        region.dirty.pre_images.iter().for_each(|pre_images| pre_images.forget(added.page));
-        if !added.pinned {
-            region.table.word(added.page).finish_protect();
-        }
-    }
-
-    /// Writes all collected pages, and returns when the writes have landed or failed. A page whose write failed is dirty again,
-    /// and the region has noted the failure. Other threads take part.
-    pub(crate) fn write(&self, shared: &Shared) {
-        self.progress.failed.store(0, Ordering::SeqCst);
-        if self.pages.is_empty() {
-            return;
-        }
-        // In the journal all pages are neighbours.
-        let follows = |a: &BatchPage, b: &BatchPage| {
-            let are_neighbours = a.destination != Destination::Backing && a.page < b.page || a.page + 1 == b.page;
-            a.region == b.region && a.destination == b.destination && are_neighbours
-        };
-        let runs = || self.pages.chunk_by(follows);
-        let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
-        self.progress.unfinished.store(count as u32, Ordering::SeqCst);
-        let mut slot = 0;
-        for run in runs() {
-            for part in run.chunks(RUN_PAGES_MAX) {
-                let run = WriteRun { pages: part, data: self.buffer.slot(slot), progress: &raw const *self.progress };
-                slot += part.len();
-                if let Err(run) = shared.write_back.queue.push(run) {
-                    run.write(shared);
-                }
-            }
-        }
-        if count > 1 && shared.workers.writes_are_slow() {
-            (1..count.min(shared.workers.count as usize)).for_each(|_| shared.workers.wake(true));
-        }
-        let unfinished = &self.progress.unfinished;
-        while unfinished.load(Ordering::SeqCst) > 0 {
-            match shared.write_back.queue.pop() {
-                Some(run) => run.write(shared),
-                None => {
-                    let left = unfinished.load(Ordering::SeqCst);
-                    if left > 0 {
-                        futex::wait(unfinished, left);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Calls [`Self::write`] and [`Self::clear`]; returns how many pages could not be written.
-    pub(crate) fn write_and_clear(&mut self, shared: &Shared) -> u32 {
-        self.write(shared);
-        self.clear();
-        self.failed()
-    }
-
     /// How many pages the last [`Self::write`] could not write.
     pub(crate) fn failed(&self) -> u32 {
         self.progress.failed.load(Ordering::SeqCst)
-    }
-}
-
-/// Makes a selected page ours to copy; true if the page is pinned for writing, and stays as it is. Leaves out a page that
-/// another thread has in flight, wanted or not.
-fn begin_write(region: &Region, page: u64, select: Select, destination: Destination) -> Option<bool> {
-    let word = region.table.word(page);
-    let only_epoch = destination.epoch().or(select.epoch());
-    loop {
-        let begun = match select {
-            Select::ToEvict(visit) => word.begin_protect_to_evict(only_epoch, visit),
-            _ => word.begin_protect(only_epoch),
-        };
-        let seen = match begun {
-            Ok(_) => return Some(false),
-            Err(_) if !select.includes_pinned() => return None,
-            Err(seen) => seen,
-        };
-        if seen.state() == State::Upgrading {
-            // A store trapped on a page that may be part of the sync: it is ready in an instant.
-            word.wait_while(Snapshot::is_busy);
-        } else if !select.wants(seen) || seen.in_flight() {
-            return None;
-        } else if word.begin_write_while_pinned(region.epoch()).is_ok() {
-            return Some(true);
-        }
-        // Else the word has changed meanwhile, for example since a pin has ended: look again.
-    }
-}
-
-/// Like [`begin_write`], over frames whose stores the kernel notes.
-fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: bool) -> Option<bool> {
-    let word = region.table.word(page);
-    loop {
-        let seen = match word.begin_write_tracked(was_stored) {
-            Ok(before) => {
-                if before.state() == State::Dirty {
-                    region.table.span(span_of(page)).remove_dirty(1);
-                    region.shared.write_back.remove_dirty(1);
-                }
-                return Some(false);
-            }
-            Err(_) if !select.includes_pinned() => return None,
-            Err(seen) => seen,
-        };
-        if seen.state() == State::Upgrading {
-            // The page is being reactivated, or made dirty for a pin: it is ready in an instant.
-            word.wait_while(Snapshot::is_busy);
-        } else if seen.in_flight() || !(seen.needs_write() && seen.is_pinned_for_writing()) {
-            return None;
-        } else if word.begin_write_while_pinned(region.epoch()).is_ok() {
-            return Some(true);
-        }
-    }
-}
-
-impl WriteRun {
-    /// Writes the run and settles its pages.
-    pub(crate) fn write(self, shared: &Shared) {
-        let _backing_may_panic = AbortOnUnwind::new();
-        // SAFETY: the batch that made the run keeps pages, data and counters valid until the count goes down.
-        let (pages, data, progress) = unsafe {
-            (&*self.pages, std::slice::from_raw_parts(self.data, self.pages.len() * PAGE_BYTES), &*self.progress)
-        };
-        // At least one page, all of one region and with one destination.
-        let (region, destination) = (pages[0].region(), pages[0].destination);
-        let started = Instant::now();
-        let core = cpu::current();
-        let offset = pages[0].page * PAGE_BYTES as u64;
-        let mapping = region.table.address(0);
-        probes::write_begin(mapping, offset, data.len());
-        let settle = |page, error| {
-            if !region.settle_write(page, error, destination) {
-                progress.failed.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        match region.write(destination, &|at| pages[at].page, data) {
-            Ok(()) => pages.iter().for_each(|written| settle(written.page, None)),
-            // One bad page must not hold its neighbours back: find it.
-            Err(_) if pages.len() > 1 => {
-                for (page, data) in pages.iter().map(|written| written.page).zip(data.chunks(PAGE_BYTES)) {
-                    let result = region.write(destination, &|_| page, data);
-                    settle(page, result.err());
-                }
-            }
-            Err(error) => settle(pages[0].page, Some(error)),
-        }
-        probes::write_end(mapping, offset, data.len());
-        shared.note_write(started.elapsed().as_nanos() as u64);
-        shared.telemetry.count(core, Counter::Writes, 1);
-        shared.telemetry.count(core, Counter::WrittenBytes, data.len() as u64);
-        // The last access to memory of the batch: at zero it may be reused.
-        if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
-            futex::wake_all(&progress.unfinished);
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use std::sync::atomic::AtomicU8;
-
-    use super::*;
-    use crate::backing::MemoryBacking;
-    use crate::cache::region::REGIONS;
-    use crate::journal::{Journal, JournalOptions};
-    use crate::{Cache, Mapping, MappingOptions};
-
-    /// A ticket that stayed would point to the region for as long as the batch is kept, and the next commit would wait for it.
-    #[test]
-    fn a_ticket_is_handed_back_if_pages_cannot_be_protected() {
-        let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
-        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
-        let backing = MemoryBacking::new(PAGE_BYTES as u64).unwrap();
-        let map = Mapping::open(&cache, backing, MappingOptions::new().atomic(&journal)).unwrap();
-        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
-        // SAFETY: the byte lies in the mapping.
-        unsafe { AtomicU8::from_ptr(map.as_mut_ptr()) }.store(1, Ordering::Relaxed);
-        // SAFETY: the page is the mapping's, and nobody looks at it any more. The engine does not know the new one.
-        let other = unsafe {
-            libc::mmap(
-                map.as_mut_ptr().cast(),
-                PAGE_BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        assert_eq!(other, map.as_mut_ptr().cast());
-        let mut batch = WriteBatch::new(1, &region.shared.write_back.merge_buffers).unwrap();
-        assert!(batch.collect(region, 0..1, Select::Available, &region.table.span(0).lock()).is_err());
-        assert!(batch.pages().is_empty() && region.table.word(0).load().needs_write());
-        assert!(batch.tickets.is_empty(), "it has a ticket for no page");
-        // A page that is not protected cannot be committed either; but the commit does not hang.
-        assert!(map.commit().is_err());
     }
 }

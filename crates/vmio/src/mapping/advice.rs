@@ -8,8 +8,9 @@ use vmio_core::page::snapshot::{Snapshot, State};
 use vmio_core::page::visit::Visit;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
+use crate::cache::collect::Select;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::cache::write_batch::{Select, WriteBatch};
+use crate::cache::write_batch::WriteBatch;
 use crate::engine::DeactivatableFrames;
 use crate::error::{Error, Result, UnsupportedBy};
 use crate::mapped_file::{Advice, MappedFile, touched_pages, whole_pages};

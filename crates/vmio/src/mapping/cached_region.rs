@@ -137,7 +137,7 @@ impl OpenRegion for CachedRegion {
             let ours = |span: &Span| std::ptr::eq(span.region_and_number().0, std::ptr::from_ref(region).cast());
             region.order().forget(&ours);
             tenants.retain(|tenant| region.tenant.as_ref().is_none_or(|ours| !Arc::ptr_eq(ours, tenant)));
-            region.shared.reads.streams.forget(region);
+            region.shared.reads.streams.forget(region.reference());
         }
         let (resident, dirty) = (0..region.table.spans())
             .map(|span| region.table.span(span))

@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::superblock::Superblock;
-use crate::volume::commit::Changes;
+use crate::volume::committed::Changes;
 use crate::volume::epoch::RetiredBlocks;
+use crate::volume::free_reserve::SpacePriority;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
-use crate::volume::space_reservation::SpacePriority;
 use collecting::{Collecting, SpaceState};
 use garbage_search::Effort;
 
@@ -259,7 +259,7 @@ impl OpenSegment {
         self.flush_memtables_at_once()?;
         self.allow_collection();
         if !self.move_live_records(unit_of(chunk))? {
-            return Err(self.segment.stopped("the former owner's last chunk is read back"));
+            return Err(self.segment.ownership.stopped("the former owner's last chunk is read back"));
         }
         state.emptied.push((unit_of(chunk), self.segment.merges.moment()));
         self.give_up_emptied(&mut state, 1).map(|_| ())

@@ -15,7 +15,7 @@ use crate::format::pointer::Pointer;
 use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, Keyspace, WriteTurn};
 use crate::log::{Append, Appended, Visited};
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// Keys per batch of look-ups.
 const KEYS_MAX: usize = 512;

@@ -14,7 +14,7 @@ use crate::db::open_segment::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
-use crate::volume::space_reservation::SpacePriority;
+use crate::volume::free_reserve::SpacePriority;
 
 /// After this long without a wake-up, the store counts as idle.
 const IDLE: Duration = Duration::from_millis(500);

@@ -3,10 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeFrom;
 
-use crate::format::bitmap::UnitBits;
+use crate::format::bitmap::{UnitBits, free_runs};
 use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::format::unit_table::{AllocationUnit, Purpose};
-use crate::volume::allocator::runs::free_runs;
 
 /// Units by purpose and keyspace, with their space: the number of free blocks, or, in units for large values, the longest run of them.
 #[derive(Debug, Default, PartialEq, Eq)]

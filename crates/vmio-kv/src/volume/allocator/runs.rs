@@ -1,6 +1,6 @@
 //! Runs of blocks, for large values.
 
-use crate::format::bitmap::{UNIT_WORDS, UnitBits};
+use crate::format::bitmap::{UNIT_WORDS, free_runs};
 use crate::format::extents::{Extent, PIECE_BLOCKS};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, BLOCK_BYTES, unit_of};
@@ -29,17 +29,6 @@ fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
         let (low, high) = (first.max(word * 64) - word * 64, end.min(word * 64 + 64) - word * 64);
         let below = |bit: u64| if bit == 64 { u64::MAX } else { (1 << bit) - 1 };
         (word as usize, below(high) & !below(low))
-    })
-}
-
-/// The free runs of a unit: their first blocks and their lengths.
-pub(super) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let first = (next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
-        next = (first..ALLOCATION_UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(ALLOCATION_UNIT_BLOCKS);
-        Some((first, next - first))
     })
 }
 

@@ -1,38 +1,12 @@
 //! The space of free units on the device. A file is sparse, and a write to a hole fails on a full file system. So the allocator takes a
 //! unit only once it has space. Writes to the reserve for compactions, commits and deletions then find space for certain.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::volume::allocator::Allocator;
 
 /// How many units beyond the write fence a full file system refuses space before no more are tried: a volume may have millions.
 const REFUSED_UNITS_MAX: usize = 512;
-
-/// The free units, by their space on the device.
-#[derive(Default)]
-pub(super) struct FreeUnits {
-    /// Units with space: they are taken once they are within the write fence.
-    pub(super) ready: BTreeSet<u64>,
-    /// Units within the write fence that may be holes. Units beyond it are not listed: see [`Allocator::unused`].
-    pub(super) hollow: BTreeSet<u64>,
-    /// Units of both lists whose former contents the device may still hold.
-    pub(super) discardable: BTreeSet<u64>,
-    /// Units below this one, beyond the write fence and without space, were refused it by a full file system.
-    pub(super) refused_end: u64,
-    /// A unit was refused though there are holes.
-    pub(super) lacks_space: bool,
-    /// The file system had no space when it was asked last.
-    pub(super) file_system_is_full: bool,
-}
-
-impl FreeUnits {
-    pub(super) fn remove(&mut self, unit: u64) {
-        self.ready.remove(&unit);
-        self.hollow.remove(&unit);
-        self.discardable.remove(&unit);
-    }
-}
 
 #[cfg(test)]
 impl Allocator {

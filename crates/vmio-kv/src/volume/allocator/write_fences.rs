@@ -7,7 +7,7 @@
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::unit_table::{AllocationUnit, Purpose};
 use crate::volume::allocator::{Allocator, Pair};
-use crate::volume::space_reservation::OWN_UNITS;
+use crate::volume::free_reserve::OWN_UNITS;
 
 /// By how many units the fence moves: a sixteenth of all, 512 (1 GiB) at most.
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;

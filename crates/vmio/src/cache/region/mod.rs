@@ -2,6 +2,7 @@
 //! the state that all mappings share, is a method of the region, in the file of its subject.
 
 pub(crate) mod advised;
+pub(crate) mod calls;
 pub(crate) mod dirty_spans;
 pub(crate) mod dirty_tracking;
 pub(crate) mod page_table;
@@ -19,17 +20,18 @@ use vmio_core::page::word::WriteEnd;
 use vmio_core::page::{SPAN_BYTES, span_of};
 
 use crate::backing::{Access, Backing};
-use crate::cache::call_holds::CallsOfRegion;
 use crate::cache::destination::{Destination, epoch_of};
 use crate::cache::open_requests::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::pre_images::PreImages;
 use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::region::advised::Advised;
+use crate::cache::region::calls::CallsOfRegion;
 use crate::cache::region::dirty_tracking::DirtyTracking;
 use crate::cache::region::page_table::PageTable;
 use crate::cache::region::read_ahead::{HugePages, ReadAhead};
 use crate::cache::region::views::Views;
+use crate::cache::region_ref::RegionRef;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
@@ -230,6 +232,20 @@ impl Region {
         if let Some(ring) = &self.shared.telemetry.miss_ring {
             pages.for_each(|page| ring.note(self.first_published_page + page, store));
         }
+    }
+
+    /// A reference for lists and queues.
+    pub(crate) fn reference(&self) -> RegionRef {
+        RegionRef::new(std::ptr::from_ref(self).cast())
+    }
+
+    /// The region that a reference leads to.
+    ///
+    /// # Safety
+    /// The region must still exist. It lies in an Arc, and does not move.
+    pub(crate) unsafe fn of<'a>(reference: RegionRef) -> &'a Region {
+        // SAFETY: references are made by `reference` only; the rest is the caller's to ensure.
+        unsafe { &*reference.address().cast::<Region>() }
     }
 
     /// The region that a queued span belongs to.

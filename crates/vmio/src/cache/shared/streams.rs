@@ -5,7 +5,7 @@ use std::io;
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::huge_frame::HugeFrame;
-use crate::cache::region::Region;
+use crate::cache::region_ref::RegionRef;
 use crate::engine::{FaultEngine, Frames};
 
 /// The most requests that may wait. Further ones are dropped, and their spans read when the scan gets there.
@@ -19,12 +19,10 @@ pub(crate) struct Streams {
 
 /// A span that is to be read ahead of a scan.
 pub(crate) struct Request {
-    pub(crate) region: *const Region,
+    /// Look into it under the eviction gate only: a region forgets its requests before it closes.
+    pub(crate) region: RegionRef,
     pub(crate) span: u64,
 }
-
-// SAFETY: the region is dereferenced under the eviction gate only, and requests are forgotten before it closes.
-unsafe impl Send for Request {}
 
 impl Streams {
     /// For this many threads that read at the same time, if the engine's frames can take whole spans.
@@ -42,10 +40,10 @@ impl Streams {
     }
 
     /// Forgets the requests for a region. The caller holds the eviction gate for writing.
-    pub(crate) fn forget(&self, region: &Region) {
+    pub(crate) fn forget(&self, region: RegionRef) {
         for _ in 0..self.requests.len() {
             match self.requests.pop() {
-                Some(request) if !std::ptr::eq(request.region, region) => drop(self.requests.push(request)),
+                Some(request) if request.region != region => drop(self.requests.push(request)),
                 _ => {}
             }
         }
