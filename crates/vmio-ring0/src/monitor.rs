@@ -365,7 +365,7 @@ impl Monitor<'_> {
         match self.block.machine.level {
             Level::Ring0 => {
                 let registers = self.registers();
-                (registers.rip, registers.rflags, registers.rsp) = (rip, rflags, rsp);
+                (registers.rip, registers.rflags, registers.rsp) = (rip, rflags | PLAIN_FLAGS, rsp);
             }
             Level::Ring3 => self.return_to_ring_3(ReturnFrame::to_ring_3(rip, rflags, rsp)),
         }
@@ -438,7 +438,7 @@ impl Monitor<'_> {
         registers.rax = answer;
         match level {
             // As SYSCALL has noted both.
-            Level::Ring0 => (registers.rip, registers.rflags) = (registers.rcx, registers.r11),
+            Level::Ring0 => (registers.rip, registers.rflags) = (registers.rcx, registers.r11 | PLAIN_FLAGS),
             Level::Ring3 => {
                 let frame = ReturnFrame::to_ring_3(registers.rcx, registers.r11, registers.rsp);
                 self.return_to_ring_3(frame);

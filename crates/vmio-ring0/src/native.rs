@@ -10,7 +10,8 @@ use crate::resume::{BASIC, BASIC_BYTES};
 
 /// As many bytes as KVM hands out of a thread's extended state.
 pub(crate) const EXTENDED_BYTES: usize = 4096;
-/// Interrupts are on, and the bit that is always set.
+/// Interrupts are on, and the bit that is always set. The program has both after each system call: at ring 0 it may switch interrupts off, and no shootdown
+/// would reach it.
 pub(crate) const PLAIN_FLAGS: u64 = 0x202;
 /// Flags that a program sees and sets.
 pub(crate) const PROGRAM_FLAGS: u64 = 0x25_4dd5;

@@ -275,3 +275,27 @@ fn what_the_host_refuses_ends_in_its_signal() {
     // SAFETY: nobody uses the page any more.
     unsafe { libc::munmap(page.cast(), 4096) };
 }
+
+#[test]
+fn interrupts_are_on_again_after_a_call() {
+    const INTERRUPTS: u64 = 1 << 9;
+    let Some(machine) = support::machine() else { return };
+    machine.enter().unwrap();
+    let flags: u64;
+    // SAFETY: at ring 0 the flags switch interrupts off; at ring 3 they do not. The call asks for a number.
+    unsafe {
+        asm!(
+            "push 2",
+            "popfq",
+            "syscall",
+            "pushfq",
+            "pop {flags}",
+            flags = lateout(reg) flags,
+            inlateout("rax") libc::SYS_getppid => _,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    leave();
+    assert_eq!(flags & INTERRUPTS, INTERRUPTS);
+}
