@@ -238,16 +238,23 @@ pub(crate) fn come_back_after_all() {
 /// Has the handler of a signal bring the thread back into the machine that it interrupts there. Handlers that were installed in the machine do so
 /// already.
 pub(crate) fn come_back_after(signal: i32) {
-    let mut action = Action::default();
-    let arguments = |new: u64, old: u64| [signal as u64, new, old, BYTES, 0, 0];
-    // SAFETY: the kernel writes the structure, or reads it: the program's action with another way back, which restores the same.
-    unsafe {
-        let old = &raw mut action as u64;
-        if raw::call(libc::SYS_rt_sigaction as u64, arguments(0, old)) == 0 && action != action.coming_back() {
-            let action = action.coming_back();
-            raw::call(libc::SYS_rt_sigaction as u64, arguments(&raw const action as u64, 0));
-        }
+    let Some(mut present) = action_of(signal, None) else { return };
+    let mut wanted = present.coming_back();
+    while wanted != present {
+        let Some(found) = action_of(signal, Some(wanted)).filter(|found| *found != present) else { return };
+        // Another thread has set it meanwhile: its action stands.
+        (present, wanted) = (wanted, found.coming_back());
     }
+}
+
+/// A signal's action, which becomes another one if one is given. None for signals that have none.
+fn action_of(signal: i32, new: Option<Action>) -> Option<Action> {
+    let mut action = Action::default();
+    let new = new.as_ref().map_or(0, |new| ptr::from_ref(new) as u64);
+    // SAFETY: the kernel reads the one structure and writes the other. The new action is the program's with another way back, which restores the same.
+    let answer =
+        unsafe { raw::call(libc::SYS_rt_sigaction as u64, [signal as u64, new, &raw mut action as u64, BYTES, 0, 0]) };
+    raw::error_of(answer).is_none().then_some(action)
 }
 
 #[cfg(test)]
@@ -307,5 +314,36 @@ mod tests {
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0, "signal {signal}");
         }
+    }
+    #[test]
+    fn an_action_that_is_set_meanwhile_stands() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        extern "C" fn one(_: i32) {}
+        extern "C" fn other(_: i32) -> i32 {
+            1
+        }
+        const SIGNAL: i32 = libc::SIGUSR2;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    come_back_after(SIGNAL);
+                }
+            });
+            for round in 0..200_000 {
+                let handler = if round % 2 == 0 { one as *const () as usize } else { other as *const () as usize };
+                // SAFETY: nobody sends the signal.
+                unsafe { libc::signal(SIGNAL, handler) };
+                let mut looks = 0;
+                while raw::handler_of(SIGNAL) != handler as u64 && looks < 100_000 {
+                    looks += 1;
+                }
+                if looks == 100_000 {
+                    is_over.store(true, Ordering::Relaxed);
+                }
+                assert!(looks < 100_000, "round {round}");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }
