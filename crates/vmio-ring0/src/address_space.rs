@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::managed::Rights;
-use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
+use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES, UNDER_LOCK_ALIGN};
 use crate::page_tables::{PageTables, entry};
 use crate::raw;
 
@@ -61,7 +61,7 @@ impl AddressSpace {
             machine,
             // So that they have addresses for each other, their gigabyte is the first.
             tables: PageTables::new(FIRST_ADDRESS)?,
-            gigabytes: Memory::reserve((GIGABYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES), PAGE_BYTES)?,
+            gigabytes: Memory::reserve((GIGABYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES), UNDER_LOCK_ALIGN)?,
             managed_start: AtomicUsize::new(USER_END),
             managed_end: AtomicUsize::new(0),
             lock: Lock::default(),
@@ -80,6 +80,12 @@ impl AddressSpace {
     /// The descriptor of the virtual machine.
     pub(crate) fn machine(&self) -> i32 {
         self.machine
+    }
+
+    /// Memory that is touched under the lock, and under that of the page tables, but for the tables themselves.
+    pub(crate) fn own_addresses(&self) -> [Range<usize>; 2] {
+        let start = self.gigabytes.base();
+        [start..start + self.gigabytes.len(), self.tables.addresses_of_numbers()]
     }
 
     /// The value for CR3.
@@ -183,33 +189,80 @@ impl AddressSpace {
             return Err(Error::AddressesUsedUp);
         }
         let start = index * GIB;
+        let physical = next.address;
+        let len = GIB.min(USER_END - start) as u64;
+        self.set_region(next, start, len)?;
+        if let Err(error) = self.tables.map_gigabyte(start, physical) {
+            self.set_region(next, start, 0)?;
+            return Err(error);
+        }
+        next.slot += 1;
+        next.address += GIB as u64;
+        // Whoever finds it finds it mapped.
+        self.gigabyte(index).store(physical, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Gives the next slot memory of the process's, or takes it away again.
+    fn set_region(&self, next: &Next, start: usize, memory_size: u64) -> Result<()> {
         let region = kvm_bindings::kvm_userspace_memory_region {
             slot: next.slot,
             flags: 0,
             guest_phys_addr: next.address,
-            memory_size: GIB.min(USER_END - start) as u64,
+            memory_size,
             userspace_addr: start as u64,
         };
         // SAFETY: KVM reads the structure. The memory becomes the guest's with the rights that the process has to it, no others.
         let answer = unsafe { raw::ioctl(self.machine, SET_USER_MEMORY_REGION, &raw const region as u64) };
-        if let Some(error) = raw::error_of(answer) {
+        raw::error_of(answer).map_or(Ok(()), |error| {
             let source = std::io::Error::from_raw_os_error(error);
-            return Err(Error::System {
-                operation: "giving the machine a gigabyte of the process's addresses",
-                source,
-            });
-        }
-        let physical = next.address;
-        next.slot += 1;
-        next.address += GIB as u64;
-        self.gigabyte(index).store(physical, Ordering::Release);
-        self.tables.map_gigabyte(start, physical)?;
-        Ok(true)
+            Err(Error::System { operation: "giving the machine a gigabyte of the process's addresses", source })
+        })
     }
 
     fn gigabyte(&self, index: usize) -> &AtomicU64 {
         assert!(index < GIGABYTES);
         // SAFETY: the memory has a word for each gigabyte, all of them atomic, and lives as long as the process.
         unsafe { &*(self.gigabytes.base() as *const AtomicU64).add(index) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::{Error, Level, Machine};
+
+    #[test]
+    fn a_gigabyte_for_which_no_table_is_left_may_come_later() {
+        let machine = kvm_ioctls::Kvm::new().and_then(|kvm| kvm.create_vm());
+        let Ok(machine) = machine else { return test_depth::skipped("there is no KVM") };
+        let space = AddressSpace::new(machine.as_raw_fd(), 40, 8).unwrap();
+        // Nobody has that one, whose tables are not there, either.
+        let address = 3 << 39;
+        let fresh = space.tables.use_up();
+        for _ in 0..20 {
+            assert!(matches!(space.add_gigabyte_of(address), Err(Error::PageTablesUsedUp)));
+            assert_eq!(space.physical(address), None);
+        }
+        space.tables.give_back(fresh);
+        assert!(space.add_gigabyte_of(address).unwrap());
+        assert!(!space.add_gigabyte_of(address).unwrap());
+        assert!(space.physical(address).is_some());
+    }
+
+    #[test]
+    fn what_is_touched_under_a_lock_is_in_the_machine() {
+        let started = Machine::start(Level::Ring0).or_else(|_| Machine::start(Level::Ring3));
+        let Ok(machine) = started else { return test_depth::skipped("there is no guest mode") };
+        let code = AddressSpace::add_gigabyte_of as *const () as usize;
+        let own = std::ptr::from_ref(machine).addr();
+        for range in machine.space.own_addresses().into_iter().chain([code..code + 1, own..own + size_of::<Machine>()])
+        {
+            for address in [range.start, range.end - 1] {
+                assert!(machine.space.physical(address).is_some(), "{address:x}");
+            }
+        }
     }
 }

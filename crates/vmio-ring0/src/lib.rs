@@ -38,6 +38,7 @@ mod monitor;
 mod native;
 mod outside_call;
 mod page_tables;
+mod program;
 mod raw;
 mod restore;
 mod resume;

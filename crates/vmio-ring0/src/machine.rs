@@ -28,10 +28,10 @@ use crate::lock::Lock;
 use crate::memory::{Memory, PAGE_BYTES};
 use crate::native::{self, EXTENDED_BYTES};
 use crate::outside_call;
+use crate::program;
 use crate::raw;
 use crate::resume::{BASIC_BYTES, Context};
 use crate::signals;
-use crate::stubs;
 use crate::vcpu::Vcpu;
 
 /// Threads that can be in a machine at a time, at most.
@@ -176,10 +176,14 @@ impl Machine {
 
     /// Makes the first virtual processor, and has it show that ring 0 works if that is wanted.
     fn begin(&'static self) -> Result<&'static Machine> {
-        // What traps need must be there when the first one comes.
-        self.space.add_gigabytes_of(stubs::addresses())?;
+        // What traps need must be there when the first one comes; and so must whatever code in the machine touches while it holds a lock that the
+        // monitor needs to bring in a gigabyte.
         let gates = &raw const *self.gates as usize;
+        let machine = ptr::from_ref(self).addr();
         self.space.add_gigabytes_of(gates..gates + size_of::<Gates>())?;
+        self.space.add_gigabytes_of(machine..machine + size_of::<Machine>())?;
+        self.space.own_addresses().into_iter().try_for_each(|own| self.space.add_gigabytes_of(own))?;
+        program::each_part(&mut |part| self.space.add_gigabytes_of(part))?;
         let mut first = Vcpu::create(self, 0)?;
         if self.level == Level::Ring0 && !first.runs_ring_0()? {
             return Err(Error::Ring0Emulated);

@@ -15,6 +15,8 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// A page directory maps this much.
 pub(crate) const GIB: usize = 1 << 30;
+/// How memory is aligned that code in the machine touches under a lock. Unit tests have it in gigabytes of its own, as it may happen to be.
+pub(crate) const UNDER_LOCK_ALIGN: usize = if cfg!(test) { GIB } else { PAGE_BYTES };
 
 /// Zeros that take memory when they are touched.
 pub(crate) struct Memory {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::managed::Rights;
-use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
+use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES, UNDER_LOCK_ALIGN};
 use crate::raw;
 
 /// As many free tables keep their memory.
@@ -86,7 +86,7 @@ impl PageTables {
             physical,
             lock: Lock::default(),
             spare: UnsafeCell::new(Spare { fresh: PAGE_BYTES, free: 0, kept: 0, empty: 0, detached: 0, waiting: 0 }),
-            empty: Memory::reserve(GIB / PAGE_BYTES * size_of::<AtomicU32>(), PAGE_BYTES)?,
+            empty: Memory::reserve(GIB / PAGE_BYTES * size_of::<AtomicU32>(), UNDER_LOCK_ALIGN)?,
         })
     }
 
@@ -98,6 +98,11 @@ impl PageTables {
     /// The first address of their memory.
     pub(crate) fn base(&self) -> usize {
         self.memory.base()
+    }
+
+    /// Memory that is touched under the lock, beside the tables.
+    pub(crate) fn addresses_of_numbers(&self) -> Range<usize> {
+        self.empty.base()..self.empty.base() + self.empty.len()
     }
 
     /// Maps a gigabyte by large pages, but for what is managed.

@@ -9,6 +9,21 @@ const PHYSICAL: u64 = 4 << 30;
 const TABLES_MAX: usize = GIB / PAGE_BYTES;
 
 impl PageTables {
+    /// Leaves no table that was never in use; returns where they begin.
+    pub(crate) fn use_up(&self) -> usize {
+        let _taken = self.lock.take();
+        // SAFETY: the lock is held.
+        let spare = unsafe { &mut *self.spare.get() };
+        std::mem::replace(&mut spare.fresh, self.memory.len())
+    }
+
+    /// Ends that.
+    pub(crate) fn give_back(&self, fresh: usize) {
+        let _taken = self.lock.take();
+        // SAFETY: the lock is held.
+        unsafe { &mut *self.spare.get() }.fresh = fresh;
+    }
+
     /// Tables in use, and tables that wait for a shootdown.
     fn in_use(&self) -> (usize, usize) {
         let _taken = self.lock.take();

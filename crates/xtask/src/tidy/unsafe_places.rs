@@ -114,6 +114,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-ring0/src/native.rs",
     "crates/vmio-ring0/src/outside_call.rs",
     "crates/vmio-ring0/src/page_tables/",
+    "crates/vmio-ring0/src/program.rs",
     "crates/vmio-ring0/src/raw.rs",
     "crates/vmio-ring0/src/restore.rs",
     "crates/vmio-ring0/src/resume.rs",
