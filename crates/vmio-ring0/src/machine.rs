@@ -41,10 +41,7 @@ const ENTRY_STACK_BYTES: usize = 64 << 10;
 const PROTECTION_KEYS: u64 = 1 << 9;
 /// x87 and SSE, which every state has.
 const LEGACY_STATES: u64 = 0b11;
-const CPUID_LEGACY_FEATURES: u32 = 1;
-const CPUID_TOPOLOGY: u32 = 0xb;
 const CPUID_EXTENDED_STATES: u32 = 0xd;
-const CPUID_TOPOLOGY_2: u32 = 0x1f;
 const CPUID_ADDRESS_SIZES: u32 = 0x8000_0008;
 
 /// Of this process; a forked child has none at first.
@@ -52,9 +49,13 @@ static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(ptr::null_mut());
 static STARTING: Lock = Lock::new();
 
 thread_local! {
-    /// The virtual processor that the thread had when it was last in the machine, for when it enters again.
-    static OWN: Own = const { Own(Cell::new(None)) };
+    /// The virtual processor that the thread had when it was last in the machine, for when it enters again. Without a destructor, which would allocate when
+    /// a thread takes a processor in a handler.
+    static OWN: Cell<Option<&'static Vcpu>> = const { Cell::new(None) };
 }
+
+/// Its destructor frees the processor of a thread that ends. The C library stores values of a process's first 32 keys in the thread itself.
+static AT_THREAD_END: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
 /// The machine of a process: it has the process's memory, and a virtual processor for each thread in it.
 ///
@@ -83,7 +84,7 @@ pub struct Machine {
     /// Whoever prepares a processor in a handler of a signal has this stack: alternate stacks of signals are small.
     entry_stack: Memory,
     entry_lock: Lock,
-    cpuid: CpuId,
+    pub(crate) cpuid: CpuId,
     vcpus: Box<[OnceLock<Vcpu>]>,
     /// How many of them there are.
     made: AtomicUsize,
@@ -105,6 +106,7 @@ impl Machine {
 
     fn start_or_find(level: Level) -> Result<&'static Machine> {
         let _starting = STARTING.take();
+        make_key()?;
         let machine = match of_process() {
             Some(machine) => machine,
             None => {
@@ -184,7 +186,8 @@ impl Machine {
         self.space.add_gigabytes_of(machine..machine + size_of::<Machine>())?;
         self.space.own_addresses().into_iter().try_for_each(|own| self.space.add_gigabytes_of(own))?;
         program::each_part(&mut |part| self.space.add_gigabytes_of(part))?;
-        let mut first = Vcpu::create(self, 0)?;
+        let descriptor = self.vm.create_vcpu(0).map_err(Error::kvm("making a virtual processor"))?;
+        let mut first = Vcpu::create(self, 0, descriptor)?;
         if self.level == Level::Ring0 && !first.runs_ring_0()? {
             return Err(Error::Ring0Emulated);
         }
@@ -239,8 +242,8 @@ impl Machine {
             return Ok(vcpu);
         }
         let vcpu = self.take()?;
-        // Without the thread's memory of it, as its last destructors have, it is free when the thread ends inside.
-        let _ = OWN.try_with(|own| own.0.set(Some(vcpu)));
+        OWN.set(Some(vcpu));
+        free_at_thread_end(vcpu);
         Ok(vcpu)
     }
 
@@ -287,19 +290,6 @@ impl Machine {
         self.level
     }
 
-    /// The supported features, as the processor of that number has them.
-    pub(crate) fn cpuid_of(&self, number: u32) -> CpuId {
-        let mut cpuid = self.cpuid.clone();
-        for leaf in cpuid.as_mut_slice() {
-            match leaf.function {
-                CPUID_LEGACY_FEATURES => leaf.ebx = leaf.ebx & 0x00ff_ffff | number << 24,
-                CPUID_TOPOLOGY | CPUID_TOPOLOGY_2 => leaf.edx = number,
-                _ => {}
-            }
-        }
-        cpuid
-    }
-
     /// A virtual processor that no thread has.
     pub(crate) fn take(&'static self) -> Result<&'static Vcpu> {
         let take = |vcpu: &&Vcpu| {
@@ -310,9 +300,22 @@ impl Machine {
             return Ok(vcpu);
         }
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = self.made.load(Ordering::Relaxed);
-        let place = self.vcpus.get(number).ok_or(Error::TooManyThreads { limit: self.vcpus.len() })?;
-        let made = Vcpu::create(self, number as u32)?;
+        self.make_vcpu(self.made.load(Ordering::Relaxed))
+    }
+
+    /// Makes a virtual processor of the first number from this one on that KVM does not have: it keeps those of attempts that failed.
+    fn make_vcpu(&'static self, first: usize) -> Result<&'static Vcpu> {
+        let failed = Error::kvm("making a virtual processor");
+        let mut number = first;
+        let (place, descriptor) = loop {
+            let place = self.vcpus.get(number).ok_or(Error::TooManyThreads { limit: self.vcpus.len() })?;
+            match self.vm.create_vcpu(number as u64) {
+                Ok(descriptor) => break (place, descriptor),
+                Err(error) if error.errno() == libc::EEXIST => number += 1,
+                Err(error) => return Err(failed(error)),
+            }
+        };
+        let made = Vcpu::create(self, number as u32, descriptor)?;
         let vcpu = place.get_or_init(|| made);
         self.made.store(number + 1, Ordering::Release);
         Ok(vcpu)
@@ -365,7 +368,7 @@ pub(crate) fn take_refusal(machine: &Machine, address: usize) -> bool {
 
 /// The calling thread's virtual processor, in the machine or not.
 fn own() -> Option<&'static Vcpu> {
-    OWN.try_with(|own| own.0.get()).ok().flatten()
+    OWN.get()
 }
 
 /// Whether the calling thread is in the machine, at ring 0: a look at a register.
@@ -421,20 +424,44 @@ unsafe extern "C" fn prepare_entry(entry: *mut libc::c_void) {
     unsafe { errno.write(kept) };
 }
 
-/// A thread's virtual processor, free again when the thread ends.
-struct Own(Cell<Option<&'static Vcpu>>);
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // A thread that ends inside needs it until the very end; the monitor sees that.
-        if let Some(vcpu) = self.0.take().filter(|vcpu| vcpu.machine().is_of_process())
-            && !is_inside()
-        {
-            // SAFETY: the processor is the calling thread's, which is outside and ends.
-            signals::blocked(|| unsafe { vcpu.end_hold() });
-            vcpu.block().state.store(state::FREE, Ordering::Release);
+/// Prepares [`free_at_thread_end`].
+fn make_key() -> Result<()> {
+    if AT_THREAD_END.get().is_none() {
+        let mut key = 0;
+        // SAFETY: the C library writes the key. The destructor gets values of this key.
+        let failed = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
+        if failed != 0 {
+            let source = std::io::Error::from_raw_os_error(failed);
+            return Err(Error::System { operation: "having the machine notice the ends of threads", source });
         }
+        let _ = AT_THREAD_END.set(key);
     }
+    Ok(())
+}
+
+/// Has the calling thread's virtual processor be free when the thread ends, outside; the monitor sees the end of one that is inside.
+fn free_at_thread_end(vcpu: &'static Vcpu) {
+    if let Some(key) = AT_THREAD_END.get() {
+        // SAFETY: the key exists. A thread for which this fails keeps its processor for good if it ends outside.
+        unsafe { libc::pthread_setspecific(*key, ptr::from_ref(vcpu).cast()) };
+    }
+}
+
+/// Called with a thread's virtual processor, amid other destructors of the thread's, some of which may enter.
+unsafe extern "C" fn thread_ends(vcpu: *mut libc::c_void) {
+    // SAFETY: the value that `free_at_thread_end` has set; processors are never freed.
+    let vcpu = unsafe { &*vcpu.cast_const().cast::<Vcpu>() };
+    if !vcpu.machine().is_of_process() {
+        return;
+    }
+    if is_inside() {
+        // The next round of destructors may find it outside.
+        return free_at_thread_end(vcpu);
+    }
+    // SAFETY: the processor is the calling thread's, which is outside and ends.
+    signals::blocked(|| unsafe { vcpu.end_hold() });
+    OWN.set(None);
+    vcpu.block().state.store(state::FREE, Ordering::Release);
 }
 
 fn of_leaf(cpuid: &CpuId, function: u32, index: u32) -> Option<&kvm_cpuid_entry2> {

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use kvm_bindings::{
-    KVM_MP_STATE_RUNNABLE, KVM_SYNC_X86_REGS, kvm_mp_state, kvm_msr_entry, kvm_sregs, kvm_xcr, kvm_xcrs,
+    CpuId, KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, KVM_SYNC_X86_REGS, kvm_cpuid_entry2, kvm_mp_state,
+    kvm_msr_entry, kvm_sregs, kvm_xcr, kvm_xcrs,
 };
 use kvm_ioctls::VcpuFd;
 use rustix::thread::sched_getcpu;
@@ -37,6 +38,10 @@ const EFER: u64 = 1 | 1 << 8 | 1 << 10 | 1 << 11;
 const APIC_BASE: u64 = 0xfee0_0000 | 1 << 11 | 1 << 10;
 const APIC_BOOT_PROCESSOR: u64 = 1 << 8;
 
+const CPUID_LEGACY_FEATURES: u32 = 1;
+const CPUID_TOPOLOGY: u32 = 0xb;
+const CPUID_TOPOLOGY_2: u32 = 0x1f;
+const SET_CPUID: u64 = 0x4008_ae90;
 const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
 const SET_MSRS: u64 = 0x4008_ae89;
 
@@ -53,11 +58,9 @@ unsafe impl Send for Vcpu {}
 unsafe impl Sync for Vcpu {}
 
 impl Vcpu {
-    /// Makes one, taken by the caller.
-    pub(crate) fn create(machine: &'static Machine, number: u32) -> Result<Vcpu> {
+    /// Makes one of a descriptor that nobody has used, taken by the caller. Allocates nothing: threads take one in handlers of signals, too.
+    pub(crate) fn create(machine: &'static Machine, number: u32, mut descriptor: VcpuFd) -> Result<Vcpu> {
         let failed = "making a virtual processor";
-        let mut descriptor = machine.vm.create_vcpu(u64::from(number)).map_err(Error::kvm(failed))?;
-        descriptor.set_cpuid2(&machine.cpuid_of(number)).map_err(Error::kvm(failed))?;
         let place = Place::reserve()?;
         machine.space.add_gigabytes_of(place.addresses())?;
         place.write_tables();
@@ -81,9 +84,35 @@ impl Vcpu {
             (*run).kvm_valid_regs = u64::from(KVM_SYNC_X86_REGS);
         }
         let vcpu = Vcpu { machine, place, descriptor };
+        vcpu.set_features(&machine.cpuid).map_err(Error::kvm(failed))?;
         vcpu.set_up(machine).map_err(Error::kvm(failed))?;
         vcpu.set_clock()?;
         Ok(vcpu)
+    }
+
+    /// The supported features, as the processor of that number has them.
+    fn set_features(&self, supported: &CpuId) -> Result<(), kvm_ioctls::Error> {
+        #[repr(C)]
+        struct Features {
+            count: u32,
+            padding: u32,
+            leaves: [kvm_cpuid_entry2; KVM_MAX_CPUID_ENTRIES],
+        }
+        let leaves = [kvm_cpuid_entry2::default(); KVM_MAX_CPUID_ENTRIES];
+        let supported = supported.as_slice();
+        let mut features = Features { count: supported.len() as u32, padding: 0, leaves };
+        let number = self.block().number;
+        for (leaf, supported) in features.leaves.iter_mut().zip(supported) {
+            *leaf = *supported;
+            match leaf.function {
+                CPUID_LEGACY_FEATURES => leaf.ebx = leaf.ebx & 0x00ff_ffff | number << 24,
+                CPUID_TOPOLOGY | CPUID_TOPOLOGY_2 => leaf.edx = number,
+                _ => {}
+            }
+        }
+        // SAFETY: KVM reads the structure, which has as many entries as it says.
+        let set = unsafe { raw::ioctl(self.block().descriptor, SET_CPUID, &raw const features as u64) };
+        raw::error_of(set).map_or(Ok(()), |error| Err(kvm_ioctls::Error::new(error)))
     }
 
     /// Sets all that stays as it is. Segments come at each entry.
