@@ -27,7 +27,7 @@ pub(crate) struct Vectors {
     all: [Vector; VECTORS_MAX],
     first: usize,
     count: usize,
-    /// What the part under way lacks of its last vector.
+    /// The bytes of its last vector that the part under way lacks.
     cut: usize,
 }
 
