@@ -68,7 +68,7 @@ pub(crate) fn capacity_for_pins(pinned_pages: u64) -> u64 {
     pinned_pages.div_ceil(3) * 4
 }
 
-/// What pages are pinned for.
+/// A reason to pin pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Any,
@@ -80,7 +80,7 @@ impl Purpose {
     /// Of calls that wait, each leaves as many pages as it takes, and all of them this part of the limit.
     const SPARE_PART: u64 = 16;
 
-    /// How many pages are pinned then, with so many more than before; `None` if these are too many.
+    /// How many pages are pinned with these; `None` if that is too many.
     pub(crate) fn taken(self, before: u64, pages: u64, limit: u64) -> Option<u64> {
         let spare = match self {
             Purpose::Any => 0,
