@@ -152,6 +152,8 @@ fn threads_that_end_leave_nothing_behind() {
                 for thread in 0..200 {
                     let (map, all_are_there) = (&map, &all_are_there);
                     let touch = move || {
+                        // What a thread needs for its first touch, all have at once, too.
+                        load(map, 0);
                         all_are_there.wait();
                         let mut random = Random(wave * 200 + thread);
                         for _ in 0..10 {
@@ -165,6 +167,8 @@ fn threads_that_end_leave_nothing_behind() {
             });
         };
         let count = |folder: &str| fs::read_dir(folder).unwrap().count();
+        // Once guest code has run, KVM has a thread of its own in the process.
+        load(&map, 0);
         let tasks = count("/proc/self/task");
         let now = || {
             // A thread that has been joined may take a moment to leave the kernel.
