@@ -13,7 +13,7 @@ use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
 use crate::preallocation;
-use crate::sigbus::Watched;
+use crate::watched::Watched;
 use crate::windows::Windows;
 
 /// Address space is reserved in multiples of this.

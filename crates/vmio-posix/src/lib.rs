@@ -37,6 +37,7 @@ mod transfer;
 mod uncovered_programs;
 mod unserved_files;
 mod unshared_fd_thread;
+mod watched;
 mod windows;
 
 #[cfg(not(test))]

@@ -20,6 +20,7 @@ use crate::locks;
 use crate::preallocation;
 use crate::process::Process;
 use crate::settings::Settings;
+use crate::sigbus;
 use crate::statistics::add;
 use crate::table::{LockedTable, is_regular};
 use crate::unserved_files;
@@ -166,6 +167,7 @@ impl Candidate<'_> {
         }
         let opened = File::open(&self.process.cache, self.fd, self.path.to_owned(), self.access, self.bytes.end);
         let file = Arc::new(opened.map_err(|not_mapped| self.not_opened(not_mapped))?);
+        sigbus::explain();
         add(&self.process.statistics.files, 1);
         table.insert(Arc::clone(&file));
         Ok(file)

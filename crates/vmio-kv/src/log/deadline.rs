@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::log::State;
+use crate::log::state::State;
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;

@@ -2,10 +2,12 @@
 //!
 //! The newest chunks stay in memory until they are on the device, so that a reader never waits for the write of a record.
 
+mod chunk_seeds;
 mod chunk_walk;
 mod deadline;
 mod reader;
 mod replay;
+mod state;
 mod tail_chunk;
 mod writer;
 
@@ -28,15 +30,14 @@ use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_by
 use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::Segment;
 use crate::volume::space_reservation::SpaceReservation;
+use chunk_seeds::ChunkSeeds;
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
-use reader::ChunkSeeds;
 pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, replay_again, vouched};
-use tail_chunk::{Appender, ChunkMemory, TailChunk};
+use state::{State, TAIL_CHUNKS_MAX};
+use tail_chunk::{ChunkMemory, TailChunk};
 pub(crate) use writer::LogWriter;
 
-/// The most chunks in memory: one that is filled, and others on their way to the device.
-const TAIL_CHUNKS_MAX: usize = 4;
 /// How much is written at a time.
 const WRITE_BYTES: usize = 256 << 10;
 /// Appenders wait while more than this is in memory alone. The limit is less than the chunks hold, so that an appender waits for one write
@@ -70,7 +71,7 @@ pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
     first_of_this_opening: (u64, u64),
-    pub(super) state: BatchingLock<State>,
+    state: BatchingLock<State>,
     /// Signalled when appenders or the writer may go on.
     pub(super) changed: Condvar,
     /// Signalled when a flush has ended.
@@ -86,34 +87,6 @@ pub(crate) struct Log {
     has_begun_chunk: AtomicBool,
     /// Whether the log has a chunk to go on in. Without one, no commit may say where the log is read from.
     goes_on: bool,
-}
-
-/// The state that appenders and the writer share.
-pub(super) struct State {
-    /// The chunks in memory. The last one is the appender's.
-    chunks: Vec<Arc<TailChunk>>,
-    appender: Appender,
-    /// Memory for the next chunk.
-    spare: Option<ChunkMemory>,
-    /// Bytes of the oldest chunk that are on the device.
-    written: usize,
-    /// Whether a record that was not written yet refers to a large value that may not be durable.
-    refers_ahead: bool,
-    next_sequence: u64,
-    /// Records with lower numbers are durable.
-    durable: u64,
-    /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
-    vouched: u64,
-    /// The chunks that an opening would read back, with their first numbers, the oldest first.
-    to_read_back: VecDeque<(u64, u64)>,
-    /// How far an opening has read the log back again; `None` if none does.
-    replayed: Option<(u64, u64)>,
-    /// Whether an appender has released the lock for a while. No record of others may come between its own.
-    is_appending: bool,
-    /// Whether a thread is making durable all records that existed when it began to write.
-    is_flushing: bool,
-    failed: Option<String>,
-    stopping: bool,
 }
 
 impl Log {
@@ -240,7 +213,7 @@ impl Log {
         &self.segment.device
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -301,7 +274,7 @@ impl Log {
     /// Ends a turn, and wakes the writer if there is enough to write.
     fn end_turn(&self, mut state: MutexGuard<'_, State>) {
         let others_wait = std::mem::replace(&mut state.is_appending, false);
-        let is_piece = writer::unwritten(&state) >= WRITE_BYTES;
+        let is_piece = state.unwritten() >= WRITE_BYTES;
         drop(state);
         if others_wait || is_piece {
             self.changed.notify_all();
@@ -366,7 +339,7 @@ impl Log {
             if state.stopping {
                 return Err(self.stopped("it was closed"));
             }
-            if writer::unwritten(state) <= UNWRITTEN_BYTES_MAX {
+            if state.unwritten() <= UNWRITTEN_BYTES_MAX {
                 if self.vouch(state, bytes) || state.appender.space() >= bytes + END_BYTES {
                     return Ok(());
                 }
@@ -447,7 +420,7 @@ impl Log {
 
     /// Whether more than two pieces of appended records wait for their write.
     pub(crate) fn is_behind(&self) -> bool {
-        writer::unwritten(&self.state()) > 2 * WRITE_BYTES
+        self.state().unwritten() > 2 * WRITE_BYTES
     }
 
     /// Skips numbers, as if other records had had them and were compacted.

@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic;
 
 use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
@@ -12,30 +11,8 @@ use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
-use crate::log::{Log, TailChunk};
-use crate::sparse_words::SparseWords;
-
-/// The seeds of records' checksums by chunk, so that a read of a record need not read its chunk's header.
-pub(super) struct ChunkSeeds(SparseWords);
-
-impl ChunkSeeds {
-    const KNOWN: u64 = 1 << 32;
-
-    pub(super) fn new(units: u64) -> Self {
-        ChunkSeeds(SparseWords::new(units))
-    }
-
-    fn get(&self, chunk: u64) -> Option<Seed> {
-        let word = self.0.get(chunk / ALLOCATION_UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
-        (word & Self::KNOWN != 0).then_some(Seed::from_bits(word as u32))
-    }
-
-    pub(super) fn put(&self, chunk: u64, seed: Seed) {
-        if let Some(place) = self.0.get(chunk / ALLOCATION_UNIT_BYTES) {
-            place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
-        }
-    }
-}
+use crate::log::Log;
+use crate::log::tail_chunk::TailChunk;
 
 impl Log {
     /// The chunk that a byte of the volume is in, if it is in memory.

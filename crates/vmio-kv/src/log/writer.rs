@@ -12,8 +12,10 @@ use crate::error::Result;
 use crate::format::block::Block;
 use crate::format::chunk::CHUNK_BYTES;
 use crate::format::geometry::BLOCK_BYTES;
-use crate::log::tail_chunk::ChunkMemory;
-use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
+use crate::log::Log;
+use crate::log::WRITE_BYTES;
+use crate::log::state::{State, TAIL_CHUNKS_MAX};
+use crate::log::tail_chunk::{ChunkMemory, TailChunk};
 
 /// How long the writer waits if nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
@@ -53,7 +55,7 @@ impl Log {
             let mut state = self.state();
             // Deadlines count also while there is always something to write.
             let mut left = self.deadline.left();
-            while !state.stopping && !left.is_zero() && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
+            while !state.stopping && !left.is_zero() && (state.failed.is_some() || state.unwritten() < WRITE_BYTES) {
                 self.changed.wait_for(&mut state, left.min(LONG));
                 left = self.deadline.left();
             }
@@ -251,7 +253,7 @@ impl Log {
     }
 
     /// Writes a part of a chunk, from a block's beginning on. A last block that is not full is copied, since appends go on in it.
-    fn write_piece(&self, chunk: &super::TailChunk, start: usize, end: usize) -> Result<()> {
+    fn write_piece(&self, chunk: &TailChunk, start: usize, end: usize) -> Result<()> {
         let bytes = chunk.bytes();
         let at = |place: usize| chunk.header.offset + place as u64;
         let whole = end - end % BLOCK_BYTES;
@@ -277,11 +279,6 @@ impl Log {
             self.state().spare.get_or_insert(spare);
         }
     }
-}
-
-/// Bytes that are in memory alone.
-pub(super) fn unwritten(state: &State) -> usize {
-    state.chunks.iter().map(|chunk| chunk.filled()).sum::<usize>() - state.written
 }
 
 #[cfg(test)]
@@ -354,7 +351,7 @@ mod tests {
                     db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("space");
                 }
             });
-            wait_until(|| unwritten(&db.default_keyspace().keyspace().log.state()) > 4 << 20);
+            wait_until(|| db.default_keyspace().keyspace().log.state().unwritten() > 4 << 20);
             let before = backing.flushes();
             // The log is always full of unwritten records.
             let started = Instant::now();

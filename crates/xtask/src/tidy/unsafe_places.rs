@@ -76,6 +76,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-posix/src/leased/leased_backing.rs",
     "crates/vmio-posix/src/leased/own_descriptor.rs",
     "crates/vmio-posix/src/sigbus.rs",
+    "crates/vmio-posix/src/watched.rs",
     "crates/vmio-posix/src/uncovered_programs.rs",
     "crates/vmio-posix/src/leased/report.rs",
     "crates/vmio-posix/src/leased/strict/logs.rs",
