@@ -123,8 +123,8 @@ pub(crate) fn take_bad_memory() -> bool {
     is_of_memory
 }
 
-/// Whether a signal waits whose handler the calling thread runs once it is outside, with these signals blocked. No other thread takes it before. What
-/// needs no handler is done here, since none would bring the thread back into the machine: signals that are ignored, and those that stop the process.
+/// Whether a signal waits whose handler the calling thread runs once it is outside, with these signals blocked. No other thread takes it before. Signals
+/// that are ignored, or that stop the process, take effect here: no handler would bring the thread back into the machine.
 pub(crate) fn must_be_taken(blocked: Signals) -> bool {
     let mut must = false;
     for signal in pending().and_not(blocked).each() {
@@ -186,7 +186,7 @@ fn waits_for_thread(signal: i32) -> bool {
     waits & Signals::of(signal).0 != 0
 }
 
-/// What a signal does to the process.
+/// The effect of a signal on the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     None,

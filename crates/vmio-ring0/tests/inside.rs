@@ -149,7 +149,8 @@ fn threads_of_a_thread_inside_enter_by_themselves() {
 #[test]
 fn threads_come_and_go() {
     let Some(machine) = support::machine() else { return };
-    for round in 0..test_depth::pick(20, 500) {
+    // Ten thousand in all, in the deep suite.
+    for round in 0..test_depth::pick(20, 2500) {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 std::thread::spawn(move || {

@@ -4,7 +4,7 @@ use crate::calls::memory::{Call, value_at};
 use crate::calls::numbers;
 use crate::signals::Signals;
 
-/// What the kernel reads in place of the program's mask, while such a call waits.
+/// Read by the kernel in place of the program's mask, while such a call waits.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Replacement {
@@ -22,7 +22,7 @@ type Structure = [u64; 3];
 enum Form {
     /// It is the mask's address.
     Mask,
-    /// It is that of a structure of so many words.
+    /// It is the address of a structure with this number of words.
     Structure(usize),
 }
 
