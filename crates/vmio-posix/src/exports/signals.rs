@@ -73,7 +73,8 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     let asks = ours.as_mut().is_some_and(|action| {
         // SAFETY: the set is ours.
         unsafe {
-            let asks = leased::is_on() && libc::sigismember(&raw const action.sa_mask, libc::SIGBUS) == 1;
+            let asks = never_blocked().any(|never| never == libc::SIGBUS)
+                && libc::sigismember(&raw const action.sa_mask, libc::SIGBUS) == 1;
             never_blocked().for_each(|signal| _ = libc::sigdelset(&raw mut action.sa_mask, signal));
             asks
         }
@@ -96,11 +97,12 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     status
 }
 
-/// The signals by which vmio finds a thread's touches of mapped files: the kernel kills a thread that blocks them.
+/// The signals by which vmio finds a thread's touches of mapped files: the kernel kills a thread that blocks them. vmio itself blocks SIGBUS, and never
+/// SIGSEGV: a handler of the program's that interrupts it may touch a file.
 fn never_blocked() -> impl Iterator<Item = c_int> {
-    let of_leases = leased::is_on().then_some(libc::SIGBUS);
+    let of_leases = (leased::is_on() && !entry::is_inside()).then_some(libc::SIGBUS);
     let of_machine = machine::is_on().then_some(libc::SIGSEGV);
-    of_leases.into_iter().chain(of_machine).filter(|_| !entry::is_inside())
+    of_leases.into_iter().chain(of_machine)
 }
 
 /// A mask without [`never_blocked`].
