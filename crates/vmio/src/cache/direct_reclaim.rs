@@ -13,6 +13,8 @@ use crate::telemetry::counters::Counter;
 
 /// Rounds of eviction for the pages of a whole span or unit. If these are not enough, the pages come in one by one.
 const ROUNDS_MAX: u32 = 4;
+/// Passes of a thread that fills the reserve up, each with a harder goal, until one frees a page.
+const PASSES_IN_PLACE_MAX: usize = 3;
 /// Passes in a row that may bring nothing because pages have visits left to survive; only after these a thread waits.
 const IDLE_PASSES_MAX: u32 = 8;
 
@@ -59,9 +61,11 @@ impl Shared {
         let Some(mut evictor) = self.eviction.spare_evictors.pop() else { return true };
         self.telemetry.count(core, Counter::DirectReclaims, 1);
         let short = self.memory.watermarks().high.saturating_sub(self.memory.budget.free());
-        let pass = evictor.pass(self, short as usize, Goal::EVICT);
+        let goals = std::iter::successors(Some(Goal::EVICT), |goal| Some(goal.harder()));
+        let mut passes = goals.take(PASSES_IN_PLACE_MAX).map(|goal| evictor.pass(self, short as usize, goal));
+        let has_freed = passes.any(|pass| pass.freed > 0);
         let _ = self.eviction.spare_evictors.push(evictor);
-        pass.freed > 0
+        has_freed
     }
 
     /// Takes this many pages for a fault, and evicts if it must. False if a few rounds did not bring enough, since

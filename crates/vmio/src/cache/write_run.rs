@@ -14,6 +14,8 @@ use crate::telemetry::counters::Counter;
 
 /// The most pages of one write (1 MiB).
 const RUN_PAGES_MAX: usize = 256;
+/// In the count of unfinished runs: the batch's owner sleeps until it is zero.
+const OWNER_SLEEPS: u32 = 1 << 31;
 
 impl WriteBatch {
     /// Writes all collected pages, and returns when the writes have landed or failed. A page whose write failed is dirty again,
@@ -45,12 +47,12 @@ impl WriteBatch {
             (1..count.min(shared.workers.count as usize)).for_each(|_| shared.workers.wake(true));
         }
         let unfinished = &self.progress.unfinished;
-        while unfinished.load(Ordering::SeqCst) > 0 {
+        while unfinished.load(Ordering::SeqCst) & !OWNER_SLEEPS > 0 {
             match shared.write_back.queue.pop() {
                 Some(run) => run.write(shared),
                 None => {
-                    let left = unfinished.load(Ordering::SeqCst);
-                    if left > 0 {
+                    let left = unfinished.fetch_or(OWNER_SLEEPS, Ordering::SeqCst) | OWNER_SLEEPS;
+                    if left > OWNER_SLEEPS {
                         futex::wait(unfinished, left);
                     }
                 }
@@ -101,8 +103,8 @@ impl WriteRun {
         shared.note_write(started.elapsed().as_nanos() as u64);
         shared.telemetry.count(core, Counter::Writes, 1);
         shared.telemetry.count(core, Counter::WrittenBytes, data.len() as u64);
-        // The last access to memory of the batch: at zero it may be reused.
-        if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
+        // The last access to memory of the batch: at zero it may be reused. Most owners have written all by themselves.
+        if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == OWNER_SLEEPS | 1 {
             futex::wake_all(&progress.unfinished);
         }
     }
