@@ -158,7 +158,7 @@ fn sender_to_this_process() -> libc::pid_t {
     })
 }
 
-/// What the handler below has got, in order.
+/// The values that the handler below has got, in order.
 static GOT: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

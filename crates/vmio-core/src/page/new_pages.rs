@@ -23,23 +23,17 @@ impl NewPages {
         NewPages(1 << (page % SPAN_PAGES as u64 / GROUP_PAGES))
     }
 
-    /// Whether there is no page.
-    #[inline]
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     /// The groups that are in either.
     #[inline]
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         NewPages(self.0 | other.0)
     }
 
     /// The groups that are in both.
     #[inline]
     #[must_use]
-    pub fn in_both(self, other: Self) -> Self {
+    pub fn intersection(self, other: Self) -> Self {
         NewPages(self.0 & other.0)
     }
 
@@ -47,7 +41,8 @@ impl NewPages {
     #[inline]
     pub fn among(self, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = pages.start / GROUP_PAGES;
-        let groups = (first..pages.end.div_ceil(GROUP_PAGES)).filter(move |group| self.0 >> (group % 32) & 1 == 1);
+        let groups = (first..pages.end.div_ceil(GROUP_PAGES))
+            .filter(move |group| self.0 >> (group % u64::from(u32::BITS)) & 1 == 1);
         groups.map(move |group| {
             let start = group * GROUP_PAGES;
             start.max(pages.start)..(start + GROUP_PAGES).min(pages.end)
@@ -62,7 +57,7 @@ mod tests {
     #[test]
     fn a_group_is_found_in_its_span_alone_and_in_order() {
         let pages = 512..1024;
-        let two = NewPages::of(513).and(NewPages::of(1023));
+        let two = NewPages::of(513).union(NewPages::of(1023));
         assert_eq!(two.among(pages.clone()).collect::<Vec<_>>(), [512..528, 1008..1024]);
         assert_eq!(NewPages::ALL.among(pages.clone()).flatten().collect::<Vec<_>>(), pages.collect::<Vec<_>>());
         assert_eq!(two.among(520..1010).collect::<Vec<_>>(), [520..528, 1008..1010]);

@@ -67,7 +67,7 @@ impl Vectors {
         &self.all[self.first..self.count]
     }
 
-    /// Ends a part, of which so much was transferred.
+    /// Ends a part, of which the call has transferred this many bytes.
     fn end(&mut self, part: &Part, mut bytes: usize) {
         self.all[self.first + part.count - 1].len += self.cut;
         while self.first < self.count && bytes >= self.all[self.first].len {

@@ -38,7 +38,7 @@ impl Shared {
                 let free = self.memory.budget.free();
                 // In a small cache a core's share may be as large as the reserve.
                 let is_low = free < self.memory.watermarks().low || self.memory.budget.pooled() == 0;
-                if is_low && !self.evicts_in_place(core) {
+                if is_low && !self.refill_in_place(core) {
                     self.workers.wake(free < self.memory.watermarks().low / 2);
                 }
             }
@@ -53,7 +53,7 @@ impl Shared {
 
     /// Fills the reserve of free pages up in the calling thread, where that takes no system call: to wake a worker would. False if a worker
     /// is wanted, since writes take long or no page can go at once.
-    fn evicts_in_place(&self, core: usize) -> bool {
+    fn refill_in_place(&self, core: usize) -> bool {
         if !self.paging.frames.unmaps_without_calls() || self.workers.writes_are_slow() {
             return false;
         }

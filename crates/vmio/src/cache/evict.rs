@@ -250,17 +250,17 @@ impl Evictor {
                         let word = region.table.word(*page);
                         let goes = word.begin_evict(visit);
                         if !goes && word.load().is_new() {
-                            leaves_new = leaves_new.and(NewPages::of(*page));
+                            leaves_new = leaves_new.union(NewPages::of(*page));
                         }
                         goes
                     };
                     self.victims.extend(unit.filter(goes).map(|page| (span, page)));
                 } else {
-                    leaves_new = leaves_new.and(NewPages::of(page));
+                    leaves_new = leaves_new.union(NewPages::of(page));
                 }
             }
             if let Some((_, may_leave_new)) = self.held.last_mut() {
-                *may_leave_new = leaves_new.in_both(had_new);
+                *may_leave_new = leaves_new.intersection(had_new);
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
@@ -441,7 +441,7 @@ impl Evictor {
             }
             let pages = may_have_new.among(region.table.pages_of_span(number));
             let new = pages.flatten().filter(|page| region.table.word(*page).load().is_new());
-            span.get().add_new_pages(new.fold(NewPages::NONE, |new, page| new.and(NewPages::of(page))));
+            span.get().add_new_pages(new.fold(NewPages::NONE, |new, page| new.union(NewPages::of(page))));
             source.order.policy.put_back(span);
         }
     }

@@ -9,7 +9,7 @@ use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region_ref::RegionRef;
 use crate::sys::pagemap::StoredPages;
 
-/// A merge buffer and the pages whose copies are in it. Whoever has a batch keeps the regions of its pages: an evictor through the
+/// A merge buffer and the pages whose copies are in it. The owner of a batch keeps the regions of its pages: an evictor through the
 /// eviction gate, a syncing thread through its own handle.
 pub(crate) struct WriteBatch {
     pub(super) buffer: MergeBuffer,
