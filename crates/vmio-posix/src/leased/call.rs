@@ -1,5 +1,6 @@
 //! A call of the program's on a description that vmio may serve.
 
+use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
@@ -7,8 +8,9 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use super::description::{Description, State};
-use super::descriptors::{self, of_descriptor};
-use super::lease_manager;
+use super::description_table::{self, of_descriptor};
+use super::descriptors;
+use super::lease_requests;
 use super::leased_file::LeasedFile;
 use super::mode;
 
@@ -56,7 +58,7 @@ impl Call {
     fn is_of_the_same_file(&self) -> bool {
         let description = self.description;
         let has_bytes = mode::is_strict() || description.leased().is_some_and(|leased| leased.cached().is_some());
-        if has_bytes || descriptors::has_closed_unnoticed() {
+        if has_bytes || description_table::has_closed_unnoticed() {
             return description.own.is_same(self.fd);
         }
         let tick = tick();
@@ -82,7 +84,7 @@ impl Call {
 
     /// Counts a kernel read or write, and asks for a lease after enough of them.
     pub(super) fn count_kernel_call(&self) {
-        if self.description.is_worth_a_lease() && !lease_manager::request_lease(self.fd) {
+        if self.description.is_worth_a_lease() && !lease_requests::request_lease(self.fd) {
             self.description.ask_again();
         }
     }
@@ -130,6 +132,17 @@ impl Drop for Call {
     fn drop(&mut self) {
         self.description.end();
     }
+}
+
+/// The flags of a descriptor that `ask` returns, without those that vmio has set.
+pub(crate) fn flags(fd: RawFd, ask: impl FnOnce() -> c_int) -> c_int {
+    // While the call lasts nobody takes or returns a lease of it.
+    let call = Call::begin(fd);
+    let flags = ask();
+    let is_leased = call.is_some_and(|call| call.leased().is_some());
+    let has_dsync = of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed));
+    let own = [(is_leased, libc::O_ASYNC), (has_dsync, libc::O_DSYNC)];
+    own.iter().filter(|(is_set, _)| *is_set && flags >= 0).fold(flags, |flags, (_, own)| flags & !own)
 }
 
 /// The time, accurate to some milliseconds, without a system call.

@@ -1,95 +1,28 @@
-//! The descriptors of regular files that the process has opened, and their descriptions.
+//! The end of leases, and what becomes of the descriptors of regular files that the process has opened.
 
-use std::ffi::c_int;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, seek};
 use rustix::io::Errno;
 use vmio::SignalsBlocked;
 
 use super::cached_file::CachedFile;
-use super::call::Call;
 use super::description::{Description, State};
+use super::description_table::{self, is_known, known_in, of_descriptor, used};
 use super::lease;
-use super::lease_manager;
-use super::leased_file::{Counts, LeasedFile};
+use super::lease_messages;
+use super::lease_requests;
+use super::leased_file::LeasedFile;
 use super::mode;
-use super::report;
 use crate::entry;
 use crate::file::identity_of;
 use crate::locks;
 use crate::settings::Settings;
 
-/// Descriptors with larger numbers are not served.
-const DESCRIPTORS: usize = 1 << 16;
-/// The size of the table of descriptions: further files are not served.
-const DESCRIPTIONS: usize = 1 << 13;
-/// The standard streams: the C library reads and writes them without calling its own exported names.
-const STREAMS: RangeInclusive<RawFd> = 0..=2;
-
-/// The number of a descriptor's description, from 1; 0 if it has none.
-static NUMBERS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
-static ALL: [Description; DESCRIPTIONS] = [const { Description::new() }; DESCRIPTIONS];
-/// Where the search for a free description begins.
-static NEXT: AtomicU32 = AtomicU32::new(0);
-/// No description with a larger number has been used yet.
-static USED: AtomicU32 = AtomicU32::new(0);
 /// Leases returned so far.
 static LEASES_RETURNED: AtomicU64 = AtomicU64::new(0);
-/// No descriptor with a larger number has had a description yet.
-static HIGHEST: AtomicU32 = AtomicU32::new(0);
-/// Whether the program has closed a descriptor of a leased file without our noticing: it may do so again at any time.
-static CLOSES_UNNOTICED: AtomicBool = AtomicBool::new(false);
-
-fn number(fd: RawFd) -> Option<&'static AtomicU32> {
-    NUMBERS.get(usize::try_from(fd).ok()?)
-}
-
-/// The description of a descriptor.
-pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
-    match number(fd)?.load(Ordering::SeqCst) {
-        0 => None,
-        number => ALL.get(number as usize - 1),
-    }
-}
-
-/// The flags of a descriptor that `ask` returns, without those that vmio has set.
-pub(crate) fn flags(fd: RawFd, ask: impl FnOnce() -> c_int) -> c_int {
-    // While the call lasts nobody takes or returns a lease of it.
-    let call = Call::begin(fd);
-    let flags = ask();
-    let is_leased = call.is_some_and(|call| call.leased().is_some());
-    let has_dsync = of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed));
-    let own = [(is_leased, libc::O_ASYNC), (has_dsync, libc::O_DSYNC)];
-    own.iter().filter(|(is_set, _)| *is_set && flags >= 0).fold(flags, |flags, (_, own)| flags & !own)
-}
-
-/// Whether a write by a descriptor could not be passed on to the kernel: every fsync fails from then on.
-pub(super) fn has_lost_writes(fd: RawFd) -> bool {
-    of_descriptor(fd).is_some_and(|description| description.has_lost_writes.load(Ordering::Relaxed))
-}
-
-/// Whether no other descriptor shares the description of this one, as far as is known.
-pub(crate) fn is_alone(fd: RawFd) -> bool {
-    of_descriptor(fd).is_some_and(|description| description.descriptors() == 1)
-}
-
-/// Whether the program was found to close descriptors without our noticing.
-pub(super) fn has_closed_unnoticed() -> bool {
-    CLOSES_UNNOTICED.load(Ordering::Relaxed)
-}
-
-/// Whether anything is known of a descriptor.
-pub(super) fn is_known(fd: RawFd) -> bool {
-    of_descriptor(fd).is_some()
-}
-
-/// Whether a descriptor is known to be that of a file under none of the folders.
-pub(super) fn is_outside(fd: RawFd) -> bool {
-    of_descriptor(fd).is_some_and(|description| description.is_outside.load(Ordering::Relaxed))
-}
 
 /// How long Linux serves a description.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,27 +35,12 @@ enum Until {
 
 /// Whether the caller is a child by vfork. It shares its parent's memory until it runs another program, but has descriptors of its own, so
 /// its calls say nothing about its parent's. Linux serves all descriptions of both from here on.
-fn is_vfork_child() -> bool {
+pub(super) fn is_vfork_child() -> bool {
     if mode::is_in_this_process() {
         return false;
     }
     stop_serving_all();
     true
-}
-
-/// Records that the process has opened a file.
-pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
-    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_vfork_child()) else { return };
-    opened_elsewhere(fd);
-    // SAFETY: the program has just opened it.
-    if !lease_manager::start_for(unsafe { BorrowedFd::borrow_raw(fd) }) {
-        return;
-    }
-    if let Some((index, description)) = free() {
-        description.hides_dsync.store(hides_dsync, Ordering::Relaxed);
-        HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
-        number.store(index + 1, Ordering::SeqCst);
-    }
 }
 
 /// Forgets the former file of a number by which the C library has opened a file: it was closed without our noticing.
@@ -132,49 +50,22 @@ pub(crate) fn opened_elsewhere(fd: RawFd) {
     }
 }
 
-/// Records an unknown descriptor that the process writes by: inherited, or opened by the C library.
-pub(super) fn adopt(fd: RawFd) -> Option<&'static Description> {
-    let number = number(fd)?;
-    let (index, description) = free()?;
-    description.change(State::Unleased, State::Linux);
-    HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
-    match number.compare_exchange(0, index + 1, Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(_) => Some(description),
-        Err(_) => {
-            description.unshare();
-            of_descriptor(fd)
-        }
-    }
-}
-
-/// A free description, and its index.
-fn free() -> Option<(u32, &'static Description)> {
-    let start = NEXT.load(Ordering::Relaxed);
-    let all = (0..DESCRIPTIONS as u32).map(|at| (start + at) % DESCRIPTIONS as u32);
-    let found = all.map(|index| (index, &ALL[index as usize])).find(|(_, description)| description.take())?;
-    NEXT.store(found.0 + 1, Ordering::Relaxed);
-    USED.fetch_max(found.0 + 1, Ordering::Relaxed);
-    Some(found)
-}
-
 /// Records a duplicate of a descriptor. We know of the close of the number's former file.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     if is_vfork_child() {
         return;
     }
-    let Some(number) = number(duplicate) else {
+    if !description_table::has_place(duplicate) {
         // The kernel would serve the duplicate, at a position of its own.
         return stop_serving(fd);
-    };
+    }
     opened_elsewhere(duplicate);
-    if STREAMS.contains(&duplicate) {
+    if description_table::is_stream(duplicate) {
         // The C library moves the position of such a description.
         stop_serving(fd);
     } else if let Some(description) = of_descriptor(fd) {
         description.share();
-        let same = self::number(fd).map_or(0, |number| number.load(Ordering::SeqCst));
-        HIGHEST.fetch_max(duplicate as u32, Ordering::Relaxed);
-        number.store(same, Ordering::SeqCst);
+        description_table::insert_duplicate(fd, duplicate);
     }
 }
 
@@ -204,7 +95,7 @@ pub(crate) fn taken_by_stream(fd: RawFd) {
 /// Forgets a descriptor that was closed without our noticing, and no longer refers to its description.
 pub(super) fn found_closed(fd: RawFd, description: &'static Description) {
     if description.state() == State::Leased {
-        CLOSES_UNNOTICED.store(true, Ordering::Relaxed);
+        description_table::note_closed_unnoticed();
     }
     // Unless we have noticed meanwhile.
     if !is_vfork_child() && of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
@@ -222,11 +113,6 @@ pub(crate) fn stop_serving_range(fds: RangeInclusive<u32>) {
     known_in(fds).for_each(stop_serving);
 }
 
-fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
-    let end = (*fds.end()).min(DESCRIPTORS as u32 - 1);
-    (*fds.start()..=end).map(|fd| fd as RawFd).filter(|fd| is_known(*fd))
-}
-
 /// When to close vmio's own descriptor, once the program loses its last one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
@@ -238,9 +124,7 @@ enum Own {
 
 /// Forgets a descriptor that is closed, is about to be, or is a stream's.
 fn forget(fd: RawFd, own: Own) {
-    let Some(number) = number(fd) else { return };
-    let index = number.swap(0, Ordering::SeqCst);
-    let Some(description) = ALL.get((index as usize).wrapping_sub(1)) else { return };
+    let Some(description) = description_table::take_out(fd) else { return };
     if description.unshare_one_of_several() {
         return;
     }
@@ -252,14 +136,14 @@ fn forget(fd: RawFd, own: Own) {
     } else {
         description.unshare();
         if has_own {
-            lease_manager::find_closed();
+            lease_requests::find_closed();
         }
     }
 }
 
 /// Finds descriptors that the program has closed without our noticing, and closes vmio's own descriptors of their files.
 pub(super) fn find_closed() {
-    for fd in 0..=HIGHEST.load(Ordering::Relaxed) as RawFd {
+    for fd in 0..=description_table::highest() {
         let Some(description) = of_descriptor(fd).filter(|description| description.own.get().is_some()) else {
             continue;
         };
@@ -272,7 +156,7 @@ pub(super) fn find_closed() {
             found_closed(fd, description);
         }
     }
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+    for description in used() {
         if description.is_left_over()
             && let Some(own) = description.own.get()
             && fstat(own).is_ok_and(|stat| !locks::is_locked_by_program(identity_of(&stat)))
@@ -314,17 +198,8 @@ pub(crate) fn suspend(fd: RawFd) -> Suspension {
 
 /// Stops serving all descriptions, for good.
 pub(super) fn stop_serving_all() {
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+    for description in used() {
         end_lease(description, Until::Forever);
-    }
-}
-
-/// Closes vmio's own descriptors in a forked child, where nothing is leased: nobody finishes changes that other threads of the parent were
-/// making.
-pub(super) fn reset_in_child() {
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        description.abandon();
-        description.own.close();
     }
 }
 
@@ -332,7 +207,7 @@ pub(super) fn reset_in_child() {
 /// fails, and vmio may lease the file again.
 pub(super) fn return_broken_leases(report: impl Fn(BorrowedFd<'_>)) {
     let until = if Settings::refuse_shared() { Until::NextLease } else { Until::Forever };
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+    for description in used() {
         if description.state() == State::Leased && lease::is_being_broken(description) {
             description.own.get().map(&report);
             end_lease(description, until);
@@ -348,7 +223,7 @@ pub(crate) fn retry_after_returning_leases<T>(open: impl Fn() -> Result<T, Errno
     if !matches!(outcome, Err(Errno::WOULDBLOCK)) {
         return outcome;
     }
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+    for description in used() {
         while matches!(description.state(), State::Leasing | State::Returning) {
             std::thread::yield_now();
         }
@@ -358,27 +233,13 @@ pub(crate) fn retry_after_returning_leases<T>(open: impl Fn() -> Result<T, Errno
     if LEASES_RETURNED.load(Ordering::SeqCst) == before { outcome } else { open() }
 }
 
-/// Adds the counts of leased descriptions.
-pub(super) fn add_counts(total: &Counts) {
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
-        description.begin();
-        // A thread that returns the lease from here on waits for `end`.
-        if description.state() == State::Leased
-            && let Some(counts) = description.leased().and_then(LeasedFile::counts)
-        {
-            total.absorb(counts);
-        }
-        description.end();
-    }
-}
-
 /// Writes back the bytes that calls have written on any description. Waits for leases that threads are returning. Returns the first error.
 pub(crate) fn write_back_all() -> Result<(), Errno> {
     if !mode::has_cache() {
         return Ok(());
     }
     let mut outcome = Ok(());
-    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+    for description in used() {
         loop {
             description.begin();
             let state = description.state();
@@ -393,15 +254,6 @@ pub(crate) fn write_back_all() -> Result<(), Errno> {
         }
     }
     outcome
-}
-
-/// vmio's own descriptor of the file whose operations have this key in a log. When this returns the kernel has all bytes written to it.
-pub(super) fn own_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
-    let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
-    let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
-    // A thread that removes the descriptor retires the file first, and waits for the log.
-    let written = found.leased().map_or(Ok(()), LeasedFile::write_back);
-    Some(written.and_then(|()| Ok(found.own.get().ok_or(Errno::BADF)?.as_raw_fd())))
 }
 
 /// Whether Linux serves a description, or does so from now on because there was no lease.
@@ -439,7 +291,7 @@ fn end_lease(description: &'static Description, until: Until) {
     description.log_key.store(0, Ordering::Release);
     if is_quiet {
         // SAFETY: no call is under way, and none can begin.
-        unsafe { lease_manager::dispose(description.take_leased()) };
+        unsafe { lease_requests::dispose(description.take_leased()) };
     }
     if let Some(own) = own {
         lease::give_back(own);
@@ -456,7 +308,7 @@ fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, writte
     if let Err(error) = written {
         description.has_lost_writes.store(true, Ordering::Relaxed);
         if logged.is_none() {
-            report::not_written(fd, error);
+            lease_messages::not_written(fd, error);
         }
     }
     if description.leased().is_some_and(LeasedFile::has_stored) {
@@ -469,7 +321,7 @@ fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, writte
         // Nobody may see these writes undone from now on. If the file cannot be written or flushed, the log keeps them.
         if let Err(error) = written.and_then(|()| entry::as_vmio_undisturbed(|| logged.retire(fd))) {
             entry::as_vmio_undisturbed(|| logged.keep());
-            report::not_retired(fd, error);
+            lease_messages::not_retired(fd, error);
         }
     }
     let _ = seek(fd, SeekFrom::Start(description.position.load(Ordering::Relaxed)));
@@ -478,17 +330,19 @@ fn bring_kernel_up_to_date(description: &Description, fd: BorrowedFd<'_>, writte
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use super::*;
+    use crate::leased::call::Call;
+    use crate::leased::lease_manager;
 
     /// A call that has begun on a cached file would else read from the kernel bytes that are not written back yet.
     #[test]
     fn a_call_that_began_with_a_lease_keeps_it_while_the_lease_is_returned() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
-        let (index, description) = free().unwrap();
-        number(fd).unwrap().store(index + 1, Ordering::SeqCst);
+        description_table::insert(fd, false);
+        let description = of_descriptor(fd).unwrap();
         let unleased = Call::begin(fd).unwrap();
         assert!(unleased.leased().is_none());
         drop(unleased);
@@ -518,10 +372,10 @@ mod tests {
     fn a_description_with_a_duplicate_of_a_large_number_is_the_kernels() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
-        let (index, description) = free().unwrap();
-        number(fd).unwrap().store(index + 1, Ordering::SeqCst);
+        description_table::insert(fd, false);
+        let description = of_descriptor(fd).unwrap();
         lease_manager::start();
-        duplicated(fd, DESCRIPTORS as RawFd);
+        duplicated(fd, description_table::DESCRIPTORS as RawFd);
         assert!(description.state() == State::Linux);
         forget(fd, Own::ClosedLater);
     }

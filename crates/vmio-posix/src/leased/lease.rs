@@ -11,7 +11,8 @@ use vmio::{Access, Cache};
 
 use super::cached_file::CachedFile;
 use super::description::Description;
-use super::descriptors;
+use super::description_table;
+use super::lease_requests::BREAK_SIGNAL;
 use super::leased_file::LeasedFile;
 use super::mode::is_strict;
 use super::strict::{Logged, Logs};
@@ -19,11 +20,6 @@ use super::unserved_reason::UnservedReason;
 use crate::entry;
 use crate::settings::Settings;
 use crate::table::is_regular;
-
-/// The signal by which the kernel announces that it breaks a lease, and by which this process wakes the lease manager. It goes to that
-/// thread alone, and nobody else sends it. Real-time signals and SIGIO will not do: programs wait for these, and a real-time signal is lost
-/// if too many are pending.
-pub(super) const BREAK_SIGNAL: c_int = libc::SIGSTKFLT;
 
 /// Commands of fcntl for which the libc crate has no names.
 const F_SETSIG: c_int = 10;
@@ -103,7 +99,7 @@ pub(super) fn take(
 /// meanwhile, and the number is another file's.
 fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -> Result<BorrowedFd<'static>, Errno> {
     let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
-    let is_known = descriptors::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
+    let is_known = description_table::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
     let is_leased = control(own, libc::F_GETLEASE, 0) == lease;
     if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
 }

@@ -20,26 +20,36 @@ mod cached_file;
 mod call;
 mod calls;
 mod description;
+mod description_table;
 mod descriptors;
 mod lease;
 mod lease_manager;
+mod lease_messages;
+mod lease_requests;
 mod leased_backing;
 mod leased_file;
 mod mode;
+mod opened;
 mod own_descriptor;
 mod report;
 mod strict;
 mod strict_calls;
+mod transfer;
 mod unserved_descriptions;
 mod unserved_reason;
 
-pub(crate) use calls::{Way, before_kernel_maps, before_kernel_reads, before_kernel_writes, lseek, read, sync, write};
+pub(crate) use call::flags;
+pub(crate) use calls::{before_kernel_maps, before_kernel_reads, before_kernel_writes, lseek, read, sync, write};
+pub(crate) use description_table::is_alone;
 pub(crate) use descriptors::{
-    Suspension, closed, closed_range, duplicated, flags, is_alone, opened, opened_elsewhere, replacing,
-    retry_after_returning_leases, stop_serving, stop_serving_range, suspend, taken_by_stream, write_back_all,
+    Suspension, closed, closed_range, duplicated, opened_elsewhere, replacing, retry_after_returning_leases,
+    stop_serving, stop_serving_range, suspend, taken_by_stream, write_back_all,
 };
-pub(crate) use lease_manager::{close_logs, replay_before_changes, reset_in_child, start};
+pub(crate) use lease_manager::{reset_in_child, start};
+pub(crate) use lease_requests::{close_logs, replay_before_changes};
 pub(crate) use mode::{has_cache, is_on, is_strict};
+pub(crate) use opened::opened;
 pub(crate) use report::{exec_failed, report};
 pub(crate) use strict::opening_logs;
+pub(crate) use transfer::Way;
 pub(crate) use unserved_descriptions::AllUnserved;

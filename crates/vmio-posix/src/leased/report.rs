@@ -1,16 +1,14 @@
-//! The messages and the `--stats` report of a process that runs with a mode.
+//! The `--stats` report of a process that runs with a mode.
 
-use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use rustix::io::Errno;
 use rustix::process::getpid;
 use serde_json::json;
 
-use super::lease_manager;
+use super::description_table;
+use super::lease_requests::{self, manager};
+use super::leased_file::Counts;
 use super::strict;
-use super::unserved_reason::UnservedReason;
 use crate::messages;
 use crate::settings::{ReportForm, Settings};
 use crate::synchronous;
@@ -28,50 +26,6 @@ pub(super) fn belongs_to_this_process() {
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
 
-/// Says that this process cannot build the cache of `--cache`.
-pub(super) fn no_cache(error: &vmio::Error) {
-    messages::say(format_args!("cannot build the cache, so reads and writes use the page cache: {error}"));
-}
-
-/// Says that a file lacks bytes that the program wrote to it, after the return of a lease.
-pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
-    say(fd, format_args!("could not be written ({error}): some of the program's writes to it are lost"));
-}
-
-/// Says that vmio could not write or flush a file before it returned the lease: the file's log must be replayed.
-pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
-    say(fd, format_args!("could not be written or flushed ({error}); its log keeps the writes: run vmio recover"));
-}
-
-/// Says with `--verbose` whether the process reads and writes a file without system calls from here on.
-pub(super) fn lease_tried(fd: BorrowedFd<'_>, taken: Result<(), UnservedReason>) {
-    if !is_verbose() {
-        return;
-    }
-    match taken {
-        Ok(()) => say(fd, format_args!("is read and written without system calls")),
-        Err(UnservedReason::NotAsked) => {}
-        Err(reason) => say(fd, format_args!("is not served: {reason}")),
-    }
-}
-
-/// Says with `--verbose` that another process uses the file, too. If the descriptor's number is another file's by now, the message names
-/// that file.
-pub(super) fn lease_broken(fd: BorrowedFd<'_>) {
-    if is_verbose() {
-        say(fd, format_args!("is not served any more: it was opened elsewhere"));
-    }
-}
-
-fn is_verbose() -> bool {
-    Settings::of_this_process().is_some_and(|settings| settings.is_verbose)
-}
-
-fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
-    let path = Settings::of_this_process().and_then(|settings| settings.path_under(fd));
-    messages::say(format_args!("{} {what}", path.unwrap_or_default().display()));
-}
-
 /// Undoes the report after a failed exec: the process goes on, and reports again at its end.
 pub(crate) fn exec_failed() {
     if getpid().as_raw_nonzero().get() == PROCESS.load(Ordering::Relaxed) {
@@ -87,7 +41,7 @@ pub(crate) fn report() {
     if process.get() != PROCESS.load(Ordering::Relaxed) || HAS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (counts, leases_taken) = (lease_manager::counts(), lease_manager::leases_taken());
+    let (counts, leases_taken) = (counts(), lease_requests::leases_taken());
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (reads, read_bytes) = (of(&counts.reads), of(&counts.read_bytes));
     let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
@@ -95,7 +49,7 @@ pub(crate) fn report() {
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
     let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
     let flushes = synchronous::flushes();
-    let cache = lease_manager::cache_stats();
+    let cache = lease_requests::cache_stats();
     let of_cache = cache.as_ref().map_or(String::new(), |stats| {
         format!(
             "; cache: {} misses, {} bytes read, {} written, {} pages evicted",
@@ -136,4 +90,14 @@ pub(crate) fn report() {
         }
     };
     messages::write(text.as_bytes());
+}
+
+/// The transfers without a system call so far.
+fn counts() -> Counts {
+    let total = Counts::default();
+    if let Some(manager) = manager() {
+        total.absorb(&manager.counts);
+    }
+    description_table::add_counts(&total);
+    total
 }

@@ -9,11 +9,12 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::call::Call;
-use super::calls::{BUFFERS_ON_STACK, Way, write_part};
-use super::descriptors;
+use super::description_table;
 use super::lease_manager::{self, Logging};
+use super::lease_requests;
 use super::leased_file::LeasedFile;
 use super::strict::{SharedWrite, Turn};
+use super::transfer::{BUFFERS_ON_STACK, Way, write_part};
 use crate::entry;
 use crate::table::is_regular;
 use crate::transfer::{Position, TRANSFER_MAX};
@@ -36,10 +37,10 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
                     return Way::Done(outcome);
                 }
             }
-        } else if descriptors::is_outside(fd.as_raw_fd()) {
+        } else if description_table::is_outside(fd.as_raw_fd()) {
             return Way::Linux(None);
         } else {
-            is_shared = has_tried || descriptors::is_known(fd.as_raw_fd());
+            is_shared = has_tried || description_table::is_known(fd.as_raw_fd());
         }
         if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
             return Way::Linux(None);
@@ -53,9 +54,9 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         if is_shared {
             break;
         }
-        lease_manager::lease_now(fd.as_raw_fd());
+        lease_requests::lease_now(fd.as_raw_fd());
     }
-    match lease_manager::write(&SharedWrite { fd, position, buffers: &buffers }) {
+    match lease_requests::write(&SharedWrite { fd, position, buffers: &buffers }) {
         Some(outcome) => Way::Done(outcome),
         // A child by vfork, before its exec.
         None => Way::Linux(None),

@@ -2,92 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use vmio_core::futex;
 
 use crate::error::{Error, Result};
-use crate::journal::core::{Core, Joined};
-use crate::journal::failed_at;
+use crate::journal::core::Core;
+use crate::journal::failure::failed_at;
+use crate::journal::joined::Joined;
 use crate::journal::place::Place;
 use crate::journal::replay::replay;
 use crate::journal::scan::{RecordPages, Scan};
 use crate::journal::version::Version;
 use crate::journal::writers::{self, Writers};
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread::{self, OwnThread};
 
 /// After this many pages of the log the thread yields its core. A store that has just been woken would otherwise wait
 /// for the end of the time slice: milliseconds.
 const YIELD_PAGES: u64 = 16;
 
-/// Asks for checkpoints and waits for them. One thread makes them all. It needs nothing that a waiting thread holds.
-pub(crate) struct Checkpoints {
-    /// The number of checkpoints asked for.
-    asked: AtomicU32,
-    /// The last of these that is done.
-    done: AtomicU32,
-    stopping: AtomicBool,
-    /// The files hold all commits before this position.
-    applied: AtomicU64,
-    /// The reason why the last checkpoint failed, until one succeeds.
-    failure: Mutex<Option<Error>>,
-}
-
-impl Checkpoints {
-    pub(crate) fn new(applied: u64) -> Self {
-        Checkpoints {
-            asked: AtomicU32::new(0),
-            done: AtomicU32::new(0),
-            stopping: AtomicBool::new(false),
-            applied: AtomicU64::new(applied),
-            failure: Mutex::new(None),
-        }
-    }
-
-    /// The files hold all commits before this position.
-    pub(crate) fn applied(&self) -> u64 {
-        self.applied.load(Ordering::SeqCst)
-    }
-
-    /// Asks for a checkpoint, unless one is asked for already.
-    pub(crate) fn begin(&self) {
-        let done = self.done.load(Ordering::SeqCst);
-        if self.asked.compare_exchange(done, done.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            futex::wake_all(&self.asked);
-        }
-    }
-
-    /// Returns after a checkpoint that began after this call, whether it succeeded or not. Async-signal-safe.
-    pub(crate) fn run(&self) {
-        // A checkpoint that is under way may have begun too early.
-        let wanted = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        futex::wake_all(&self.asked);
-        loop {
-            let done = self.done.load(Ordering::SeqCst);
-            if (done.wrapping_sub(wanted) as i32) >= 0 {
-                return;
-            }
-            futex::wait(&self.done, done);
-        }
-    }
-
-    /// Takes the reason why the last checkpoint failed.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        let _signals = SignalsBlocked::new();
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.run();
-    }
-}
-
-/// Starts the thread; it ends after [`Checkpoints::stop`].
+/// Starts the thread; it ends after `Checkpoints::stop`.
 pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
     thread::spawn("vmio-journal", move || {
         writers::step_back();

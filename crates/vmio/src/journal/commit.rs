@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::backing::Backing;
 use crate::error::{Error, Result};
-use crate::journal::core::{Core, Joined};
+use crate::journal::core::Core;
 use crate::journal::delta_batch::CommitDeltas;
-use crate::journal::failed_at;
-use crate::journal::format::{CommittedFile, RecordKind};
-use crate::journal::journaled_backing::JournaledBacking;
+use crate::journal::failure::failed_at;
+use crate::journal::format::CommittedFile;
+use crate::journal::joined::Joined;
 use crate::journal::log::CommitFailure;
 use crate::journal::participant::Participant;
-use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::sys::probes;
 use crate::sys::signal::SignalsBlocked;
@@ -24,13 +22,13 @@ use crate::sys::signal::SignalsBlocked;
 ///
 /// Its pages are those spilled since the previous commit, and those written here.
 pub struct Commit<'a> {
-    core: &'a Core,
+    pub(super) core: &'a Core,
     frozen: OnceCell<Frozen>,
 }
 
 /// The commit once its line is drawn: its number, and the files that take part.
-struct Frozen {
-    number: u64,
+pub(super) struct Frozen {
+    pub(super) number: u64,
     files: Vec<CommittedFile>,
 }
 
@@ -50,7 +48,7 @@ impl Commit<'_> {
         }
     }
 
-    fn frozen(&self) -> &Frozen {
+    pub(super) fn frozen(&self) -> &Frozen {
         self.frozen.get_or_init(|| {
             let _signals = SignalsBlocked::new();
             // The line comes before the lengths: if a file grows before the line, its committed length must cover the
@@ -60,50 +58,6 @@ impl Commit<'_> {
             let open = files.iter().filter(|joined| joined.is_open.load(Ordering::SeqCst));
             Frozen { files: open.map(committed).collect(), number }
         })
-    }
-
-    /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::JournalFull`] or [`Error::Journal`]. After an error the commit must fail. Pages already written become
-    /// part of the next one.
-    pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
-        self.core.check_not_forked()?;
-        // If the caller writes a page twice, the second version counts.
-        append_deltas(self)?;
-        let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
-        let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), &number, data);
-        appended.map_err(|refusal| self.core.refused(refusal))
-    }
-
-    /// Adds a page of a file whose newest version, `before`, the caller knows.
-    ///
-    /// Writes only the bytes that differ in `after`, or the whole page if much differs. Nobody may spill the page until
-    /// the commit has ended. If the commit fails, the newest version may be the one before: read the page.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::write`]; [`Error::BadOption`] if the arguments are no whole page of the file.
-    pub fn write_changes(&self, file: &JournaledBacking, page: u64, before: &[u8], after: &[u8]) -> Result<()> {
-        self.core.check_not_forked()?;
-        let is_page = before.len() == PAGE_BYTES && after.len() == PAGE_BYTES;
-        if !is_page || page >= file.len().div_ceil(PAGE_BYTES as u64) {
-            let expected = "whole pages of the file";
-            let value = format!("{} and {} bytes of page {page}", before.len(), after.len());
-            return Err(Error::BadOption { option: "changes of a page", value, expected });
-        }
-        let number = self.frozen().number;
-        if self.core.deltas().has(file.joined(), page) {
-            append_deltas(self)?;
-        }
-        let written = {
-            let _signals = SignalsBlocked::new();
-            let mut deltas = CommitDeltas::new(self.core, number);
-            deltas.make_room()?;
-            deltas.add(file.joined(), page, before, after).is_some()
-        };
-        if written { Ok(()) } else { self.write(file, page * PAGE_BYTES as u64, after) }
     }
 }
 
@@ -262,11 +216,18 @@ where
     Ok(number)
 }
 
-fn append_deltas(commit: &Commit<'_>) -> Result<()> {
+/// Appends the deltas of a commit whose line is drawn.
+pub(super) fn append_deltas(commit: &Commit<'_>) -> Result<()> {
     let Some(frozen) = commit.frozen.get() else { return Ok(()) };
     let _signals = SignalsBlocked::new();
-    let appended = commit.core.append_deltas(frozen.number, &mut commit.core.deltas());
-    appended.map_err(|refusal| commit.core.refused(refusal))
+    let core = commit.core;
+    let appended = core.deltas().append(&core.log, &core.checkpoints, frozen.number);
+    appended.map_err(|refusal| core.log.refused(refusal))
+}
+
+/// The deltas of the commit of that number. Only for the thread that leads the commit, with signals blocked.
+pub(super) fn deltas(core: &Core, number: u64) -> CommitDeltas<'_> {
+    CommitDeltas::new(&core.log, &core.checkpoints, number, core.deltas())
 }
 
 /// The participants that a commit asks for their pages.
@@ -293,7 +254,7 @@ impl Participants {
             return Ok(());
         }
         let _signals = SignalsBlocked::new();
-        let mut deltas = CommitDeltas::new(commit.core, commit.frozen().number);
+        let mut deltas = deltas(commit.core, commit.frozen().number);
         self.0.iter().try_for_each(|participant| participant.write(&mut deltas))
     }
 
@@ -329,24 +290,24 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
     let Frozen { number, files } = commit.frozen();
     let _signals = SignalsBlocked::new();
     if core.is_incomplete(*number) {
-        return Err(core.full());
+        return Err(core.log.full());
     }
     let failed = |failure| match failure {
-        CommitFailure::Full => core.full(),
+        CommitFailure::Full => core.log.full(),
         CommitFailure::Write(source) => failed_at(core.log.ring.device(), "writing")(source),
         CommitFailure::Flush(source) => Error::JournalFlush { journal: core.log.ring.device().describe(), source },
     };
     let mut deltas = core.deltas();
     let record = loop {
         let tail = core.log.tail();
-        match core.log.commit(*number, files, &mut deltas) {
-            Err(CommitFailure::Full) if core.make_room(tail) => {}
+        match core.log.commit(*number, files, &mut deltas.records) {
+            Err(CommitFailure::Full) if core.checkpoints.make_room(&core.log, tail) => {}
             other => break other.map_err(failed)?,
         }
     };
     // Settle before the record is durable: from then on a checkpoint may come.
     deltas.settle(*number, Ok(record.first));
-    debug_assert!(deltas.is_empty());
+    debug_assert!(deltas.records.is_empty());
     drop(deltas);
     let end = core.log.make_durable(record).map_err(failed)?;
     if end - core.log.tail() >= core.checkpoint_at_pages {

@@ -5,25 +5,17 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 
 use crate::error::Result;
-use crate::journal::core::{Core, Joined};
-use crate::journal::delta::{self, DELTA_BYTES_MAX};
-use crate::journal::format::{CommittedFile, Page, RECORD_FRONT_BYTES, RecordHead, RecordKind, Uuid};
+use crate::journal::checkpoints::Checkpoints;
+use crate::journal::delta_records::DeltaRecords;
+use crate::journal::joined::Joined;
+use crate::journal::log::{Log, Refusal};
 use crate::journal::place::Place;
 use crate::journal::version::Version;
-use crate::sys::PAGE_BYTES;
 
-/// The most records in one write (64 KiB).
-const RECORDS_MAX: usize = 16;
-
-/// Deltas that are not in the log yet.
+/// Deltas that are not in the log yet, and the pages that they are of.
 pub(crate) struct DeltaBatch {
-    /// The records, and one more page for the commit record.
-    pages: Box<[Page]>,
-    /// For each record begun: the number of its deltas, and their length in bytes.
-    begun: Vec<(u32, usize)>,
+    pub(crate) records: DeltaRecords,
     pending: Vec<Pending>,
-    /// A buffer for the delta in the making.
-    encoded: Box<[u8; DELTA_BYTES_MAX]>,
 }
 
 /// A page whose delta is in the batch.
@@ -36,24 +28,9 @@ struct Pending {
 }
 
 impl DeltaBatch {
-    /// A batch for this many records, but at most [`RECORDS_MAX`].
+    /// A batch for this many records.
     pub(crate) fn new(records_max: usize) -> Self {
-        let records = records_max.min(RECORDS_MAX);
-        DeltaBatch {
-            pages: vec![Page::ZERO; records + 1].into_boxed_slice(),
-            begun: Vec::with_capacity(records),
-            pending: Vec::new(),
-            encoded: Box::new([0; DELTA_BYTES_MAX]),
-        }
-    }
-
-    /// The number of records begun.
-    pub(crate) fn records(&self) -> usize {
-        self.begun.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.begun.is_empty()
+        DeltaBatch { records: DeltaRecords::new(records_max), pending: Vec::new() }
     }
 
     /// Whether the batch has a delta of this page.
@@ -61,47 +38,35 @@ impl DeltaBatch {
         self.pending.iter().any(|pending| pending.page == page && Arc::ptr_eq(&pending.file, file))
     }
 
-    /// Whether the next delta may not fit any more.
-    fn is_full(&self) -> bool {
-        let is_full = |bytes: usize| RECORD_FRONT_BYTES + bytes + DELTA_BYTES_MAX > PAGE_BYTES;
-        self.begun.len() + 1 == self.pages.len() && self.begun.last().is_none_or(|(_, bytes)| is_full(*bytes))
-    }
-
-    /// Adds the changes of a page, and returns their encoded length; 0 if nothing has changed. `None` if the changes
-    /// are too long, or if the page consists of too many deltas already.
+    /// Adds the changes of a page, as [`DeltaRecords::add`] does.
     fn add(&mut self, file: &Arc<Joined>, page: u64, before: &[u8], after: &[u8]) -> Option<usize> {
         let base = file.index.version(page);
-        let place = Place { file: file.file, page };
-        let len = Some(base).filter(|base| Version::takes_delta(*base));
-        let len = len.and_then(|base| delta::encode(place, base, before, after, &mut self.encoded))?;
-        if len == 0 {
-            return Some(0);
+        let len = self.records.add(Place { file: file.file, page }, base, before, after)?;
+        if len > 0 {
+            self.pending.push(Pending { file: Arc::clone(file), page, record: self.records.len() - 1, base });
         }
-        if self.begun.last().is_none_or(|(_, bytes)| RECORD_FRONT_BYTES + bytes + len > PAGE_BYTES) {
-            self.begun.push((0, 0));
-        }
-        let record = self.begun.len() - 1;
-        let (count, bytes) = &mut self.begun[record];
-        let start = RECORD_FRONT_BYTES + *bytes;
-        self.pages[record].0[start..start + len].copy_from_slice(&self.encoded[..len]);
-        *count += 1;
-        *bytes += len;
-        debug_assert!(RECORD_FRONT_BYTES + self.begun[record].1 <= PAGE_BYTES && record + 1 < self.pages.len());
-        self.pending.push(Pending { file: Arc::clone(file), page, record, base });
         Some(len)
     }
 
-    /// Makes the deltas records at the place in the log that `head` gives. With `files`, a commit record of these
-    /// follows.
-    pub(crate) fn encode(&mut self, uuid: Uuid, head: &RecordHead, files: Option<&[CommittedFile]>) -> &[Page] {
-        for ((position, page), (count, bytes)) in (head.position..).zip(&mut self.pages).zip(&self.begun) {
-            RecordHead { position, ..*head }.encode_deltas(uuid, *count, *bytes, page);
+    /// Appends the deltas to the log. Makes space by a checkpoint if need be. Settles the deltas in any case.
+    pub(crate) fn append(&mut self, log: &Log, checkpoints: &Checkpoints, commit: u64) -> Result<(), Refusal> {
+        if self.records.is_empty() {
+            return Ok(());
         }
-        let records = self.begun.len();
-        let Some(files) = files else { return &self.pages[..records] };
-        let commit = RecordHead { kind: RecordKind::Commit, position: head.position + records as u64, ..*head };
-        commit.encode_commit(uuid, files, &mut self.pages[records]);
-        &self.pages[..=records]
+        loop {
+            let tail = log.tail();
+            match log.append_deltas(commit, &mut self.records) {
+                Ok(position) => {
+                    self.settle(commit, Ok(position));
+                    return Ok(());
+                }
+                Err(Refusal::Full) if checkpoints.make_room(log, tail) => {}
+                Err(refusal) => {
+                    self.settle(commit, Err(refusal.kind()));
+                    return Err(refusal);
+                }
+            }
+        }
     }
 
     /// Empties the batch. `written` is the position of its first record for this commit, or the error of the write.
@@ -114,22 +79,28 @@ impl DeltaBatch {
                 participant.settle(page, commit, written.map(drop).map_err(io::Error::from));
             }
         }
-        self.begun.clear();
-        debug_assert!(self.is_empty() && self.pending.is_empty());
+        self.records.clear();
+        debug_assert!(self.records.is_empty() && self.pending.is_empty());
     }
 }
 
 /// Takes the pages of a commit whose previous version is known.
 pub(crate) struct CommitDeltas<'a> {
-    core: &'a Core,
+    log: &'a Log,
+    checkpoints: &'a Checkpoints,
     commit: u64,
     batch: MutexGuard<'a, DeltaBatch>,
 }
 
 impl<'a> CommitDeltas<'a> {
     /// Only for the thread that leads the commit, with signals blocked.
-    pub(crate) fn new(core: &'a Core, commit: u64) -> Self {
-        CommitDeltas { core, commit, batch: core.deltas() }
+    pub(crate) fn new(
+        log: &'a Log,
+        checkpoints: &'a Checkpoints,
+        commit: u64,
+        batch: MutexGuard<'a, DeltaBatch>,
+    ) -> Self {
+        CommitDeltas { log, checkpoints, commit, batch }
     }
 
     /// The number of the commit.
@@ -139,11 +110,11 @@ impl<'a> CommitDeltas<'a> {
 
     /// Makes space for one more delta. Writes the present ones if need be.
     pub(crate) fn make_room(&mut self) -> Result<()> {
-        if !self.batch.is_full() {
+        if !self.batch.records.is_full() {
             return Ok(());
         }
-        let appended = self.core.append_deltas(self.commit, &mut self.batch);
-        appended.map_err(|refusal| self.core.refused(refusal))
+        let appended = self.batch.append(self.log, self.checkpoints, self.commit);
+        appended.map_err(|refusal| self.log.refused(refusal))
     }
 
     /// Adds the changes of a page, for which the batch has space. Returns how many bytes they take. The participant of

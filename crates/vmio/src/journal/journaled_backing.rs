@@ -10,15 +10,15 @@ use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::error::Error;
 use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
 use crate::journal::commit::NOTHING_MORE;
-use crate::journal::core::Joined;
 use crate::journal::drain_gate::Inside;
-use crate::journal::failed_at;
+use crate::journal::failure::failed_at;
 use crate::journal::format::RecordKind;
+use crate::journal::joined::Joined;
 use crate::journal::log::Refusal;
+use crate::journal::opened::Opened;
 use crate::journal::participant::Participant;
 use crate::journal::place::Place;
 use crate::journal::version::Version;
-use crate::journal::{Journal, Opened};
 use crate::sys::PAGE_BYTES;
 
 /// A file of a journal as a mapping sees it: the newest version of each page, committed or not.
@@ -120,7 +120,7 @@ impl JournaledBacking {
     pub(crate) fn commit_error(&self, source: io::Error) -> Error {
         let core = &self.opened.core;
         match source.kind() {
-            io::ErrorKind::StorageFull => core.full(),
+            io::ErrorKind::StorageFull => core.log.full(),
             _ => failed_at(core.log.ring.device(), "writing")(source),
         }
     }
@@ -143,8 +143,8 @@ impl JournaledBacking {
     }
 
     /// Whether this is a file of that journal.
-    pub(crate) fn is_of(&self, journal: &Journal) -> bool {
-        Arc::ptr_eq(&self.opened, &journal.0)
+    pub(crate) fn is_of(&self, journal: &Arc<Opened>) -> bool {
+        Arc::ptr_eq(&self.opened, journal)
     }
 
     /// The least number of pages for which a commit finds space.
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::Result;
     use crate::backing::MemoryBacking;
-    use crate::journal::{CommitDeltas, JournalOptions};
+    use crate::journal::{CommitDeltas, Journal, JournalOptions};
 
     /// A mapping with stores, which a commit has to protect before it draws its line.
     #[derive(Default)]

@@ -6,8 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
-use crate::journal::delta_batch::DeltaBatch;
+use crate::error::Error;
+use crate::journal::delta_records::DeltaRecords;
 use crate::journal::drain_gate::DrainGate;
+use crate::journal::failure::failed_at;
 use crate::journal::format::{CommittedFile, Header, Pages, RECORD_PAGES_MAX, RecordHead, RecordKind};
 use crate::journal::record_buffers::{BUFFER_PAGES, RecordBuffers};
 use crate::journal::ring::Ring;
@@ -133,9 +135,9 @@ impl Log {
         Ok(written.map(|()| position + 1)?)
     }
 
-    /// Appends the deltas of a batch, and returns the position of their first record.
-    pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<u64, Refusal> {
-        let records = deltas.records() as u64;
+    /// Appends records of deltas, and returns the position of their first record.
+    pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaRecords) -> Result<u64, Refusal> {
+        let records = deltas.len() as u64;
         let _appending = self.appending.enter();
         debug_assert!(records > 0);
         let position = self.allocate(records, SPARE_PAGES).ok_or(Refusal::Full)?;
@@ -217,9 +219,9 @@ impl Log {
         &self,
         commit: u64,
         files: &[CommittedFile],
-        deltas: &mut DeltaBatch,
+        deltas: &mut DeltaRecords,
     ) -> Result<Unflushed, CommitFailure> {
-        let records = deltas.records() as u64;
+        let records = deltas.len() as u64;
         let left = if records > 0 { SPARE_PAGES } else { 0 };
         let first = self.allocate(records + 1, left).ok_or(CommitFailure::Full)?;
         // Threads with a position before that of the commit record come first: recovery stops at the first record that
@@ -260,7 +262,7 @@ impl Log {
         commit: u64,
         first: u64,
         files: &[CommittedFile],
-        deltas: &mut DeltaBatch,
+        deltas: &mut DeltaRecords,
         failed: u64,
     ) -> io::Result<()> {
         self.mend_holes()?;
@@ -290,6 +292,24 @@ impl Log {
         self.ring.device().flush().inspect_err(|_| {
             self.failed_flushes.fetch_add(1, Ordering::SeqCst);
         })
+    }
+
+    /// The error of an append that was refused.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Full => self.full(),
+            Refusal::Failed(source) => failed_at(self.ring.device(), "writing")(source),
+        }
+    }
+
+    /// The error of a journal without space.
+    pub(crate) fn full(&self) -> Error {
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        Error::JournalFull {
+            journal: self.ring.device().describe(),
+            capacity_bytes: bytes(self.ring.capacity_pages()),
+            uncommitted_bytes: bytes(self.head() - self.durable()),
+        }
     }
 }
 

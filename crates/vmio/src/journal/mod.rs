@@ -8,16 +8,22 @@
 
 mod chain;
 mod checkpoint;
+mod checkpoints;
 mod commit;
+mod commit_writes;
 mod core;
 mod delta;
 mod delta_batch;
+mod delta_records;
 mod drain_gate;
+mod failure;
 mod format;
 mod index;
 mod inspect;
+mod joined;
 mod journaled_backing;
 mod log;
+mod opened;
 mod participant;
 mod place;
 mod record_buffers;
@@ -28,7 +34,6 @@ mod scan;
 mod version;
 mod writers;
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,18 +48,16 @@ pub use recovery::RecoveryReport;
 
 use crate::backing::{Access, Backing, FileBacking, FileUser, Locking};
 use crate::error::{Error, Result};
-use crate::journal::checkpoint::spawn;
-use crate::journal::commit::{CommitQueue, NOTHING_MORE, lead_commit};
-use crate::journal::core::{Core, Joined};
-use crate::journal::format::{FILES_MAX, Header, LOG_START_BYTES, PATH_BYTES_MAX, Uuid, VERSION};
-use crate::journal::index::PageIndex;
+use crate::journal::commit::NOTHING_MORE;
+use crate::journal::core::Core;
+use crate::journal::failure::failed_at;
+use crate::journal::format::{Header, LOG_START_BYTES, Uuid, VERSION};
 use crate::journal::log::Log;
+use crate::journal::opened::Opened;
 use crate::journal::recovery::OpenFile;
 use crate::journal::ring::Ring;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
-use crate::sys::signal::SignalsBlocked;
-use crate::sys::thread::OwnThread;
 
 /// The shortest log: 64 pages.
 const CAPACITY_PAGES_MIN: u64 = 64;
@@ -157,13 +160,6 @@ impl Default for JournalOptions {
 /// ```
 #[derive(Clone)]
 pub struct Journal(Arc<Opened>);
-
-/// The journal, its thread, and the queue of its commits.
-pub(crate) struct Opened {
-    pub(crate) core: Arc<Core>,
-    queue: CommitQueue,
-    thread: Option<OwnThread>,
-}
 
 /// How full a journal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,9 +301,8 @@ impl Journal {
         let share = |share: f64| (share * capacity_pages as f64) as u64;
         let log = Log::new(ring, &header, share(options.commit_reserve));
         let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
-        let core = Arc::new(Core::new(generation, log, header, share(options.checkpoint_at).max(1)));
-        let thread = spawn(Arc::clone(&core)).map_err(Error::system("starting the journal's thread"))?;
-        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::new(generation), thread: Some(thread) })))
+        let core = Core::new(generation, log, header, share(options.checkpoint_at).max(1));
+        Ok(Journal(Arc::new(Opened::start(core, generation)?)))
     }
 
     /// Adds a file to the journal. Its contents count as committed.
@@ -320,6 +315,11 @@ impl Journal {
     ///   [`Error::Forked`].
     pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
         self.join_boxed(Box::new(data))
+    }
+
+    /// Whether a file is part of the journal.
+    pub(crate) fn has(&self, file: &JournaledBacking) -> bool {
+        file.is_of(&self.0)
     }
 
     pub(crate) fn join_boxed(&self, data: Box<dyn Backing>) -> Result<JournaledBacking> {
@@ -388,11 +388,6 @@ impl Journal {
     }
 }
 
-/// The error of an operation on a journal's device, "writing" for example.
-fn failed_at(device: &dyn Backing, operation: &'static str) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Journal { journal: device.describe(), operation, source }
-}
-
 /// Whether only this user and root can have written the journal.
 fn check_trusted(device: &FileBacking) -> Result<()> {
     let failed = failed_at(device, "looking at");
@@ -408,122 +403,6 @@ fn check_trusted(device: &FileBacking) -> Result<()> {
         return Ok(());
     };
     Err(Error::NotAJournal { journal: device.describe(), reason })
-}
-
-impl Opened {
-    fn check_not_forked(&self) -> Result<()> {
-        self.core.check_not_forked()
-    }
-
-    pub(crate) fn commit<W>(&self, write: Option<W>) -> Result<u64>
-    where
-        W: FnOnce(&Commit<'_>) -> Result<()>,
-    {
-        self.check_not_forked()?;
-        self.queue.commit(&self.core, write)
-    }
-
-    pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.check_not_forked()?;
-        let (log, checkpoints) = (&self.core.log, &self.core.checkpoints);
-        let wanted = log.durable();
-        checkpoints.run();
-        if checkpoints.applied() >= wanted {
-            return Ok(());
-        }
-        // Of several threads that waited for it, only one gets the reason.
-        let unknown = || failed_at(log.ring.device(), "checkpointing")(std::io::ErrorKind::Other.into());
-        Err(checkpoints.take_failure().unwrap_or_else(unknown))
-    }
-
-    fn join(&self, data: Box<dyn Backing>) -> Result<Arc<Joined>> {
-        let (path, identity) = (data.describe(), data.identity());
-        if path.len() > PATH_BYTES_MAX {
-            let expected = "a path of at most 960 bytes";
-            return Err(Error::BadOption { option: "file of a journal", value: path, expected });
-        }
-        if data.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly { backing: path });
-        }
-        let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
-        let _no_commit = self.queue.hold();
-        // The commits of the file's earlier time in the journal must be in it before the new time begins. The same goes
-        // for other closed files that leave the table.
-        let left: Vec<Arc<Joined>> = self.core.files_that_left();
-        self.checkpoint()?;
-        let _signals = SignalsBlocked::new();
-        let mut files = self.core.files();
-        files.retain(|joined| !left.iter().any(|left| Arc::ptr_eq(left, joined)));
-        let rows = self.core.header().files;
-        let same = |row: &JournaledFile| row.path == path && row.identity == identity;
-        let known = rows.iter().find(|row| same(row)).map(|row| row.file);
-        if files.iter().any(|joined| Some(joined.file) == known) {
-            return Err(Error::AlreadyMapped { backing: path, how: "through this journal" });
-        }
-        // The log has nothing that files which have left still need.
-        let mut rows: Vec<JournaledFile> =
-            rows.into_iter().filter(|row| files.iter().any(|joined| joined.file == row.file)).collect();
-        if rows.len() == FILES_MAX {
-            let expected = "one of at most 60 files of a journal: close others, or use a second journal";
-            return Err(Error::BadOption { option: "file of a journal", value: path, expected });
-        }
-        let file = (1..).find(|file| rows.iter().all(|row| row.file != *file)).unwrap_or_default();
-        rows.push(JournaledFile { file, path, identity });
-        let since = self.core.log.head();
-        let joined = Arc::new(Joined::new(file, data, index, since));
-        self.core.change_header(|header| header.files = rows)?;
-        files.push(Arc::clone(&joined));
-        Ok(joined)
-    }
-
-    /// Takes a file out of the journal, once the commits that it took part in are in it.
-    pub(crate) fn leave(&self, joined: &Arc<Joined>) {
-        if !self.core.is_of_this_process() {
-            return;
-        }
-        self.withdraw(joined);
-        if let Err(error) = self.checkpoint() {
-            tracing::error!(file = joined.data.describe(), %error, "the journal keeps what is committed to a closed file");
-            return;
-        }
-        let _signals = SignalsBlocked::new();
-        self.core.files().retain(|other| !Arc::ptr_eq(other, joined));
-    }
-
-    /// Keeps a file out of all further commits.
-    pub(crate) fn withdraw(&self, joined: &Joined) {
-        let _no_other_commit = self.queue.hold();
-        joined.is_open.store(false, Ordering::SeqCst);
-        joined.set_participant(None);
-        // Spilled pages take space in the log until the next commit. If no open file needs one, an empty commit will
-        // do.
-        let log = &self.core.log;
-        if self.core.has_open_files() || log.head() == log.durable() {
-            return;
-        }
-        if let Err(error) = lead_commit(&self.core, NOTHING_MORE) {
-            tracing::debug!(%error, "what closed files have spilled takes room in the journal until the next commit");
-        }
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        // A forked child has no thread of the journal, and must not write to it.
-        if !self.core.is_of_this_process() {
-            return;
-        }
-        if let Err(error) = self.checkpoint() {
-            tracing::error!(%error, "the last checkpoint failed; opening the journal again makes up for it");
-        }
-        self.core.checkpoints.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.end("the journal's thread");
-        }
-        if let Err(error) = self.core.log.ring.device().unlock() {
-            tracing::warn!(%error, "unlocking the journal failed");
-        }
-    }
 }
 
 /// The pages in the log of a journal of this length in bytes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::backing::{Backing, FileUser, Locking};
 use crate::error::{Error, Result};
-use crate::journal::failed_at;
+use crate::journal::failure::failed_at;
 use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage, VERSION};
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};

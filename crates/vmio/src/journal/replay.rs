@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::chain::{Bottom, read_version};
-use crate::journal::failed_at;
+use crate::journal::failure::failed_at;
 use crate::journal::format::Page;
 use crate::journal::place::Place;
 use crate::journal::ring::Ring;

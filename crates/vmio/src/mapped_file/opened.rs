@@ -104,7 +104,7 @@ impl<R: OpenRegion> OpenedFile for Opened<R> {
 
     fn commits_to(&self, journal: Option<&Journal>) -> bool {
         match (self.region.journaled(), journal) {
-            (Some(backing), Some(journal)) => backing.is_of(journal),
+            (Some(backing), Some(journal)) => journal.has(backing),
             // Without a journal in its options, the handle takes the region as it is, as with any other option.
             (_, None) => true,
             (None, Some(_)) => false,

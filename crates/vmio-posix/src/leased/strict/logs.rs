@@ -11,7 +11,6 @@ use rustix::fs::fdatasync;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::super::descriptors;
 use super::errno;
 use crate::own_descriptors;
 use crate::settings::Settings;
@@ -71,28 +70,40 @@ pub(in super::super) fn close_descriptors_of_parent() {
     }
 }
 
+/// Finds vmio's own descriptor of the leased file whose operations have this key in a log. When it returns the kernel has all bytes written to
+/// the file.
+pub(in super::super) type FindOwn = fn(key: u64) -> Option<Result<RawFd, Errno>>;
+
 /// The logs of the lease manager. Only its thread has them.
-#[derive(Default)]
-pub(in super::super) struct Logs(Vec<Arc<ProcessLog>>);
+pub(in super::super) struct Logs {
+    all: Vec<Arc<ProcessLog>>,
+    find_own: FindOwn,
+}
 
 /// The log of one folder.
 pub(super) struct ProcessLog {
     pub(super) log: Log,
     folder: PathBuf,
     index: u32,
+    find_own: FindOwn,
     /// The number and a descriptor of the shared file that is being written to; -1 for none.
     shared: (AtomicI64, AtomicI32),
 }
 
 impl Logs {
+    /// Without a log, so far.
+    pub(in super::super) fn new(find_own: FindOwn) -> Self {
+        Logs { all: Vec::new(), find_own }
+    }
+
     /// The log for a file at this path, which lies under one of the folders. First replays logs of dead processes there.
     pub(super) fn of(&mut self, settings: &Settings, path: &Path) -> Result<Arc<ProcessLog>, Errno> {
         let folder = settings.under.iter().find(|folder| path.starts_with(folder)).ok_or(Errno::NOENT)?;
         replay_dead_logs(folder)?;
-        if let Some(log) = self.0.iter().find(|log| log.folder == *folder) {
+        if let Some(log) = self.all.iter().find(|log| log.folder == *folder) {
             return Ok(log.clone());
         }
-        let index = self.0.len();
+        let index = self.all.len();
         if index >= LOGS_MAX {
             return Err(Errno::NOSPC);
         }
@@ -108,15 +119,16 @@ impl Logs {
             place.store(fd.as_raw_fd(), Ordering::Relaxed);
         }
         let shared = (AtomicI64::new(-1), AtomicI32::new(-1));
-        let log = Arc::new(ProcessLog { log, folder: folder.clone(), index: index as u32, shared });
-        self.0.push(log.clone());
+        let log =
+            Arc::new(ProcessLog { log, folder: folder.clone(), index: index as u32, find_own: self.find_own, shared });
+        self.all.push(log.clone());
         Ok(log)
     }
 
     /// Removes logs that have nothing left to replay. The next process that opens files under their folders replays the others.
     pub(in super::super) fn close(&mut self) {
         let _opening = opening();
-        for log in self.0.drain(..) {
+        for log in self.all.drain(..) {
             for place in &DESCRIPTORS[2 * log.index as usize..][..2] {
                 own_descriptors::remove(place.swap(-1, Ordering::Relaxed));
             }
@@ -156,7 +168,7 @@ impl ProcessLog {
         };
         let sync = |number: FileNumber| -> io::Result<()> {
             let (shared, fd) = &self.shared;
-            let fd = match descriptors::own_of_logged(self.key(number)) {
+            let fd = match (self.find_own)(self.key(number)) {
                 Some(fd) => fd.map_err(&mut no_flush)?,
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(no_flush(Errno::IO)),

@@ -1,0 +1,127 @@
+//! Transfers between a leased file and buffers, piece by piece.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use rustix::io::{Errno, pread, pwrite};
+
+use super::call::Call;
+use super::leased_file::LeasedFile;
+
+/// A write of up to this number of buffers allocates nothing, since signal handlers write, too.
+pub(super) const BUFFERS_ON_STACK: usize = 16;
+
+/// Whether vmio or Linux does a call.
+pub(crate) enum Way {
+    /// vmio has done it, with this outcome.
+    Done(Result<usize, Errno>),
+    /// The kernel has to do it. While the value exists, the description does not change.
+    Linux(Option<Call>),
+}
+
+/// Reads bytes of a leased file into buffers.
+pub(super) fn read_part<'a>(
+    call: &Call,
+    leased: &LeasedFile,
+    fd: BorrowedFd<'_>,
+    start: u64,
+    bytes: u64,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+) -> Result<usize, Errno> {
+    let read = |at, buffer: &mut &mut [u8], range: Range<usize>| read_piece(call, leased, fd, at, &mut buffer[range]);
+    transfer_in_pieces(start..start + bytes, buffers, read)
+}
+
+/// A part of a buffer that lies in one place: in the cache, or behind the cached part with Linux.
+struct Piece {
+    len: usize,
+    transferred: usize,
+}
+
+/// Transfers bytes of a file to or from buffers, piece by piece. Ends early at a short piece; an error counts only if it is the first
+/// piece's.
+fn transfer_in_pieces<B: AsRef<[u8]>>(
+    bytes: Range<u64>,
+    buffers: impl Iterator<Item = B>,
+    mut transfer: impl FnMut(u64, &mut B, Range<usize>) -> Result<Piece, Errno>,
+) -> Result<usize, Errno> {
+    let mut at = bytes.start;
+    for mut buffer in buffers {
+        let len = (bytes.end - at).min(buffer.as_ref().len() as u64) as usize;
+        let mut done = 0;
+        while done < len {
+            let piece = match transfer(at, &mut buffer, done..len) {
+                Ok(piece) => piece,
+                Err(_) if at > bytes.start => return Ok((at - bytes.start) as usize),
+                Err(error) => return Err(error),
+            };
+            at += piece.transferred as u64;
+            if piece.transferred < piece.len {
+                return Ok((at - bytes.start) as usize);
+            }
+            done += piece.len;
+        }
+    }
+    Ok((at - bytes.start) as usize)
+}
+
+/// Reads the first piece of a buffer.
+fn read_piece(
+    call: &Call,
+    leased: &LeasedFile,
+    fd: BorrowedFd<'_>,
+    at: u64,
+    buffer: &mut [u8],
+) -> Result<Piece, Errno> {
+    let copyable_end = call.copyable_end(leased, at);
+    let len = piece_len(leased, copyable_end, at, buffer.len());
+    let part = &mut buffer[..len];
+    if at + len as u64 <= copyable_end && leased.read(fd, copyable_end, at, part) {
+        return Ok(Piece { len, transferred: len });
+    }
+    if at < copyable_end {
+        leased.write_back()?;
+    }
+    Ok(Piece { len, transferred: pread(fd, part, at)? })
+}
+
+/// The length of the first piece of a buffer. Without a cache Linux has all bytes, and there is one piece.
+fn piece_len(leased: &LeasedFile, copyable_end: u64, at: u64, len: usize) -> usize {
+    if leased.cached().is_some() && at < copyable_end { (copyable_end - at).min(len as u64) as usize } else { len }
+}
+
+/// Writes buffers to a leased file.
+pub(super) fn write_part<'a>(
+    call: &Call,
+    leased: &LeasedFile,
+    fd: BorrowedFd<'_>,
+    start: u64,
+    bytes: u64,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<usize, Errno> {
+    let end = start.checked_add(bytes).ok_or(Errno::FBIG)?;
+    let write = |at, buffer: &mut &[u8], range: Range<usize>| write_piece(call, leased, fd, at, &buffer[range]);
+    transfer_in_pieces(start..end, buffers, write)
+}
+
+/// Writes the first piece of a buffer.
+fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, buffer: &[u8]) -> Result<Piece, Errno> {
+    let copyable_end = call.copyable_end(leased, at);
+    let len = piece_len(leased, copyable_end, at, buffer.len());
+    let part = &buffer[..len];
+    let is_copied = at + len as u64 <= copyable_end && leased.write(fd, copyable_end, at, part);
+    // A signal handler that interrupts this call cannot wait for its end, and may have returned the lease: the kernel then writes again.
+    if is_copied && (leased.cached().is_none() || call.is_still_leased()) {
+        return Ok(Piece { len, transferred: len });
+    }
+    if at < copyable_end {
+        leased.write_back()?;
+    }
+    let transferred = pwrite(fd, part, at)?;
+    match leased.cached() {
+        Some(file) => file.written_by_kernel(at, &part[..transferred]),
+        None => _ = call.description.known_len.fetch_max(at + transferred as u64, Ordering::Relaxed),
+    }
+    Ok(Piece { len, transferred })
+}
