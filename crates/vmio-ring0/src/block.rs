@@ -10,6 +10,7 @@ use kvm_bindings::{kvm_regs, kvm_run};
 use crate::bases::Bases;
 use crate::calls::held::Held;
 use crate::counters::Counters;
+use crate::deferral::Deferral;
 use crate::descriptors::{Descriptors, Segments, TaskState};
 use crate::error::Result;
 use crate::level::Level;
@@ -67,6 +68,8 @@ pub(crate) struct Block {
     pub(crate) refused: AtomicU64,
     /// Set while a signal waits for the end of a stub or of the fault handler, which leaves for the monitor then.
     pub(crate) leave_wanted: AtomicU32,
+    /// Whether signals wait for the end of what the program does.
+    pub(crate) deferral: Deferral,
     /// The signals that the program has blocked.
     pub(crate) blocked: Signals,
     /// Those with which KVM_RUN was told to run, if it was.

@@ -96,7 +96,8 @@ pub(crate) fn end(monitor: &mut Monitor<'_>, answer: u64) {
 /// rt_sigprocmask(2): the kernel's mask is the monitor's meanwhile.
 fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     let [how, new, old, bytes, ..] = call.arguments;
-    let before = monitor.block.blocked;
+    // A thread gets this mask from the one that starts it, by the C library.
+    let before = monitor.blocked_outside();
     let changed = match (bytes, new) {
         (8, 0) => Some(before),
         (8, _) => match value_at(new as usize) {
@@ -170,7 +171,7 @@ fn clone(
     // SAFETY: the stack is the one that the program has given to the child, its own if it gave none: there the frame is below the red zone. The
     // flags and pointers are the program's.
     unsafe {
-        ChildFrame::write(frame, &registers, monitor.block.blocked, Some(state));
+        ChildFrame::write(frame, &registers, monitor.blocked_outside(), Some(state));
         resume::clone(flags, frame, parent_thread, child_thread, thread_data)
     }
 }

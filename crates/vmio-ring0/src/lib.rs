@@ -8,7 +8,8 @@
 //! From the bottom: `raw`, `lock` and `memory` stand on the kernel alone. `page_tables` are the guest's; `address_space` gives the machine the process's memory, in which
 //! the processor finds `descriptors` and `stubs`. `block` is a virtual processor's memory and `vcpu` the processor. `monitor` is the
 //! host's side of it, with `forward` for system calls, `native` for entering and `resume` for going on outside. Calls that may wait are made by
-//! `outside_call`. `signals` are blocked in the monitor; `restore` brings threads back after handlers. Users hold a [`Machine`].
+//! `outside_call`. `signals` are blocked in the monitor, and a thread has a `deferral` of them without a call;
+//! `restore` brings threads back after handlers. Users hold a [`Machine`].
 //!
 //! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
 //! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too: `exposures` counts how often, and keeps their
@@ -22,6 +23,7 @@ mod bases;
 mod block;
 mod calls;
 mod counters;
+mod deferral;
 mod descriptors;
 mod error;
 mod exposed;
@@ -50,6 +52,7 @@ mod vcpu;
 
 pub use calls::Holder;
 pub use counters::Counts;
+pub use deferral::SignalsDeferred;
 pub use error::{Error, Result};
 pub use faults::FaultHandler;
 pub use frames::{Frame, FramePool};

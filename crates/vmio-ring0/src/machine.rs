@@ -19,6 +19,7 @@ use crate::address_space::AddressSpace;
 use crate::block::state;
 use crate::calls::Holder;
 use crate::counters::Counts;
+use crate::deferral;
 use crate::descriptors::{Gates, RING0_CODE};
 use crate::error::{Error, Result};
 use crate::faults::FaultHandler;
@@ -101,7 +102,7 @@ impl Machine {
     pub fn start(level: Level) -> Result<&'static Machine> {
         free_in_children();
         // A handler that touches managed memory would wait for the lock.
-        signals::blocked(|| Machine::start_or_find(level))
+        deferral::with_signals_deferred(|| Machine::start_or_find(level))
     }
 
     fn start_or_find(level: Level) -> Result<&'static Machine> {
@@ -242,6 +243,7 @@ impl Machine {
             return Ok(vcpu);
         }
         let vcpu = self.take()?;
+        vcpu.block().deferral.end();
         OWN.set(Some(vcpu));
         free_at_thread_end(vcpu);
         Ok(vcpu)
@@ -327,7 +329,8 @@ impl Machine {
 
     /// Whether it is not that of a parent.
     pub(crate) fn is_of_process(&self) -> bool {
-        self.process == getpid()
+        // A child begins outside.
+        is_at_ring_0() || self.process == getpid()
     }
 
     fn check_process(&self) -> Result<()> {
@@ -367,7 +370,7 @@ pub(crate) fn take_refusal(machine: &Machine, address: usize) -> bool {
 }
 
 /// The calling thread's virtual processor, in the machine or not.
-fn own() -> Option<&'static Vcpu> {
+pub(crate) fn own() -> Option<&'static Vcpu> {
     OWN.get()
 }
 
@@ -386,6 +389,12 @@ pub fn leave() {
         // SAFETY: the monitor takes it; it does not touch memory.
         unsafe { raw::call(forward::LEAVE, [0; 6]) };
     }
+}
+
+/// Has the monitor take signals that wait for the calling thread, which is in the machine.
+pub(crate) fn look_for_signals() {
+    // SAFETY: the monitor takes it; it does not touch memory.
+    unsafe { raw::call(forward::IS_INSIDE, [0; 6]) };
 }
 
 /// Whether the calling thread is in the machine.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::address_space::USER_END;
+use crate::deferral;
 use crate::error::{Error, Result};
 use crate::faults::FaultHandler;
 use crate::frames::{Frame, FramePool};
 use crate::machine::Machine;
 use crate::memory::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use crate::page_tables::{PageTables, entry};
-use crate::signals;
 
 /// The accesses to a page that do not fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,7 +286,7 @@ impl ManagedRange {
         }
         let range = ManagedRange { pages, addresses: start..end, owns_frames: false };
         // A handler of a signal may touch managed memory, and wait for what this holds.
-        signals::blocked(|| {
+        deferral::with_signals_deferred(|| {
             machine.space.manage(start..end, most)?;
             machine.shootdown();
             Ok(range)
@@ -301,7 +301,7 @@ impl ManagedRange {
     /// Changes the most rights that its pages may have. A mapped page keeps fewer until [`Pages::allow_stores`]. One that another thread
     /// maps meanwhile may have either.
     pub fn set_most(&self, most: Rights) {
-        signals::blocked(|| self.change_most(most));
+        deferral::with_signals_deferred(|| self.change_most(most));
     }
 
     fn change_most(&self, most: Rights) {
@@ -327,7 +327,7 @@ impl Drop for ManagedRange {
     fn drop(&mut self) {
         // A child does not have its parent's page tables.
         if self.pages.machine.is_of_process() {
-            signals::blocked(|| self.end());
+            deferral::with_signals_deferred(|| self.end());
         }
     }
 }

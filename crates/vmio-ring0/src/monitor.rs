@@ -196,7 +196,7 @@ impl Monitor<'_> {
         }
     }
 
-    /// A signal may have come. If the program takes it, the thread leaves; a stub and the fault handler come to their end before.
+    /// A signal may have come. If the program takes it, the thread leaves; a stub, the fault handler and a deferral come to their end before.
     fn interrupted(&mut self) {
         if !signals::must_be_taken(self.block.blocked) {
             return;
@@ -204,10 +204,11 @@ impl Monitor<'_> {
         let registers = *self.registers();
         let rip = registers.rip;
         let is_working = matches!(stubs::progress(rip), Progress::Working);
-        if self.is_in_handler() && !is_working && signals::take_bad_memory() {
+        let waits = self.is_in_handler() || self.block.deferral.is_on();
+        if waits && !is_working && signals::take_bad_memory() {
             self.depart()
         }
-        if self.is_in_handler() || is_working {
+        if waits || is_working {
             return self.block.leave_wanted.store(1, Ordering::Relaxed);
         }
         match stubs::progress(rip) {
@@ -495,9 +496,8 @@ impl Monitor<'_> {
     /// Goes on outside with these registers, and with the processor's extended state, or the one that a thread begins with.
     fn resume(&mut self, registers: &kvm_regs, with_extended: bool) -> ! {
         self.bases_go_out();
+        let blocked = self.blocked_outside();
         let block = &mut *self.block;
-        let in_handler = block.in_handler.load(Ordering::Relaxed) != 0;
-        let blocked = if in_handler { Signals::OF_HANDLER } else { block.blocked };
         let state = with_extended.then(|| {
             let (machine, descriptor) = (block.machine, block.descriptor);
             let extended = block.extended_of(registers.rsp);
@@ -509,6 +509,17 @@ impl Monitor<'_> {
         unsafe {
             Frame::write(frame.as_mut_ptr(), registers, blocked, state);
             resume::resume(Frame::context(frame.as_ptr()))
+        }
+    }
+
+    /// The signals that are blocked where the thread, or one that it starts, goes on outside.
+    pub(crate) fn blocked_outside(&self) -> Signals {
+        if self.is_in_handler() {
+            Signals::OF_HANDLER
+        } else if self.block.deferral.is_on() {
+            Signals(self.block.blocked.0 | Signals::OF_HANDLER.0)
+        } else {
+            self.block.blocked
         }
     }
 

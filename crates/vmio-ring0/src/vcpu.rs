@@ -287,6 +287,11 @@ impl Vcpu {
         self.machine
     }
 
+    /// The block of the calling thread's own processor.
+    pub(crate) fn own_block(&self) -> *mut Block {
+        self.place.block
+    }
+
     /// Its block. Only atomic fields of it may change while others look.
     pub(crate) fn block(&self) -> &Block {
         // SAFETY: written when this was made, and never freed.

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/in_call.rs"]
+mod in_call;
 mod support;
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use vmio_ring0::{is_inside, leave};
 
@@ -100,13 +101,7 @@ fn a_handler_amid_a_call_changes_a_base() {
     machine.enter().unwrap();
     write(0x5000);
     NEXT.store(0x6000, Ordering::Relaxed);
-    // SAFETY: has no arguments.
-    let thread = unsafe { libc::pthread_self() };
-    let sender = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(30));
-        // SAFETY: as above.
-        unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
-    });
+    let sender = in_call::signal_in_call(libc::SYS_clock_nanosleep);
     let time = libc::timespec { tv_sec: 10, tv_nsec: 0 };
     // SAFETY: the kernel reads the time.
     assert_eq!(unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) }, -1);

@@ -2,26 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/in_call.rs"]
+mod in_call;
 #[path = "support/managed.rs"]
 mod managed;
 mod support;
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use vmio_ring0::{is_inside, leave};
-
-/// Sends the calling thread a signal in some time.
-fn signal_later() -> std::thread::JoinHandle<()> {
-    // SAFETY: names the thread, which waits for the sender.
-    let thread = unsafe { libc::pthread_self() };
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
-        // SAFETY: as above.
-        unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
-    })
-}
 
 /// Sleeps until a signal comes, with a word in a vector register; returns what it finds there.
 #[inline(never)]
@@ -61,7 +51,7 @@ fn a_call_ends_with_its_own_vector_registers() {
     unsafe { libc::signal(libc::SIGUSR1, touches as *const () as libc::sighandler_t) };
     machine.enter().unwrap();
     for round in 1..7 {
-        let sender = signal_later();
+        let sender = in_call::signal_in_call(libc::SYS_nanosleep);
         assert_eq!(sleep_with(round), (-i64::from(libc::EINTR), round));
         assert!(is_inside());
         sender.join().unwrap();
@@ -89,7 +79,7 @@ fn a_handler_in_a_call_forks() {
     };
     const USR2: u64 = 1 << (libc::SIGUSR2 - 1);
     mask(Some(USR2));
-    let sender = signal_later();
+    let sender = in_call::signal_in_call(libc::SYS_nanosleep);
     let (answer, _) = sleep_with(1);
     let child = CHILD.load(Ordering::Relaxed);
     let is_right = answer == -i64::from(libc::EINTR) && mask(None) == USR2;

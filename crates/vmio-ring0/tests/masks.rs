@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/in_call.rs"]
+mod in_call;
 #[path = "support/managed.rs"]
 mod managed;
 mod support;
@@ -48,17 +50,11 @@ fn install(signal: i32, mask: libc::sigset_t) {
 
 /// Makes a call that a signal interrupts, and whose arguments are in their registers afterwards.
 fn interrupted(number: i64, arguments: [u64; 6]) {
-    // SAFETY: names the thread, which waits for the sender.
-    let thread = unsafe { libc::pthread_self() };
     let before = TAKEN.load(Ordering::Relaxed);
     let mut after = arguments;
     let [rdi, rsi, rdx, r10, r8, r9] = &mut after;
     let answer: i64;
-    let sender = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(30));
-        // SAFETY: as above.
-        unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
-    });
+    let sender = in_call::signal_in_call(number);
     // SAFETY: the caller's call reads what its arguments point to.
     unsafe {
         asm!(

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vmio::backing::{Backing, DaxBacking, MemoryBacking};
 use vmio::ring0::{self, is_at_ring_0};
-use vmio::{Access, Advice, Mapping, MappingOptions};
+use vmio::{Access, Advice, FrameHint, Mapping, MappingOptions};
 
 use crate::ring0::inside;
 use crate::support::ring0::cache;
@@ -78,4 +78,71 @@ fn misses_evictions_and_write_backs_to_persistent_memory_need_hardly_an_exit() {
     let path = scratch.path().join("file");
     std::fs::write(&path, vec![0; (FILE_PAGES * PAGE) as usize]).unwrap();
     count_exits(Arc::new(DaxBacking::open(&path, Access::ReadWrite).unwrap()));
+}
+
+/// As msync(2), madvise(2), mprotect(2), mremap(2) and ftruncate(2) are of a mapped file.
+#[test]
+fn syncs_advice_and_changes_of_rights_and_length_need_no_exit() {
+    const PAGES: u64 = 64;
+    let _watchdog = watchdog("syncs_advice_and_changes_of_rights_and_length_need_no_exit");
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(cache) = cache(CACHE_PAGES) else { return };
+    let backing = Arc::new(MemoryBacking::new(FILE_PAGES * PAGE).unwrap());
+    let options = MappingOptions::new().frames(FrameHint::SharedAddresses).reserve(2 * FILE_PAGES * PAGE);
+    let map = Mapping::open(&cache, backing, options).unwrap();
+    let view = map.view().unwrap();
+    let store_all = || (0..PAGES).for_each(|page| store(&map, at(page), 7));
+    // With the last page of a span its tables go, whose memory is given back to the host: so one page more stays.
+    let load_all = || (0..=PAGES).for_each(|page| _ = load(&map, at(page)));
+    let advise = |advice| map.advise(0..PAGES * PAGE, advice).unwrap();
+    inside(|| {
+        load_all();
+        let is_at_ring_0 = is_at_ring_0();
+        let check = |name: &str, operation: &dyn Fn()| {
+            let exits = || {
+                let before = ring0::counts().unwrap();
+                operation();
+                ring0::counts().unwrap().exits - before.exits
+            };
+            // At first what was never touched comes into memory; and a worker that happens to be awake may have to be told.
+            let least = (0..8).map(|_| exits()).min().unwrap();
+            assert!(!is_at_ring_0 || least == 0, "{name}: {least} exits");
+        };
+        check("a sync of nothing", &|| map.sync().unwrap());
+        check("a sync", &|| {
+            store_all();
+            map.sync().unwrap();
+        });
+        check("a flush", &|| {
+            store_all();
+            map.flush(0..PAGES * PAGE).unwrap();
+        });
+        check("pages that are not wanted", &|| {
+            load_all();
+            advise(Advice::DontNeed);
+            assert!(!map.is_resident(0));
+        });
+        check("pages that are wanted", &|| {
+            advise(Advice::DontNeed);
+            advise(Advice::WillNeed);
+            load_all();
+        });
+        check("advice", &|| {
+            advise(Advice::Sequential { window_bytes: 1 << 16 });
+            load_all();
+            advise(Advice::Random);
+        });
+        check("rights", &|| {
+            view.allow_stores(false).unwrap();
+            view.allow_stores(true).unwrap();
+        });
+        let shorter = FILE_PAGES - PAGES;
+        load(&map, at(shorter - 1));
+        check("a length", &|| {
+            store(&map, at(shorter), 7);
+            map.set_len(shorter * PAGE).unwrap();
+            map.set_len(FILE_PAGES * PAGE).unwrap();
+            assert_eq!(load(&map, at(shorter)), 0);
+        });
+    });
 }

@@ -1,5 +1,8 @@
 //! Guest mode of the process's own machine, as the code sees it that runs there.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use vmio_ring0::SignalsDeferred;
+
 /// Whether the calling thread is in guest mode at ring 0. Each system call would leave it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -11,4 +14,15 @@ pub(crate) fn is_at_ring_0() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn is_at_ring_0() -> bool {
     false
+}
+
+/// Signals are blocked by the kernel there.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) enum SignalsDeferred {}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl SignalsDeferred {
+    pub(crate) fn new() -> Option<SignalsDeferred> {
+        None
+    }
 }

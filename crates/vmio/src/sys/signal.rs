@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::chained_action::{self, Chained};
 use crate::sys::errno::PreservedErrno;
+use crate::sys::guest_mode::SignalsDeferred;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::persistent_memory;
 
@@ -300,15 +301,25 @@ fn do_by_default(signal: libc::c_int) {
 /// thread.join().unwrap();
 /// ```
 pub struct SignalsBlocked {
-    previous: libc::sigset_t,
+    by: By,
     /// Only the thread that owns the mask can put it back.
     _of_thread: PhantomData<*const ()>,
+}
+
+enum By {
+    /// At ring 0, where it takes no system call, until dropped.
+    Deferral(#[allow(dead_code)] SignalsDeferred),
+    /// The mask from before.
+    Mask(libc::sigset_t),
 }
 
 impl SignalsBlocked {
     /// Blocks the signals.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
+        if let Some(deferral) = SignalsDeferred::new() {
+            return SignalsBlocked { by: By::Deferral(deferral), _of_thread: PhantomData };
+        }
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both sets are ours; changing the mask of the calling thread has no memory effects. Faults stay
@@ -319,14 +330,15 @@ impl SignalsBlocked {
                 libc::sigdelset(all.as_mut_ptr(), fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
-            SignalsBlocked { previous: previous.assume_init(), _of_thread: PhantomData }
+            SignalsBlocked { by: By::Mask(previous.assume_init()), _of_thread: PhantomData }
         }
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
+        let By::Mask(previous) = &self.by else { return };
         // SAFETY: puts back the mask that `new` found.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, previous, ptr::null_mut()) };
     }
 }

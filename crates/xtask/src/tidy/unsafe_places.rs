@@ -104,6 +104,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-ring0/src/bases.rs",
     "crates/vmio-ring0/src/block.rs",
     "crates/vmio-ring0/src/calls/",
+    "crates/vmio-ring0/src/deferral.rs",
     "crates/vmio-ring0/src/exposed.rs",
     "crates/vmio-ring0/src/exposures.rs",
     "crates/vmio-ring0/src/faults.rs",
