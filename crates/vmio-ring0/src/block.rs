@@ -41,6 +41,15 @@ pub(crate) mod state {
     pub(crate) const INSIDE: u32 = 2;
 }
 
+/// Whether a stub, the fault handler or a deferral tells the monitor of its end.
+pub(crate) mod leave {
+    pub(crate) const NOT_WANTED: u32 = 0;
+    /// A signal waits for that.
+    pub(crate) const WANTED: u32 = 1;
+    /// So does a SIGBUS that is not for bad memory.
+    pub(crate) const WANTED_FOR_SIGBUS: u32 = 2;
+}
+
 /// Of one virtual processor. Stubs and [`crate::native`] know the offsets of what they use.
 ///
 /// Its thread changes it, in the monitor by a mutable reference, while others look at the atomic words. So it is no [`Unpin`]: such a reference is
@@ -66,7 +75,7 @@ pub(crate) struct Block {
     pub(crate) extended_high: u32,
     /// The address of a fault that nobody could resolve, for which the thread has left the machine; or 0.
     pub(crate) refused: AtomicU64,
-    /// Set while a signal waits for the end of a stub or of the fault handler, which leaves for the monitor then.
+    /// One of [`leave`]; set while a signal waits for the end of a stub, of the fault handler or of a deferral, which leaves for the monitor then.
     pub(crate) leave_wanted: AtomicU32,
     /// Whether signals wait for the end of what the program does.
     pub(crate) deferral: Deferral,

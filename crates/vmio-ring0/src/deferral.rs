@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-use crate::block::Block;
+use crate::block::{Block, leave};
 use crate::machine;
 use crate::signals::{self, Signals};
 
@@ -58,7 +58,7 @@ impl Drop for SignalsDeferred {
         deferral.end();
         if !machine::is_at_ring_0() {
             signals::set(before);
-        } else if changed || leave_wanted.load(Ordering::Relaxed) != 0 {
+        } else if changed || leave_wanted.load(Ordering::Relaxed) != leave::NOT_WANTED {
             machine::look_for_signals();
         }
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use kvm_bindings::{KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, kvm_regs};
 
 use crate::address_space::USER_END;
-use crate::block::{Block, ReturnFrame, state};
+use crate::block::{Block, ReturnFrame, leave, state};
 use crate::calls::held::{self, Turn};
 use crate::calls::masks::Replacement;
 use crate::calls::memory::{Call, value_at};
@@ -84,7 +84,7 @@ impl Monitor<'_> {
         let in_handler = self.block.is_on_handler_stack(registers.rsp);
         let block = &mut *self.block;
         block.in_handler.store(u32::from(in_handler), Ordering::Relaxed);
-        block.leave_wanted.store(0, Ordering::Relaxed);
+        block.leave_wanted.store(leave::NOT_WANTED, Ordering::Relaxed);
         block.refused.store(0, Ordering::Relaxed);
         let descriptor = self.block.descriptor;
         if in_handler {
@@ -138,8 +138,12 @@ impl Monitor<'_> {
 
     /// Has KVM_RUN let the program's signals through, or none while one waits for the end of a stub.
     fn let_signals_through(&mut self) {
-        let waits = self.block.leave_wanted.load(Ordering::Relaxed) != 0;
-        let blocked = if waits { Signals::OF_MONITOR } else { self.block.blocked };
+        let blocked = match self.block.leave_wanted.load(Ordering::Relaxed) {
+            leave::NOT_WANTED => self.block.blocked,
+            // Bad memory is touched again and again until its SIGBUS comes through.
+            leave::WANTED if !self.block.blocked.contains(libc::SIGBUS) => Signals::OF_MONITOR.without(libc::SIGBUS),
+            _ => Signals::OF_MONITOR,
+        };
         if self.block.blocked_in_guest == Some(blocked) {
             return;
         }
@@ -186,7 +190,7 @@ impl Monitor<'_> {
             return self.interrupted();
         }
         if !self.is_in_handler() {
-            self.block.leave_wanted.store(0, Ordering::Relaxed);
+            self.block.leave_wanted.store(leave::NOT_WANTED, Ordering::Relaxed);
         }
         match (reason, port) {
             (KVM_EXIT_IO, SYSTEM_CALL_PORT) => forward::system_call(self),
@@ -209,7 +213,8 @@ impl Monitor<'_> {
             self.depart()
         }
         if waits || is_working {
-            return self.block.leave_wanted.store(1, Ordering::Relaxed);
+            let wanted = if signals::is_waiting(libc::SIGBUS) { leave::WANTED_FOR_SIGBUS } else { leave::WANTED };
+            return self.block.leave_wanted.store(wanted, Ordering::Relaxed);
         }
         match stubs::progress(rip) {
             Progress::None | Progress::Working => {}
@@ -320,7 +325,7 @@ impl Monitor<'_> {
 
     fn handler_has_ended(&mut self) {
         self.block.in_handler.store(0, Ordering::Relaxed);
-        self.block.leave_wanted.store(0, Ordering::Relaxed);
+        self.block.leave_wanted.store(leave::NOT_WANTED, Ordering::Relaxed);
     }
 
     pub(crate) fn is_in_handler(&self) -> bool {

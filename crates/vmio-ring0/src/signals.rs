@@ -36,12 +36,16 @@ impl Signals {
         Signals(self.0 & !Signals::of(signal).0)
     }
 
+    pub(crate) fn contains(self, signal: i32) -> bool {
+        self.0 & Signals::of(signal).0 != 0
+    }
+
     fn and_not(self, others: Signals) -> Signals {
         Signals(self.0 & !others.0)
     }
 
     fn each(self) -> impl Iterator<Item = i32> {
-        (1..=64).filter(move |signal| self.0 & Signals::of(*signal).0 != 0)
+        (1..=64).filter(move |signal| self.contains(*signal))
     }
 
     /// The program's mask after rt_sigprocmask(2); `None` if there is no such way to change it.
@@ -163,6 +167,11 @@ fn pending() -> Signals {
     pending
 }
 
+/// Whether this signal waits for the calling thread or its process.
+pub(crate) fn is_waiting(signal: i32) -> bool {
+    pending().contains(signal)
+}
+
 /// Whether a signal waits for the calling thread itself, which the kernel says in a file alone.
 fn waits_for_thread(signal: i32) -> bool {
     const FIELD: &[u8] = b"\nSigPnd:\t";
@@ -183,7 +192,7 @@ fn waits_for_thread(signal: i32) -> bool {
     let Some(at) = text.windows(FIELD.len()).position(|part| part == FIELD) else { return true };
     let digits = text[at + FIELD.len()..].iter().map_while(|digit| char::from(*digit).to_digit(16));
     let waits = digits.fold(0, |set, digit| set << 4 | u64::from(digit));
-    waits & Signals::of(signal).0 != 0
+    Signals(waits).contains(signal)
 }
 
 /// The effect of a signal on the process.

@@ -99,6 +99,23 @@ fn a_signal_of_another_thread_waits_without_an_exit_of_this_one() {
     leave();
 }
 
+/// The thread goes on meanwhile.
+#[test]
+fn a_sigbus_that_is_not_of_memory_waits_too() {
+    let Some(machine) = entered() else { return };
+    handle(libc::SIGBUS, take);
+    let deferred = SignalsDeferred::new().unwrap();
+    // SAFETY: sends a signal that is handled.
+    unsafe { libc::raise(libc::SIGBUS) };
+    let before = machine.counts_of_thread();
+    (0..1_000_000).for_each(|number| _ = std::hint::black_box(number));
+    assert!(machine.counts_of_thread().exits <= before.exits + 2);
+    assert_eq!(taken(), 0);
+    drop(deferred);
+    assert_eq!(taken(), 1);
+    leave();
+}
+
 #[test]
 fn a_deferral_needs_no_exit() {
     let Some(machine) = entered() else { return };

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use vmio_ring0::{FramePool, Machine, ManagedRange, Pages, Rights, is_inside, leave};
+use vmio_ring0::{FramePool, Machine, ManagedRange, Pages, Rights, SignalsDeferred, is_inside, leave};
 
 const PAGE_BYTES: usize = 4096;
 const RANGE_BYTES: usize = 2 << 20;
@@ -34,12 +34,18 @@ static REFUSALS: AtomicU32 = AtomicU32::new(0);
 static TAKEN_IN_HANDLER: AtomicBool = AtomicBool::new(false);
 static IN_HANDLER: AtomicBool = AtomicBool::new(false);
 static USR1: AtomicU32 = AtomicU32::new(0);
+/// Whether another signal waits when the fault handler loads.
+static RAISES: AtomicBool = AtomicBool::new(false);
 
 /// Fills the page with ones, unless it can load from the source.
 fn on_fault(address: usize, _: bool) -> bool {
     let Some(managed) = MANAGED.get() else { return false };
     let pages = managed.range.pages();
     IN_HANDLER.store(true, Ordering::Relaxed);
+    if RAISES.load(Ordering::Relaxed) {
+        // SAFETY: sends a signal that is handled, and waits from here on.
+        unsafe { libc::raise(libc::SIGUSR1) };
+    }
     let source = managed.source.load(Ordering::Relaxed) as *const u8;
     // SAFETY: whatever comes of the load, the handler of SIGBUS ends it.
     let is_refused = source.is_null() || unsafe { refused_load(source) } == 1;
@@ -110,22 +116,28 @@ fn load(address: usize) -> (u8, u64) {
     (byte as u8, kept)
 }
 
-#[test]
-fn a_fault_handler_goes_on_after_a_refusal_and_signals_wait_for_its_end() {
-    let Some(machine) = support::machine() else { return };
-    let managed = managed(machine);
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(PAGE_BYTES as u64).unwrap();
-    // SAFETY: handlers that do what handlers may, and a mapping of two pages of the file, which has one.
-    let source = unsafe {
+fn install_handlers() {
+    // SAFETY: the handlers do what handlers may.
+    unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigbus as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigfillset(&raw mut action.sa_mask);
         assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()), 0);
         libc::signal(libc::SIGUSR1, on_usr1 as *const () as usize);
-        libc::mmap(ptr::null_mut(), 2 * PAGE_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    }
+}
+
+#[test]
+fn a_fault_handler_goes_on_after_a_refusal_and_signals_wait_for_its_end() {
+    let Some(machine) = support::machine() else { return };
+    let managed = managed(machine);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(PAGE_BYTES as u64).unwrap();
+    install_handlers();
+    // SAFETY: a new mapping of two pages of the file, which has one.
+    let source =
+        unsafe { libc::mmap(ptr::null_mut(), 2 * PAGE_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     assert_ne!(source, libc::MAP_FAILED);
     machine.enter_on_touch().unwrap();
     machine.enter().unwrap();
@@ -139,6 +151,56 @@ fn a_fault_handler_goes_on_after_a_refusal_and_signals_wait_for_its_end() {
         assert_eq!(REFUSALS.load(Ordering::Relaxed), turn + 1);
         assert_eq!(USR1.load(Ordering::Relaxed), before + 1, "the other signal came once");
         assert!(is_inside(), "turn {turn}");
+    }
+    leave();
+    assert!(!TAKEN_IN_HANDLER.load(Ordering::Relaxed), "a signal came in the middle of the fault handler");
+}
+
+/// A page whose memory the kernel has given up, as after an error of the hardware. It tells the thread by a SIGBUS at once.
+fn bad_page() -> *const u8 {
+    extern "C" fn is_told(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing, and a new mapping, which nobody else uses.
+    unsafe {
+        libc::signal(libc::SIGBUS, is_told as *const () as usize);
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(ptr::null_mut(), PAGE_BYTES, rights, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        page.cast::<u8>().write(1);
+        assert_eq!(libc::madvise(page, PAGE_BYTES, libc::MADV_HWPOISON), 0);
+        page.cast()
+    }
+}
+
+#[test]
+fn bad_memory_is_refused_whatever_waits() {
+    if std::env::var_os("VMIO_TEST_RING0").is_none() {
+        return test_depth::skipped("takes memory from the machine for good: a guest's alone");
+    }
+    let machine = support::machine().unwrap();
+    let managed = managed(machine);
+    let [plain, deferred, waiting, in_handler, waiting_in_handler] = [(); 5].map(|()| bad_page());
+    install_handlers();
+    machine.enter_on_touch().unwrap();
+    machine.enter().unwrap();
+    let start = managed.range.addresses().start;
+    let refusals = || REFUSALS.load(Ordering::Relaxed);
+    // SAFETY: the handler of SIGBUS ends the load.
+    assert_eq!((unsafe { refused_load(plain) }, refusals()), (1, 1));
+    {
+        let _deferred = SignalsDeferred::new().unwrap();
+        // SAFETY: as above.
+        assert_eq!((unsafe { refused_load(deferred) }, refusals()), (1, 2));
+        // SAFETY: sends a signal that is handled, and waits from here on.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        // SAFETY: as above.
+        assert_eq!((unsafe { refused_load(waiting) }, refusals()), (1, 3));
+    }
+    for (page, (source, raises)) in [(in_handler, false), (waiting_in_handler, true)].into_iter().enumerate() {
+        RAISES.store(raises, Ordering::Relaxed);
+        managed.source.store(source as usize, Ordering::Relaxed);
+        assert_eq!(load(start + page * PAGE_BYTES), (1, 0x0123_4567_89ab_cdef), "raises: {raises}");
+        assert_eq!(refusals(), 4 + page as u32);
+        assert!(is_inside());
     }
     leave();
     assert!(!TAKEN_IN_HANDLER.load(Ordering::Relaxed), "a signal came in the middle of the fault handler");
