@@ -43,6 +43,7 @@ fn here() -> usize {
 pub(crate) fn jumps(stack_pointer: usize) {
     if RUNNING.get() == Running::Call && is_past(stack_pointer, ENTERED.get()) {
         RUNNING.set(Running::Program);
+        SignalsBlocked::abandon();
         cancellation::is_abandoned();
     }
 }

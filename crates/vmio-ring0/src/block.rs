@@ -46,8 +46,10 @@ pub(crate) mod leave {
     pub(crate) const NOT_WANTED: u32 = 0;
     /// A signal waits for that.
     pub(crate) const WANTED: u32 = 1;
-    /// So does a SIGBUS that is not for bad memory.
+    /// So does a SIGBUS that is not for a touch of bad memory.
     pub(crate) const WANTED_FOR_SIGBUS: u32 = 2;
+    /// A signal waits for the end of a deferral.
+    pub(crate) const WANTED_OF_DEFERRAL: u32 = 3;
 }
 
 /// Of one virtual processor. Stubs and [`crate::native`] know the offsets of what they use.

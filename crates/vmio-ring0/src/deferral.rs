@@ -8,10 +8,10 @@ use crate::block::{Block, leave};
 use crate::machine;
 use crate::signals::{self, Signals};
 
-/// A signal that the program does not block waits for the end of this, but those of the thread's own instructions. Beginning and ending it takes no
-/// exit unless one waits. A thread or process that is started meanwhile has the signals blocked, as with rt_sigprocmask(2).
+/// All signals wait for the end of this, but those of the thread's own instructions and those of the C library. Threads and processes that are started
+/// meanwhile have them blocked. Nearly always beginning and ending it takes no exit: it does if a signal waits, and if the thread was outside meanwhile.
 ///
-/// The thread may leave the machine meanwhile, and come back. One that jumps out of this has its signals wait for good.
+/// A thread that jumps out of it calls [`Self::abandon`] before.
 ///
 /// # Examples
 ///
@@ -41,17 +41,34 @@ impl SignalsDeferred {
             return None;
         }
         let block = machine::own()?.own_block();
-        // SAFETY: the block is the calling thread's, and is never freed. The monitor changes its fields in the same thread, so not meanwhile.
-        let (deferral, before) = unsafe { (&(*block).deferral, (*block).blocked) };
-        let outermost = deferral.begin().then_some(Outermost { block, before });
+        // SAFETY: the block is the calling thread's, and is never freed.
+        let deferral = unsafe { &(*block).deferral };
+        let begins = deferral.begin();
+        if !machine::is_at_ring_0() {
+            // The handler of a signal that came before has taken the thread outside.
+            if begins {
+                deferral.end();
+            }
+            return None;
+        }
+        // SAFETY: as above. No handler changes the mask from here on.
+        let outermost = begins.then(|| Outermost { block, before: unsafe { (*block).blocked } });
         Some(SignalsDeferred { outermost, of_thread: PhantomData })
+    }
+
+    /// Ends all of them: the calling thread is about to jump out, which sets its mask of signals.
+    pub fn abandon() {
+        if let Some(vcpu) = machine::own() {
+            vcpu.block().deferral.end();
+        }
     }
 }
 
 impl Drop for SignalsDeferred {
     fn drop(&mut self) {
         let Some(Outermost { block, before }) = self.outermost else { return };
-        // SAFETY: as in `new`. In a forked child all of the block is zeros, and nobody uses it.
+        // SAFETY: as in `new`: the monitor changes the mask in this thread alone, and in the deferral only where the thread asks for it or comes back.
+        // In a forked child all of the block is zeros, and nobody uses it.
         let changed = unsafe { ptr::replace(&raw mut (*block).blocked, before) != before };
         // SAFETY: as in `new`.
         let (deferral, leave_wanted) = unsafe { (&(*block).deferral, &(*block).leave_wanted) };
@@ -76,11 +93,18 @@ pub(crate) fn with_signals_deferred<T>(body: impl FnOnce() -> T) -> T {
 #[derive(Default)]
 pub(crate) struct Deferral(AtomicU32);
 
+const OFF: u32 = 0;
+const ON: u32 = 1;
+/// The thread has set its mask of signals meanwhile, which counts from then on.
+const BY_MASK: u32 = 2;
+
 impl Deferral {
     /// False if it has begun already.
     fn begin(&self) -> bool {
-        let begins = !self.is_on();
-        self.0.store(1, Ordering::Relaxed);
+        let begins = self.0.load(Ordering::Relaxed) == OFF;
+        if begins {
+            self.0.store(ON, Ordering::Relaxed);
+        }
         // What follows must not be done before; a signal interrupts the same thread, so the processor's order is right.
         compiler_fence(Ordering::SeqCst);
         begins
@@ -89,12 +113,19 @@ impl Deferral {
     /// For threads that end it, and those that get the processor of one that has not.
     pub(crate) fn end(&self) {
         compiler_fence(Ordering::SeqCst);
-        self.0.store(0, Ordering::Relaxed);
+        self.0.store(OFF, Ordering::Relaxed);
         // A signal that the monitor has found before is looked for afterwards.
         compiler_fence(Ordering::SeqCst);
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.0.load(Ordering::Relaxed) == ON
+    }
+
+    /// The thread sets its mask, if only for a time, as the C library does when it starts threads, ends the process or unblocks a signal.
+    pub(crate) fn is_by_mask_now(&self) {
+        if self.is_on() {
+            self.0.store(BY_MASK, Ordering::Relaxed);
+        }
     }
 }

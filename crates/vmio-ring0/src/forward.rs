@@ -99,25 +99,32 @@ fn set_mask(monitor: &mut Monitor<'_>, call: &Call) -> u64 {
     // A thread gets this mask from the one that starts it, by the C library.
     let before = monitor.blocked_outside();
     let changed = match (bytes, new) {
-        (8, 0) => Some(before),
-        (8, _) => match value_at(new as usize) {
-            Some(set) => before.changed(how, Signals(set)),
+        (8, 0) => None,
+        (8, _) => match value_at(new as usize).map(|set| before.changed(how, Signals(set))) {
+            Some(Some(changed)) => Some(changed),
+            Some(None) => return failed(libc::EINVAL),
             None => return failed(libc::EFAULT),
         },
-        _ => None,
+        _ => return failed(libc::EINVAL),
     };
-    let Some(changed) = changed else { return failed(libc::EINVAL) };
     if old != 0 && !put_word(old as usize, before.0) {
         return failed(libc::EFAULT);
     }
-    monitor.block.blocked = changed;
+    if let Some(changed) = changed {
+        monitor.block.blocked = changed;
+        monitor.block.deferral.is_by_mask_now();
+    }
     0
 }
 
-/// rt_sigprocmask(2) in the fault handler or the holder: all signals are blocked, and stay so until its end.
+/// rt_sigprocmask(2) in the fault handler or the holder: all signals are blocked, and stay so until its end. But abort(3) must end the process.
 fn keep_mask(call: &Call) -> u64 {
-    let [_, _, old, bytes, ..] = call.arguments;
+    let [how, new, old, bytes, ..] = call.arguments;
     match bytes {
+        8 if how == libc::SIG_UNBLOCK as u64 && value_at(new as usize) == Some(Signals::of(libc::SIGABRT)) => {
+            // SAFETY: as in `system_call`. A handler of the program's would run on the monitor's stack, and the process end after it.
+            unsafe { raw::call(call.number, call.arguments) }
+        }
         8 if old == 0 || put_word(old as usize, Signals::OF_MONITOR.0) => 0,
         8 => failed(libc::EFAULT),
         _ => failed(libc::EINVAL),

@@ -329,8 +329,8 @@ impl Machine {
 
     /// Whether it is not that of a parent.
     pub(crate) fn is_of_process(&self) -> bool {
-        // A child begins outside.
-        is_at_ring_0() || self.process == getpid()
+        // A thread at ring 0 is in the machine of its own processor; a child may hold its parent's, too.
+        is_at_ring_0() && self.own().is_some() || self.process == getpid()
     }
 
     fn check_process(&self) -> Result<()> {

@@ -142,6 +142,7 @@ impl Monitor<'_> {
             leave::NOT_WANTED => self.block.blocked,
             // Bad memory is touched again and again until its SIGBUS comes through.
             leave::WANTED if !self.block.blocked.contains(libc::SIGBUS) => Signals::OF_MONITOR.without(libc::SIGBUS),
+            leave::WANTED_OF_DEFERRAL => Signals::OF_DEFERRAL,
             _ => Signals::OF_MONITOR,
         };
         if self.block.blocked_in_guest == Some(blocked) {
@@ -202,21 +203,24 @@ impl Monitor<'_> {
 
     /// A signal may have come. If the program takes it, the thread leaves; a stub, the fault handler and a deferral come to their end before.
     fn interrupted(&mut self) {
-        if !signals::must_be_taken(self.block.blocked) {
+        let is_deferred = self.block.deferral.is_on();
+        if !signals::must_be_taken(if is_deferred { Signals::OF_DEFERRAL } else { self.block.blocked }) {
+            if is_deferred && signals::wait_but(self.block.blocked) {
+                self.block.leave_wanted.store(leave::WANTED_OF_DEFERRAL, Ordering::Relaxed);
+            }
             return;
         }
         let registers = *self.registers();
         let rip = registers.rip;
-        let is_working = matches!(stubs::progress(rip), Progress::Working);
-        let waits = self.is_in_handler() || self.block.deferral.is_on();
-        if waits && !is_working && signals::take_bad_memory() {
+        let progress = stubs::progress(rip);
+        if self.is_in_handler() && matches!(progress, Progress::None) && signals::take_bad_memory() {
             self.depart()
         }
-        if waits || is_working {
+        if self.is_in_handler() || matches!(progress, Progress::Working) {
             let wanted = if signals::is_waiting(libc::SIGBUS) { leave::WANTED_FOR_SIGBUS } else { leave::WANTED };
             return self.block.leave_wanted.store(wanted, Ordering::Relaxed);
         }
-        match stubs::progress(rip) {
+        match progress {
             Progress::None | Progress::Working => {}
             Progress::PageFaultReturns => self.take_frame(),
             Progress::ShootdownReturns => self.take_shootdown(),
@@ -522,7 +526,7 @@ impl Monitor<'_> {
         if self.is_in_handler() {
             Signals::OF_HANDLER
         } else if self.block.deferral.is_on() {
-            Signals(self.block.blocked.0 | Signals::OF_HANDLER.0)
+            Signals::OF_DEFERRAL
         } else {
             self.block.blocked
         }

@@ -8,6 +8,11 @@ const BYTES: u64 = size_of::<Signals>() as u64;
 /// From here on signals are queued: any number of each may wait.
 const FIRST_QUEUED: i32 = 32;
 
+/// The C library's own, whom pthread_sigmask(3) does not block.
+const CANCEL: i32 = 32;
+const SET_USER: i32 = 33;
+const SET_USER_OF_MUSL: i32 = 34;
+
 /// A set of signals, as the kernel has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
@@ -23,11 +28,19 @@ impl Signals {
         .without(libc::SIGILL)
         .without(libc::SIGFPE)
         .without(libc::SIGTRAP);
+    /// Blocked while a program's thread defers signals: these but the ones by which the C library has all threads change their user, and ends threads.
+    pub(crate) const OF_DEFERRAL: Signals = Signals::OF_HANDLER
+        .without(CANCEL)
+        .without(SET_USER)
+        .without(SET_USER_OF_MUSL)
+        .without(libc::SIGKILL)
+        .without(libc::SIGSTOP);
+
     const fn all() -> Signals {
         Signals(u64::MAX)
     }
 
-    const fn of(signal: i32) -> Signals {
+    pub(crate) const fn of(signal: i32) -> Signals {
         Signals(1 << (signal - 1))
     }
 
@@ -117,14 +130,14 @@ fn give_back(mut info: libc::siginfo_t) {
     }
 }
 
-/// Takes a SIGBUS that waits for the calling thread if it is for bad memory: the touch, made again outside, is another one.
+/// Takes a SIGBUS that waits for the calling thread if it is for a touch of bad memory: the touch, made again outside, is another one.
 pub(crate) fn take_bad_memory() -> bool {
     let Some(info) = take(Signals::of(libc::SIGBUS)) else { return false };
-    let is_of_memory = matches!(info.si_code, libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO);
-    if !is_of_memory {
+    let is_of_touch = info.si_code == libc::BUS_MCEERR_AR;
+    if !is_of_touch {
         give_back(info);
     }
-    is_of_memory
+    is_of_touch
 }
 
 /// Whether a signal waits whose handler the calling thread runs once it is outside, with these signals blocked. No other thread takes it before. Signals
@@ -170,6 +183,11 @@ fn pending() -> Signals {
 /// Whether this signal waits for the calling thread or its process.
 pub(crate) fn is_waiting(signal: i32) -> bool {
     pending().contains(signal)
+}
+
+/// Whether one waits that is not among these.
+pub(crate) fn wait_but(blocked: Signals) -> bool {
+    pending().and_not(blocked) != Signals::default()
 }
 
 /// Whether a signal waits for the calling thread itself, which the kernel says in a file alone.

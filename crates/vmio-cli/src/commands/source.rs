@@ -4,11 +4,9 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking};
-use vmio::{Access, Advice, AvailableMemory, Cache, Engine, Mapping, MappingOptions};
+use vmio::{Access, Advice, AvailableMemory, Cache, Mapping, MappingOptions, backing};
 use vmio_report::machine::memory_bytes;
 use vmio_report::progress::ByteProgress;
 use vmio_report::size::format_size;
@@ -72,16 +70,7 @@ impl Source {
             }
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
-        // The managed engine lets the kernel read the file.
-        let dax = match kind.is_file() && cache.engine() != Engine::Managed {
-            true => DaxBacking::open(path, Access::ReadOnly).ok(),
-            false => None,
-        };
-        let backing: Arc<dyn Backing> = match dax {
-            Some(backing) => Arc::new(backing),
-            None if kind.is_char_device() => Arc::new(NvmeBacking::open(path, Access::ReadOnly)?),
-            None => Arc::new(FileBacking::open(path, Access::ReadOnly)?),
-        };
+        let backing = backing::open(path, Access::ReadOnly, cache.engine())?;
         let mapping = Mapping::open(cache, backing, MappingOptions::new())
             .with_context(|| format!("cannot map {}", path.display()))?;
         let len_bytes = mapping.len();

@@ -1,12 +1,12 @@
 //! A vmio mapping, reached by plain loads and stores.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context;
-use vmio::backing::{Backing, DaxBacking, FileBacking};
 use vmio::journal::Journal;
-use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit};
+use vmio::{
+    Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit, backing,
+};
 
 use super::Engine;
 use super::pointer::PointerAccess;
@@ -120,12 +120,7 @@ impl VmioEngine {
     ) -> anyhow::Result<Self> {
         let cache = cache.build().context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
-        // The kernel reads and writes the managed engine's file.
-        let dax = if cache.engine() == Faults::Managed { None } else { DaxBacking::open(path, access).ok() };
-        let backing: Arc<dyn Backing> = match dax {
-            Some(backing) => Arc::new(backing),
-            None => Arc::new(FileBacking::open(path, access)?),
-        };
+        let backing = backing::open(path, access, cache.engine())?;
         let mapping =
             Mapping::open(&cache, backing, options).with_context(|| format!("cannot map {}", path.display()))?;
         Ok(Self { cache, mapping })

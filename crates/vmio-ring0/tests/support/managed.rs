@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmio_ring0::{FramePool, Machine, ManagedRange, Pages, Rights};
 
@@ -10,6 +11,8 @@ const RANGE_BYTES: usize = 4 << 20;
 pub const PAGES: usize = RANGE_BYTES / PAGE_BYTES;
 
 static RANGE: OnceLock<ManagedRange> = OnceLock::new();
+/// How many faults are refused from now on.
+pub static REFUSALS: AtomicU32 = AtomicU32::new(0);
 /// Called in the fault handler.
 pub static AT_FAULT: OnceLock<fn()> = OnceLock::new();
 
@@ -17,6 +20,10 @@ fn on_fault(address: usize, _: bool) -> bool {
     let Some(range) = RANGE.get() else { return false };
     if let Some(at_fault) = AT_FAULT.get() {
         at_fault();
+    }
+    if REFUSALS.load(Ordering::Relaxed) > 0 {
+        REFUSALS.fetch_sub(1, Ordering::Relaxed);
+        return false;
     }
     let Some(frame) = range.pages().pool().take() else { return false };
     let memory: *mut u64 = range.pages().pool().address(frame).cast();
@@ -29,6 +36,12 @@ fn on_fault(address: usize, _: bool) -> bool {
 
 /// Makes the memory; threads that touch it enter.
 pub fn manage(machine: &'static Machine) {
+    RANGE.get_or_init(|| range(machine));
+    machine.enter_on_touch().unwrap();
+}
+
+/// New memory.
+pub fn range(machine: &'static Machine) -> ManagedRange {
     // SAFETY: a new mapping without rights, of which nobody else knows.
     let start = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -38,10 +51,7 @@ pub fn manage(machine: &'static Machine) {
     let start = (start as usize).next_multiple_of(RANGE_BYTES);
     let pages = Pages::new(machine, FramePool::new(machine, PAGES as u32, 16).unwrap());
     // SAFETY: the addresses are ours.
-    RANGE.get_or_init(|| unsafe {
-        ManagedRange::new(pages, start..start + RANGE_BYTES, Rights::ReadWrite, on_fault).unwrap()
-    });
-    machine.enter_on_touch().unwrap();
+    unsafe { ManagedRange::new(pages, start..start + RANGE_BYTES, Rights::ReadWrite, on_fault).unwrap() }
 }
 
 /// Loads from a page, by which the thread enters; false if that was not the page's word.

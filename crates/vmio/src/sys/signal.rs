@@ -335,6 +335,13 @@ impl SignalsBlocked {
     }
 }
 
+impl SignalsBlocked {
+    /// The calling thread is about to jump (siglongjmp) out of all of these, to where its mask of signals is set again.
+    pub fn abandon() {
+        SignalsDeferred::abandon();
+    }
+}
+
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         let By::Mask(previous) = &self.by else { return };
