@@ -114,14 +114,18 @@ step_vm() {
     mapfile -t missing < <(missing_vm_packages)
     [ "${#missing[@]}" -eq 0 ] || die "QEMU needs ${missing[*]}: install them, or set VM=skip"
     xtask vm-kernel --kernel 6.12 || skip "Linux 6.12 could not be fetched"
-    # Guest mode at ring 0, with KVM nested in the guest.
-    xtask vm-ring0 --kernel 6.12
+    # vm-ring0: guest mode at ring 0, with KVM nested in the guest.
     if [ "$depth" = quick ]; then
+        xtask vm-ring0 --kernel 6.12
         # Without tests that take five seconds or more.
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
         xtask vm-tests --kernel 6.12 --engine kernel kernel_engine
         xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_exits ring0_waiting_calls
     else
+        xtask vm-ring0 --kernel 6.12 --timeout 1500
+        # Programs, and stores that are killed, over it.
+        xtask vm-each --kernel 6.12 --timeout 2000 --limit 300 run_ring0 run_ring0_debuggers run_ring0_servers run::numpy_maps_arrays \
+            run_postgresql::in_guest_mode_it_answers_as_without kill
         xtask module-tests --kernel 6.12
         xtask vm-tests --kernel 6.12 --engine kernel --timeout 1500
         more_kernels

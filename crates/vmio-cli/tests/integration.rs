@@ -41,6 +41,8 @@ mod run_postgresql;
 mod run_raw_calls;
 mod run_reused_numbers;
 mod run_ring0;
+mod run_ring0_debuggers;
+mod run_ring0_servers;
 mod run_strict;
 mod run_strict_appends;
 mod run_sync;

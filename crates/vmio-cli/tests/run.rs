@@ -71,7 +71,10 @@ fn same_as_plain(
         assert!(fs::read(without.join(&name))? == fs::read(with.join(&name))?, "{name:?} differs");
     }
     assert_eq!(fs::read_dir(&with)?.count(), names, "files that only one of the runs made");
-    report(&output)
+    let report = report(&output)?;
+    // The program has used the engine: for `ring0`, no memory of the mapping is there outside the machine.
+    assert_eq!(report["engine"], engine, "{report}");
+    Ok(report)
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -98,7 +101,6 @@ fn eight_threads_store_to_a_file_four_times_the_cache() -> TestResult {
         let words = |folder: &Path| words(&[text(&program), text(&folder.join("data")), "32"]);
         let report = same_as_plain(&engine, dir.path(), words)?;
         assert_eq!((report["mappings"].as_u64(), report["files"].as_u64()), (Some(1), Some(1)), "{report}");
-        assert_eq!(report["engine"], engine, "{report}");
         // Two passes over a file that does not fit the cache.
         if engine == "managed" {
             assert!(report["evicted_pages"].as_u64() > Some(0), "{report}");
@@ -220,7 +222,7 @@ fn numpy_maps_arrays() -> TestResult {
 const SQL: &str = "\
 PRAGMA mmap_size = 268435456; PRAGMA cache_size = -200;
 CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40000)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ROWS)
     INSERT INTO t SELECT i, hex(i * i) || printf('%0200d', i) FROM n;
 CREATE INDEX x ON t(text);
 UPDATE t SET text = text || 'y' WHERE id % 7 = 0;
@@ -240,7 +242,9 @@ fn sqlite_maps_its_database() -> TestResult {
     }
     let dir = tempfile::tempdir()?;
     for engine in engines()? {
-        let program = |folder: &Path| words(&["sqlite3", text(&folder.join("db")), SQL]);
+        // Each system call takes emulated guest mode long.
+        let sql = SQL.replace("ROWS", if engine == "ring0" { "8000" } else { "40000" });
+        let program = |folder: &Path| words(&["sqlite3", text(&folder.join("db")), &sql]);
         let report = same_as_plain(&engine, dir.path(), program)?;
         assert!(report["mappings"].as_u64() > Some(0), "{report}");
         assert!(engine == "managed" || report["calls_served"].as_u64() > Some(1000), "{report}");
@@ -382,13 +386,13 @@ print(libc.mmap(None, ctypes.c_size_t(4 << 20), mmap.PROT_READ, mmap.MAP_SHARED,
 look()
 "#;
 
-/// A large file, whose device vmio examines when the program maps it.
+/// A large file, whose device vmio examines when the program maps it. Guests cannot write to the target folder.
 #[test]
 fn a_mapping_leaves_record_locks() -> TestResult {
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir())?;
     for engine in engines()? {
         fs::write(dir.path().join("data"), patterned(4 << 20))?;
         File::open(dir.path().join("data"))?.sync_all()?;

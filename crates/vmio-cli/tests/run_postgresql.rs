@@ -2,12 +2,14 @@
 
 use std::error::Error;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::common::programs::{as_nobody, for_everybody, leave_out, text};
+use crate::common::ring0::has_been_inside;
 use crate::common::{TestResult, succeeded};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,7 +18,8 @@ struct Postgres<'a> {
     programs: PathBuf,
     folder: &'a Path,
     vmio: PathBuf,
-    mode: &'a str,
+    /// Those of `vmio run`; without it if there are none.
+    options: &'a [&'a str],
 }
 
 impl Postgres<'_> {
@@ -28,11 +31,31 @@ impl Postgres<'_> {
         command
     }
 
+    /// Makes the database, with fsync `on` or `off`.
+    fn create(&self, flushes: &str) -> TestResult {
+        let options = "-D data -A trust -N -k --no-locale -U vmio";
+        succeeded(self.program("initdb").args(options.split(' ')))?;
+        let settings = self.folder.join("data/postgresql.conf");
+        let more = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_buffers = 2MB\nfsync = {flushes}\n",
+            text(self.folder)
+        );
+        fs::write(&settings, fs::read_to_string(&settings)? + &more)?;
+        Ok(())
+    }
+
     /// Starts the server under vmio, and waits until it answers.
     fn start(&self) -> Result<Child, Box<dyn Error>> {
-        let mut command = Command::new(&self.vmio);
-        command.args(["run", "--mode", self.mode, "--log-size", "16M", "--stats", "--json", "--under"]);
-        command.arg(self.folder.join("data")).arg("--").arg(self.programs.join("postgres")).arg("-D").arg("data");
+        let program = self.programs.join("postgres");
+        let mut command = if self.options.is_empty() {
+            Command::new(program)
+        } else {
+            let mut command = Command::new(&self.vmio);
+            command.arg("run").args(self.options).args(["--stats", "--json", "--under"]);
+            command.arg(self.folder.join("data")).arg("--").arg(program);
+            command
+        };
+        command.args(["-D", "data"]);
         let said = File::options().create(true).append(true).open(self.folder.join("said"))?;
         command.current_dir(self.folder).env("VMIO_RUN_STORES_AFTER", "100000").stdout(Stdio::null()).stderr(said);
         let server = as_nobody(&mut command, self.folder).spawn()?;
@@ -96,17 +119,10 @@ fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
     for mode in ["posix", "sync", "strict"] {
         let (dir, place) = (tempfile::tempdir()?, tempfile::tempdir()?);
         let vmio = for_everybody(place.path())?;
-        let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, mode };
-        let options = "-D data -A trust -N -k --no-locale -U vmio";
-        succeeded(postgres.program("initdb").args(options.split(' ')))?;
-        let settings = dir.path().join("data/postgresql.conf");
+        let options = ["--mode", mode, "--log-size", "16M"];
+        let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, options: &options };
         // If each call is durable, the server need not flush.
-        let flushes = if mode == "posix" { "on" } else { "off" };
-        let more = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_buffers = 2MB\nfsync = {flushes}\n",
-            text(dir.path())
-        );
-        fs::write(&settings, fs::read_to_string(&settings)? + &more)?;
+        postgres.create(if mode == "posix" { "on" } else { "off" })?;
 
         let server = postgres.start()?;
         succeeded(postgres.program("pgbench").args(["-i", "-q"]))?;
@@ -131,5 +147,34 @@ fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
         let served: u64 = reports.filter_map(|report| report["reads_served"].as_u64()).sum();
         assert!(served > 0, "{mode} has served nothing: {said}");
     }
+    Ok(())
+}
+
+/// Its processes and their children in virtual machines of their own: it answers as it does without.
+#[test]
+fn in_guest_mode_it_answers_as_without() -> TestResult {
+    let Some(programs) = programs() else { return leave_out("PostgreSQL is not installed") };
+    let others_may = fs::metadata("/dev/kvm").is_ok_and(|device| device.mode() & 0o006 == 0o006);
+    if !others_may {
+        test_depth::skipped("it may not run as root, and other users may not open /dev/kvm");
+        return Ok(());
+    }
+    let mut answers = Vec::new();
+    for options in [&[][..], &["--engine", "ring0", "--cache", "16M"]] {
+        let (dir, place) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let vmio = for_everybody(place.path())?;
+        let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, options };
+        postgres.create("on")?;
+        let mut server = postgres.start()?;
+        let work = "CREATE TABLE t AS SELECT n, md5(n::text) AS word FROM generate_series(1, 3000) n; CREATE INDEX ON t (word); \
+                    DELETE FROM t WHERE n % 7 = 0; UPDATE t SET word = word || n WHERE n % 5 = 0; \
+                    SELECT count(*), sum(n), md5(string_agg(word, '' ORDER BY n)) FROM t";
+        answers.push(postgres.ask(work)?);
+        assert_eq!(has_been_inside(server.id())?, !options.is_empty());
+        let id = Pid::from_raw(server.id().try_into()?).ok_or("no process")?;
+        kill_process(id, Signal::INT)?;
+        assert!(server.wait()?.success(), "{options:?}: {}", postgres.said()?);
+    }
+    assert_eq!(answers[0], answers[1]);
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! `vmio run --engine ring0`: the program's threads in a virtual machine of the process's own. At ring 3 where the host emulates ring 0.
 
-use std::error::Error;
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::programs::{compiled, has, leave_out};
-use crate::common::{TestResult, succeeded, vmio};
+use crate::common::ring0::{chooses_level, under};
+use crate::common::{TestResult, succeeded};
 
 /// Threads that store and load more than the cache holds, system calls with pointers into the mapping, the same bytes at three addresses, programs and
 /// children that are started, and a child that touches what it does not have.
@@ -57,26 +56,6 @@ def maps_anew():
 print(child(maps_anew), open("other", "rb").read(5), child(lambda: map[0]))
 map.flush()
 "#;
-
-fn under(folder: &Path, cache: &str) -> Command {
-    let mut command = vmio();
-    command.args(["run", "--engine", "ring0", "--cache", cache, "--stats", "--json", "--under"]).arg(folder).arg("--");
-    command
-}
-
-/// Has a command use ring 3 where the host emulates ring 0. False, saying why, where there is no guest mode.
-fn chooses_level(command: &mut Command, folder: &Path) -> Result<bool, Box<dyn Error>> {
-    let tried = under(folder, "16M").arg("true").output()?;
-    let error = String::from_utf8_lossy(&tried.stderr);
-    if error.contains("guest mode is not available") {
-        test_depth::skipped(error.trim());
-        return Ok(false);
-    }
-    if error.contains("emulates ring 0") {
-        command.env("VMIO_RING0_LEVEL", "3");
-    }
-    Ok(true)
-}
 
 #[test]
 fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResult {

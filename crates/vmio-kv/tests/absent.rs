@@ -13,7 +13,11 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(64 << 20).memtable_bytes(64 << 10).growth_factor(3).durability(Durability::None)
+    crate::support::options()
+        .memory_bytes(64 << 20)
+        .memtable_bytes(64 << 10)
+        .growth_factor(3)
+        .durability(Durability::None)
 }
 
 /// A leaf in which a look-up found nothing is not read again for keys that it lacks, until its block has other contents.
@@ -61,7 +65,7 @@ fn keys_put_later_are_found() {
         }
     }
     assert!(matches!(
-        Db::create_on(MemoryBacking::new(64 << 20).unwrap(), Options::new().filter_bytes(33 << 20)),
+        Db::create_on(MemoryBacking::new(64 << 20).unwrap(), crate::support::options().filter_bytes(33 << 20)),
         Err(vmio_kv::Error::Option { option: "filter_bytes", .. })
     ));
 }

@@ -14,7 +14,7 @@ const KEYSPACES: u64 = 4;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    let options = Options::new().memory_bytes(48 << 20).memtable_bytes(24 << 10).growth_factor(3);
+    let options = crate::support::options().memory_bytes(48 << 20).memtable_bytes(24 << 10).growth_factor(3);
     options.compaction_threads(4).durability(Durability::None)
 }
 

@@ -28,7 +28,7 @@ fn has_two_segments(seed: u64) -> bool {
 /// Most stores have several compaction threads.
 fn options(seed: u64) -> Options {
     let max_volume_bytes = VOLUME_BYTES + if has_two_segments(seed) { SEGMENT_BYTES } else { 0 };
-    Options::new()
+    crate::support::options()
         .max_volume_bytes(max_volume_bytes)
         .compaction_threads(1 + seed as usize % 4)
         .memory_bytes(32 << 20)
@@ -359,7 +359,7 @@ fn nothing_is_acknowledged_after_a_flush_has_failed() {
 /// Records that an opening has not found stay gone, even if the power fails again before anything is written.
 #[test]
 fn records_lost_in_a_power_cut_do_not_come_back_after_another() {
-    let options = || Options::new().memory_bytes(32 << 20).durability(Durability::None);
+    let options = || crate::support::options().memory_bytes(32 << 20).durability(Durability::None);
     let keys = |db: &Db| db.scan(..).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
     let mut lost = 0;
     for seed in 0..test_depth::pick(5, 12) {

@@ -13,7 +13,7 @@ use vmio_kv::{Db, Error, Options};
 const VOLUME_BYTES: u64 = 32 << 20;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).volume_bytes(VOLUME_BYTES)
+    crate::support::options().memory_bytes(32 << 20).volume_bytes(VOLUME_BYTES)
 }
 
 /// Whether a process has the store open.

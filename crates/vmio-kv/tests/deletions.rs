@@ -65,7 +65,7 @@ fn key(number: u16) -> Vec<u8> {
 }
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(33 << 20)
         .memtable_bytes(40 << 10)
         .growth_factor(2)

@@ -82,7 +82,7 @@ impl Backing for Disk {
 }
 
 fn options(default: Durability) -> Options {
-    Options::new().memory_bytes(32 << 20).durability(default)
+    crate::support::options().memory_bytes(32 << 20).durability(default)
 }
 
 const KEY: &[u8] = b"key";

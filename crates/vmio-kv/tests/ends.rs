@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options};
+use vmio_kv::{Db, Durability};
 
 fn store() -> Db {
     // Everything is compacted all the time.
-    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
+    let options = crate::support::options().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(128 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 

@@ -76,7 +76,7 @@ impl Backing for FailingDevice {
 }
 
 fn options(compaction_threads: usize) -> Options {
-    Options::new()
+    crate::support::options()
         .compaction_threads(compaction_threads)
         .memory_bytes(32 << 20)
         .memtable_bytes(4 << 10)
@@ -233,7 +233,8 @@ fn a_keyspace_whose_creation_may_have_failed_is_not_created_in_another_segment()
         let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
         let fault = Fault { first: 1 << 40, errno: libc::EIO, ..Fault::NONE };
         let device = FailingDevice { disk: Arc::clone(&disk), fault, operations: Arc::clone(&operations) };
-        let options = || Options::new().memory_bytes(32 << 20).volume_bytes(64 << 20).max_volume_bytes(256 << 20);
+        let options =
+            || crate::support::options().memory_bytes(32 << 20).volume_bytes(64 << 20).max_volume_bytes(256 << 20);
         let db = Db::create_on(device, options()).unwrap();
         let second = db.create_segment().unwrap();
         operations.store(fault.first - operation, Ordering::Relaxed);

@@ -16,7 +16,7 @@ const KEYS: u64 = 300;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(6 << 10)
         .growth_factor(3)

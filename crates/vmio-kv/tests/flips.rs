@@ -35,7 +35,11 @@ struct Volume {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memtable_bytes(8 << 10).growth_factor(2).durability(Durability::Sync)
+    crate::support::options()
+        .memory_bytes(32 << 20)
+        .memtable_bytes(8 << 10)
+        .growth_factor(2)
+        .durability(Durability::Sync)
 }
 
 fn key(number: u32) -> Vec<u8> {

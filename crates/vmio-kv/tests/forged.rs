@@ -17,7 +17,7 @@ const REPLAY_FROM: std::ops::Range<usize> = 80..88;
 const REPLAY_SEQUENCE: std::ops::Range<usize> = 88..96;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20)
+    crate::support::options().memory_bytes(32 << 20)
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -17,7 +17,7 @@ const FORKS: usize = 12;
 
 fn options() -> Options {
     // Everything is compacted all the time.
-    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
+    let options = crate::support::options().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     options.volume_bytes(256 << 20).max_volume_bytes(1 << 30).durability(Durability::None)
 }
 

@@ -56,7 +56,7 @@ impl Backing for OfProcess {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).compaction_threads(1).growth_factor(2)
+    crate::support::options().memory_bytes(32 << 20).memtable_bytes(64 << 10).compaction_threads(1).growth_factor(2)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -117,7 +117,7 @@ fn a_new_store_of_any_length_takes_puts() {
         [(32, 32), (32, 256), (36, 256), (48, 256), (48, 1024), (64, 512), (64, 1024), (128, 4096)]
     {
         let disk = MemoryBacking::new(mebibytes << 20).unwrap();
-        let db = Db::create_on(disk, Options::new().memory_bytes(memory << 20)).unwrap();
+        let db = Db::create_on(disk, crate::support::options().memory_bytes(memory << 20)).unwrap();
         let put = |number: u64| db.put_with(&key(number), &[1; 1000], Durability::None);
         (0..1000).for_each(|number| put(number).unwrap_or_else(|error| panic!("{mebibytes}, {memory}: {error}")));
         db.close().unwrap();

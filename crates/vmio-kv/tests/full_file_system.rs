@@ -97,7 +97,7 @@ impl Backing for Sparse {
 }
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 * MIB)
         .memtable_bytes(256 << 10)
         .compaction_threads(1)

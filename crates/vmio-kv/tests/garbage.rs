@@ -14,7 +14,11 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 const MIB: u64 = 1 << 20;
 
 fn options(memtable_bytes: u64) -> Options {
-    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(2).durability(Durability::None)
+    crate::support::options()
+        .memory_bytes(32 << 20)
+        .memtable_bytes(memtable_bytes)
+        .growth_factor(2)
+        .durability(Durability::None)
 }
 
 /// Keys that a leaf's entry does not distinguish.

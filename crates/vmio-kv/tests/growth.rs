@@ -11,7 +11,11 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).growth_factor(3).durability(Durability::None)
+    crate::support::options()
+        .memory_bytes(32 << 20)
+        .memtable_bytes(64 << 10)
+        .growth_factor(3)
+        .durability(Durability::None)
 }
 
 fn value(number: u64, bytes: usize) -> Vec<u8> {

@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const SLACK: u64 = 42 * MIB;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(256 << 10)
         .durability(Durability::None)

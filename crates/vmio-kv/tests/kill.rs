@@ -85,7 +85,7 @@ fn durability(life: u64) -> Durability {
 }
 
 fn options(life: u64) -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(16 << 10)
         .growth_factor(3)

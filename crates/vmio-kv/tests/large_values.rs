@@ -10,7 +10,7 @@ use vmio_kv::{Db, Durability, Error, Options, VALUE_LENGTH_MAX, ValueReader, Wri
 const MIB: u64 = 1 << 20;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(16 << 10)
         .growth_factor(2)

@@ -15,7 +15,7 @@ const BLOCK: usize = 4096;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(256 << 10)
         .growth_factor(3)

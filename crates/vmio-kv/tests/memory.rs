@@ -13,7 +13,7 @@ const LEVELS: u64 = MEMORY / 4;
 const PROCESS: u64 = 6 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(MEMORY).durability(Durability::None).compaction_threads(1)
+    crate::support::options().memory_bytes(MEMORY).durability(Durability::None).compaction_threads(1)
 }
 
 /// A line of this process's status, in bytes.

@@ -107,7 +107,7 @@ fn large_value(seed: u8) -> Vec<u8> {
 
 fn options(compaction_threads: usize) -> Options {
     // Everything is compacted, to several levels.
-    Options::new()
+    crate::support::options()
         .compaction_threads(compaction_threads)
         .memory_bytes(33 << 20)
         .memtable_bytes(20 << 10)

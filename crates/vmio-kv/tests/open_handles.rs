@@ -5,7 +5,11 @@ use std::io::Read;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).volume_bytes(64 << 20).max_volume_bytes(64 << 20).durability(Durability::None)
+    crate::support::options()
+        .memory_bytes(32 << 20)
+        .volume_bytes(64 << 20)
+        .max_volume_bytes(64 << 20)
+        .durability(Durability::None)
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl<B: Backing> Backing for WriteProtected<B> {
 
 fn options() -> Options {
     // Levels of some thousand records.
-    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None)
+    crate::support::options().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None)
 }
 
 type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
@@ -152,7 +152,7 @@ fn all_writes_are_refused_and_reads_go_on() {
 #[test]
 fn a_memtable_filled_from_the_log_makes_no_reader_wait() {
     let disk = SimulatedDisk::new(3, &[VOLUME_BYTES]);
-    let few = Options::new().memory_bytes(256 << 20).durability(Durability::None);
+    let few = crate::support::options().memory_bytes(256 << 20).durability(Durability::None);
     let db = Db::create_on(disk.open(0), few).unwrap();
     (0..60_000_u64).for_each(|number| db.put(&number.to_be_bytes(), b"a value").unwrap());
     db.close().unwrap();

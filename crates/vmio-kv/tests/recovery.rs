@@ -11,7 +11,7 @@ const LIMIT: u64 = 16 * MIB;
 const CHUNK: u64 = 2 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log_bytes(LIMIT)
+    crate::support::options().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log_bytes(LIMIT)
 }
 
 /// Writes until the log is several times as long as the limit, cuts the power, and opens the store again.
@@ -70,8 +70,8 @@ fn a_rarely_written_keyspace_does_not_hold_the_others_log() {
 /// The power fails at any time of an opening that has to flush because it has less memory than the writer had.
 #[test]
 fn an_opening_that_flushes_may_be_cut_short() {
-    let large = Options::new().memory_bytes(1 << 30).durability(Durability::None);
-    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).compaction_threads(1);
+    let large = crate::support::options().memory_bytes(1 << 30).durability(Durability::None);
+    let small = crate::support::options().memory_bytes(32 << 20).durability(Durability::None).compaction_threads(1);
     let disk = SimulatedDisk::new(3, &[256 * MIB]);
     let db = Db::create_on(disk.open(0), large.clone()).unwrap();
     for number in 0..200_000_u64 {

@@ -10,7 +10,7 @@ use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 const MIB: u64 = 1 << 20;
 
 fn options() -> Options {
-    let options = Options::new().memory_bytes(33 << 20).memtable_bytes(20 << 10).growth_factor(2);
+    let options = crate::support::options().memory_bytes(33 << 20).memtable_bytes(20 << 10).growth_factor(2);
     options.durability(Durability::None).max_space_amplification(1.1).max_volume_bytes(256 << 20)
 }
 

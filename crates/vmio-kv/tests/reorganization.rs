@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 800;
 const VOLUME_BYTES: u64 = 512 << 20;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).durability(Durability::None)
+    crate::support::options().memory_bytes(32 << 20).durability(Durability::None)
 }
 
 fn key(number: u64) -> Vec<u8> {

@@ -10,7 +10,7 @@ use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, SegmentHandle, Wri
 const MIB: u64 = 1 << 20;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .memtable_bytes(64 << 10)
         .growth_factor(3)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Options};
+use vmio_kv::{Db, Durability};
 
 const MIB: u64 = 1 << 20;
 /// The log has 27 MiB and the index 12, the cache less than 24.
@@ -66,7 +66,8 @@ fn expected() -> Vec<(Vec<u8>, Vec<u8>)> {
 /// A store of the records, in the order of their numbers, and a count of its device's reads.
 fn store() -> (Db, Arc<AtomicU64>) {
     let reads = Arc::new(AtomicU64::new(0));
-    let options = Options::new().memory_bytes(32 * MIB).durability(Durability::None).reorganize_scanned(false);
+    let options =
+        crate::support::options().memory_bytes(32 * MIB).durability(Durability::None).reorganize_scanned(false);
     let db = Db::create_on(Counting(MemoryBacking::new(256 * MIB).unwrap(), Arc::clone(&reads)), options).unwrap();
     (0..RECORDS).for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
     db.flush().unwrap();

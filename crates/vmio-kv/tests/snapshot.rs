@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::support::Random;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Options, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, KeyspaceHandle, KeyspaceSnapshot, Snapshot, WriteBatch};
 
 const ACCOUNTS: u64 = 300;
 const EACH: i64 = 1000;
 
 fn store() -> Db {
     // Everything is compacted all the time.
-    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
+    let options = crate::support::options().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 
@@ -142,7 +142,7 @@ fn a_scan_shows_no_later_writes() {
 /// Each batch fills its memtables, so that memtables become immutable all the time while snapshots begin.
 #[test]
 fn a_snapshot_shows_batches_whole_while_memtables_are_made_immutable() {
-    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1).durability(Durability::None);
+    let options = crate::support::options().memory_bytes(32 << 20).memtable_bytes(1).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
     let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
     let write = |value: u64| {

@@ -36,7 +36,7 @@ const PROGRESS: &[u8] = b"progress";
 const RECORD: u64 = 32;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(MEMORY)
         .max_space_amplification(AMPLIFICATION)
         .max_recovery_log_bytes(RECOVERY)

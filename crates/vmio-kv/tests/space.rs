@@ -16,7 +16,7 @@ const BESIDE: u64 = 64 * MIB;
 const RECOVERY: u64 = 48 * MIB;
 
 fn options() -> Options {
-    Options::new()
+    crate::support::options()
         .memory_bytes(32 << 20)
         .durability(Durability::None)
         .max_space_amplification(AMPLIFICATION)

@@ -14,7 +14,11 @@ use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
 fn options(memtable_bytes: u64) -> Options {
-    Options::new().memory_bytes(32 << 20).memtable_bytes(memtable_bytes).growth_factor(4).durability(Durability::None)
+    crate::support::options()
+        .memory_bytes(32 << 20)
+        .memtable_bytes(memtable_bytes)
+        .growth_factor(4)
+        .durability(Durability::None)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -230,7 +234,7 @@ fn damage_to_durable_records_is_reported_and_not_taken_for_a_torn_end() {
 #[test]
 fn the_cache_gets_the_memory_that_memtables_do_not_take() {
     const MIB: u64 = 1 << 20;
-    let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None);
+    let options = crate::support::options().memory_bytes(64 * MIB).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 * MIB).unwrap(), options).unwrap();
     // The cache follows when it can.
     let wait_until = |what: &str, holds: &dyn Fn(Stats) -> bool| {
@@ -262,7 +266,8 @@ fn the_cache_gets_the_memory_that_memtables_do_not_take() {
 fn memtables_of_many_keyspaces_share_one_budget() {
     const MIB: u64 = 1 << 20;
     const KEYSPACES: u64 = 300;
-    let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
+    let options =
+        crate::support::options().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options).unwrap();
     let keyspaces: Vec<_> =
         (0..KEYSPACES).map(|number| db.keyspace_or_create(&format!("keyspace {number}")).unwrap()).collect();
@@ -290,7 +295,7 @@ fn memtables_of_many_keyspaces_share_one_budget() {
 fn too_many_keyspaces_for_the_memory_are_an_error() {
     const MIB: u64 = 1 << 20;
     let disk = Arc::new(MemoryBacking::new(256 * MIB).unwrap());
-    let options = |memory| Options::new().memory_bytes(memory).durability(Durability::None);
+    let options = |memory| crate::support::options().memory_bytes(memory).durability(Durability::None);
     let is_refused = |error: &Error| matches!(error, Error::Option { option: "memory_bytes", .. });
     let db = Db::create_on(Arc::clone(&disk), options(40 * MIB)).unwrap();
     for number in 1..320 {

@@ -36,9 +36,14 @@ impl Memory {
         Self::reserve_as(MapFlags::PRIVATE, Advice::LinuxWipeOnFork, len, align)
     }
 
-    /// The same, in pages that may have a second address in this process.
+    /// The same, in pages that may have a second address in this process. Core dumps do not have it: the kernel would give memory to all pages
+    /// that have none, to dump them.
     pub(crate) fn reserve_shared(len: usize, align: usize) -> Result<Memory> {
-        Self::reserve_as(MapFlags::SHARED, Advice::LinuxDontFork, len, align)
+        let memory = Self::reserve_as(MapFlags::SHARED, Advice::LinuxDontFork, len, align)?;
+        // SAFETY: the advice changes no byte of the mapping just made.
+        unsafe { madvise(memory.base as *mut _, len, Advice::LinuxDontDump) }
+            .map_err(Error::system("leaving memory of the machine out of core dumps"))?;
+        Ok(memory)
     }
 
     fn reserve_as(kind: MapFlags, in_children: Advice, len: usize, align: usize) -> Result<Memory> {

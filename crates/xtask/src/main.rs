@@ -5,6 +5,7 @@ mod book;
 mod breakdown;
 mod build_root;
 mod debug_kernel;
+mod each;
 mod guest;
 mod initramfs;
 mod kernel;
@@ -95,6 +96,16 @@ enum Task {
         #[arg(long, value_enum)]
         engine: Option<suite::Engine>,
         /// Run only these files of tests, even if the suite leaves them out
+        tests: Vec<String>,
+    },
+    /// Run the tests of the library, the store and `vmio run` over guest mode at ring 0, each in a process of its own: `--kernel 6.12 --timeout 9000`
+    VmEach {
+        #[command(flatten)]
+        machine: Machine,
+        /// Stop a test after this number of seconds
+        #[arg(long, default_value_t = 120, value_name = "S")]
+        limit: u64,
+        /// Run only these packages, files of tests, or tests
         tests: Vec<String>,
     },
     /// Run the tests of guest mode at ring 0, in a guest with KVM of its own: `--kernel 6.12`
@@ -242,6 +253,7 @@ fn main() -> Result<ExitCode> {
         Task::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
         Task::VmInstructions { machine } => suite::count_instructions(machine)?,
         Task::VmTests { machine, engine, tests } => suite::run(machine, engine, &tests)?,
+        Task::VmEach { machine, limit, tests } => each::run(machine, limit, &tests)?,
         Task::VmRing0 { machine, tests } => ring0::run(machine, &tests)?,
         Task::Module { kernels, sparse } => {
             for kernel in kernels {

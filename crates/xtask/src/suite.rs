@@ -195,19 +195,44 @@ impl TestFile<'_> {
     }
 }
 
-/// The files of tests that may run in a guest, by name.
-fn files_of_tests(built: &[Executable]) -> Result<BTreeMap<String, TestFile<'_>>> {
-    let mut files = BTreeMap::new();
+/// A test of a program of integration tests.
+pub(crate) struct ListedTest<'a> {
+    pub(crate) package: &'a str,
+    pub(crate) executable: &'a str,
+    /// With its file: `FILE::TEST`.
+    pub(crate) name: String,
+}
+
+impl ListedTest<'_> {
+    /// The file that it is in.
+    pub(crate) fn file(&self) -> &str {
+        self.name.split("::").next().unwrap_or_default()
+    }
+}
+
+/// All tests of the programs of integration tests.
+pub(crate) fn tests_of(built: &[Executable]) -> Result<Vec<ListedTest<'_>>> {
+    let mut tests = Vec::new();
     for built in built.iter().filter(|built| built.is_test && built.name == INTEGRATION) {
         let listed = Command::new(&built.path).args(["--list", "--format", "terse"]).output()?;
         ensure!(listed.status.success(), "{} --list: {}", built.path, listed.status);
         for line in String::from_utf8(listed.stdout)?.lines() {
-            let test = line.strip_suffix(": test").and_then(|test| test.split_once("::"));
-            let (name, test) = test.with_context(|| format!("{} lists {line:?}", built.path))?;
-            if built.package == "vmio" || BEYOND_THE_LIBRARY.contains(&(&built.package, name)) {
-                let new = || TestFile { package: &built.package, executable: &built.path, tests: Vec::new() };
-                files.entry(name.to_owned()).or_insert_with(new).tests.push(test.to_owned());
-            }
+            let name = line.strip_suffix(": test").filter(|name| name.contains("::"));
+            let name = name.with_context(|| format!("{} lists {line:?}", built.path))?.to_owned();
+            tests.push(ListedTest { package: &built.package, executable: &built.path, name });
+        }
+    }
+    Ok(tests)
+}
+
+/// The files of tests that may run in a guest, by name.
+fn files_of_tests(built: &[Executable]) -> Result<BTreeMap<String, TestFile<'_>>> {
+    let mut files = BTreeMap::new();
+    for test in tests_of(built)? {
+        let Some((name, of_file)) = test.name.split_once("::") else { continue };
+        if test.package == "vmio" || BEYOND_THE_LIBRARY.contains(&(test.package, name)) {
+            let new = || TestFile { package: test.package, executable: test.executable, tests: Vec::new() };
+            files.entry(name.to_owned()).or_insert_with(new).tests.push(of_file.to_owned());
         }
     }
     Ok(files)
@@ -343,7 +368,7 @@ fn command_of(built: &[Executable]) -> Result<&str> {
 
 /// Has cargo build the tests of the whole workspace and the command, with the features that `scripts/test` builds them with for the host: so
 /// they are not built again.
-fn build_tests() -> Result<Vec<Executable>> {
+pub(crate) fn build_tests() -> Result<Vec<Executable>> {
     let features = std::env::var("VMIO_TEST_FEATURES").unwrap_or_default();
     build(&["test", "--workspace", "--no-run", "--features", &features])
 }

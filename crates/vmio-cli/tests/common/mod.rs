@@ -5,6 +5,8 @@ pub mod disk;
 pub mod interruption;
 pub mod modes;
 pub mod programs;
+pub mod redis;
+pub mod ring0;
 
 use std::error::Error;
 use std::process::Command;

@@ -5,6 +5,8 @@
 pub mod child;
 #[path = "../../../vmio/tests/support/denial.rs"]
 pub mod denial;
+#[path = "../../../vmio/tests/support/engine.rs"]
+mod engine;
 pub mod failing_file;
 pub mod gate;
 #[path = "../../../vmio/tests/support/memory_group.rs"]
@@ -18,6 +20,11 @@ pub use random::Random;
 
 use vmio::backing::Backing;
 use vmio_kv::{Finding, Options, Report, check_on};
+
+/// The default options, with the engine that this run of the suite is about.
+pub fn options() -> Options {
+    Options::new().engine(engine::engine())
+}
 
 /// Checks that nothing is wrong with the volume on a backing, and that no block is lost. Of the log a crash may leave a reserved chunk.
 pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &str) -> Report {

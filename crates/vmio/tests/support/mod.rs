@@ -3,6 +3,7 @@
 pub mod child;
 pub mod denial;
 pub mod device;
+mod engine;
 pub mod exercise;
 pub mod kernel_module;
 pub mod memory_group;
@@ -25,6 +26,7 @@ use vmio::backing::FileBacking;
 use vmio::probe::{KernelFeature, Probe, probe, probe_without};
 use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, LockMemory, Mapping, MappingOptions};
 
+pub use engine::engine;
 pub use random::Random;
 
 /// The page size in bytes.
@@ -34,27 +36,11 @@ pub const SPAN: u64 = 512;
 /// Memory of a cache that is not for pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
 
-/// The engine that the suite runs over (`scripts/test` runs it once for each); the default one where it is not set.
-const ENGINE: &str = "VMIO_TEST_ENGINE";
-
 /// Options for a cache of the kind that this run of the suite is about.
 pub fn builder() -> CacheBuilder {
     // Where there is swap memory is locked by default, and huge pages are not moved: the tests are to find the same everywhere.
     let builder = Cache::builder().engine(engine()).frames(frames()).lock_memory(LockMemory::Never);
     declined().into_iter().fold(builder, CacheBuilder::without)
-}
-
-/// The engine under test: what VMIO_TEST_ENGINE says, or the default.
-pub fn engine() -> Engine {
-    match std::env::var(ENGINE).as_deref() {
-        Err(_) | Ok("") => Engine::Auto,
-        Ok("sigbus") => Engine::Sigbus,
-        Ok("reader-thread") => Engine::ReaderThread,
-        Ok("managed") => Engine::Managed,
-        Ok("kernel") => Engine::Kernel,
-        Ok("ring0") => Engine::Ring0,
-        Ok(other) => panic!("{ENGINE} is {other:?}: there are sigbus, reader-thread, managed, kernel and ring0"),
-    }
 }
 
 /// Whether the engine under test leaves faults to the kernel, be it to Linux mmap or to the module; prints what cannot be
