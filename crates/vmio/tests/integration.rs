@@ -1,6 +1,7 @@
 //! The library's integration tests, one program: linking one for each file took longer than running most of them.
 #![allow(clippy::unwrap_used)]
 
+mod cancellation;
 mod commit;
 mod commit_crash;
 mod crash;

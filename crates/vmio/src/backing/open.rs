@@ -63,7 +63,8 @@ mod tests {
         let said = open(&missing).map(drop).unwrap_err().to_string();
         assert!(said.contains(missing.to_str().unwrap()), "{said}");
         // A character device of another kind.
-        let said = open(Path::new("/dev/null")).map(drop).unwrap_err().to_string();
+        let error = open(Path::new("/dev/null")).map(drop).unwrap_err();
+        let said = std::error::Error::source(&error).unwrap().to_string();
         assert!(said.contains("NVMe"), "{said}");
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod address_table;
 pub(crate) mod aio;
 pub(crate) mod batch_ring;
 pub(crate) mod byte_locks;
+pub(crate) mod cancellation;
 pub(crate) mod chained_action;
 pub(crate) mod cpu;
 pub(crate) mod errno;

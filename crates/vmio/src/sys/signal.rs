@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::sys::cancellation::NotCancelled;
 use crate::sys::chained_action::{self, Chained};
 use crate::sys::errno::PreservedErrno;
 use crate::sys::guest_mode::SignalsDeferred;
@@ -285,7 +286,7 @@ fn do_by_default(signal: libc::c_int) {
     }
 }
 
-/// Blocks every asynchronous signal of the thread until dropped.
+/// Blocks every asynchronous signal of the thread until dropped, and has pthread_cancel(3) wait.
 ///
 /// vmio holds it wherever it owns a lock or a page word outside the trap path. Otherwise a handler of the program that
 /// then touches mapped memory would wait for its own thread. A thread that is started meanwhile has the signals blocked
@@ -302,6 +303,7 @@ fn do_by_default(signal: libc::c_int) {
 /// ```
 pub struct SignalsBlocked {
     by: By,
+    _not_cancelled: NotCancelled,
     /// Only the thread that owns the mask can put it back.
     _of_thread: PhantomData<*const ()>,
 }
@@ -318,7 +320,11 @@ impl SignalsBlocked {
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         if let Some(deferral) = SignalsDeferred::new() {
-            return SignalsBlocked { by: By::Deferral(deferral), _of_thread: PhantomData };
+            return SignalsBlocked {
+                by: By::Deferral(deferral),
+                _not_cancelled: NotCancelled::new(),
+                _of_thread: PhantomData,
+            };
         }
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -330,7 +336,11 @@ impl SignalsBlocked {
                 libc::sigdelset(all.as_mut_ptr(), fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
-            SignalsBlocked { by: By::Mask(previous.assume_init()), _of_thread: PhantomData }
+            SignalsBlocked {
+                by: By::Mask(previous.assume_init()),
+                _not_cancelled: NotCancelled::new(),
+                _of_thread: PhantomData,
+            }
         }
     }
 }
