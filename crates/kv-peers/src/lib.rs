@@ -20,17 +20,18 @@ pub struct Peers;
 impl Stores for Peers {
     fn check(&self, engine: EngineKind) -> Result<()> {
         let is_there = match engine {
-            EngineKind::Vmio | EngineKind::VmioKernel | EngineKind::Lmdb => true,
+            EngineKind::Lmdb => true,
             EngineKind::Redb => cfg!(feature = "redb"),
             EngineKind::Fjall => cfg!(feature = "fjall"),
             EngineKind::Rocksdb | EngineKind::RocksdbLz4 | EngineKind::RocksdbDefault => cfg!(feature = "rocksdb"),
+            own => own.faults().is_some(),
         };
         if is_there { Ok(()) } else { Err(NotBuilt { engine }.into()) }
     }
 
     fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
         match engine {
-            EngineKind::Vmio | EngineKind::VmioKernel => OwnStores.open(engine, setup),
+            own if own.faults().is_some() => OwnStores.open(own, setup),
             EngineKind::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
             #[cfg(feature = "redb")]
             EngineKind::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),

@@ -59,7 +59,8 @@ const KV_EXAMPLES: &str = "\
 
 const KV_ENGINES: &str = "\
   vmio             vmio-kv
-  vmio-kernel      the same over the kernel module, if it is named
+  vmio-reader-thread, vmio-kernel, vmio-ring0
+                   the same with another engine: reader threads, the kernel module, guest mode at ring 0; only if named
   lmdb             LMDB: a transaction a write, MDB_WRITEMAP, MDB_NOSYNC
   redb             redb: a transaction a write, without durability
   fjall            fjall, without compression

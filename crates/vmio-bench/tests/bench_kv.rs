@@ -76,7 +76,10 @@ fn key_value_stores_hold_what_was_put() -> TestResult {
     assert_eq!(phases, ["C, latest"], "the load is not asked for: {table}");
     let little = ["kv", "--memory", "1M"];
     refused(vmio_bench().args(little), "engines need at least 48 MiB")?;
-    refused(vmio_bench().args(["kv", "--engines", "leveldb"]), "is no engine: there are vmio, vmio-kernel, lmdb, redb")
+    refused(
+        vmio_bench().args(["kv", "--engines", "leveldb"]),
+        "is no engine: there are vmio, vmio-reader-thread, vmio-kernel, vmio-ring0, lmdb, redb",
+    )
 }
 
 #[test]

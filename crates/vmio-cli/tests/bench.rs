@@ -201,7 +201,7 @@ fn who_measures_the_rest_is_told() -> TestResult {
     refused(vmio().args(["bench", "kv", "--engines", "rocksdb"]), "--features peers -- kv --engines vmio,rocksdb")?;
     refused(
         vmio().args(["bench", "kv", "--engines", "leveldb"]),
-        "is no engine: there are vmio, vmio-kernel, lmdb, redb",
+        "is no engine: there are vmio, vmio-reader-thread, vmio-kernel, vmio-ring0, lmdb, redb",
     )
 }
 

@@ -40,7 +40,7 @@ pub struct PageState {
     pub rights: Rights,
     /// A thread has touched it since it was mapped, or since [`Pages::take_accessed`].
     pub is_accessed: bool,
-    /// A thread has stored to it since it was mapped, or since its rights became [`Rights::Read`].
+    /// A thread has stored to it since it was mapped, or since [`Pages::protect`].
     pub is_dirty: bool,
 }
 
@@ -140,7 +140,7 @@ impl Pages {
     /// Allows stores to a mapped page, as far as its range does. The notes of the processor stay.
     pub fn allow_stores(&self, address: usize) {
         if self.most(address) == Rights::ReadWrite {
-            self.set_rights(address, Rights::ReadWrite);
+            self.unprotect(address);
         }
     }
 
@@ -172,22 +172,18 @@ impl Pages {
         self.state_of(self.tables().page_entry(address)?.swap(0, Ordering::AcqRel))
     }
 
-    /// Changes the rights to a mapped page; returns what it was before. With fewer rights it counts as clean from then on: a later store faults,
-    /// or notes that it was stored to.
-    pub fn set_rights(&self, address: usize, rights: Rights) -> Option<PageState> {
-        let place = self.tables().page_entry(address)?;
-        let mut seen = place.load(Ordering::Acquire);
-        loop {
-            let before = self.state_of(seen).filter(|_| seen & entry::PRESENT != 0)?;
-            let kept = match rights {
-                Rights::Read => seen & !(entry::WRITABLE | entry::DIRTY),
-                Rights::ReadWrite => seen,
-            };
-            match place.compare_exchange_weak(seen, kept | rights.bits(), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(before),
-                // The processor has noted an access meanwhile, or another thread was here.
-                Err(now) => seen = now,
-            }
+    /// Allows stores to a mapped page. The notes of the processor stay.
+    pub fn unprotect(&self, address: usize) {
+        let Some(place) = self.tables().page_entry(address) else { return };
+        let unprotect = |held: u64| (held & entry::PRESENT != 0).then_some(held | entry::WRITABLE);
+        let _ = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, unprotect);
+    }
+
+    /// Has stores to the mapped pages at some addresses fault. They count as clean from then on. Most of the pages may be absent.
+    pub fn protect(&self, addresses: Range<usize>) {
+        let protect = |held: u64| (held & entry::PRESENT != 0).then_some(held & !(entry::WRITABLE | entry::DIRTY));
+        for place in self.tables().page_entries(addresses) {
+            let _ = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, protect);
         }
     }
 

@@ -96,7 +96,7 @@ impl Paged {
             // It was mapped for loads, or another thread was faster.
             assert!(!state.is_dirty || state.rights == Rights::ReadWrite);
             if is_store {
-                self.range.pages().set_rights(address, Rights::ReadWrite);
+                self.range.pages().unprotect(address);
             }
             true
         } else {

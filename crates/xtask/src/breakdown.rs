@@ -2,20 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::lab::{lab_folder, run, workspace};
+use crate::guest::Guest;
+use crate::lab::{lab_folder, output, run, workspace};
 
-/// What is not the kernel's lies below.
-const KERNEL_BASE: u64 = 0xffff_8000_0000_0000;
+/// Where a program lies that is not linked to an address, if the kernel chooses none at random; its libraries lie elsewhere.
+const PROGRAM: Range<u64> = 0x5555_5555_4000..0x5556_0000_0000;
 /// How many of the largest functions are printed.
 const LARGEST: usize = 25;
 
 /// What functions are for. Names are whole ones but for an ending `*`; of those that match the longest counts.
-const SORTS: [(&str, &str); 14] = [
+const SORTS: [(&str, &str); 20] = [
     (
         "trap and generic fault",
         "asm_exc_page_fault exc_page_fault do_user_addr_fault handle_mm_fault __handle_mm_fault do_fault do_pte_missing __do_fault \
@@ -96,6 +98,20 @@ const SORTS: [(&str, &str); 14] = [
          __fpu_restore_sig get_sigframe prepare_signal recalc_sigpending send_signal_locked do_sigaltstack restore_altstack fpu__* \
          fpregs_* __rseq_* inc_rlimit* do_dec_rlimit* copy_siginfo* __set_task_blocked userfaultfd_*",
     ),
+    ("the trap at ring 0", "ring0_stub* vmio_ring0::faults* vmio::engine::ring0_engine*"),
+    (
+        "the miss in the cache",
+        "vmio::cache::fault* vmio::cache::load* vmio::cache* vmio_core* vmio::policy* <vmio::policy* vmio::telemetry* core::* vmio::mapping*",
+    ),
+    ("the device at ring 0", "pm_vmio_* vmio::sys::persistent_* vmio::backing* <vmio::backing*"),
+    ("frames and page tables at ring 0", "vmio_ring0::* vmio::engine* <vmio::engine*"),
+    ("the clock, and histograms", "<vmio::telemetry* std::time* <std::time* <std::sys* core::time*"),
+    (
+        "eviction and write-back of the cache",
+        "vmio::cache::evict* vmio::cache::collect* vmio::cache::write* vmio::cache::shared* vmio::cache::region::Region::finish_evict* \
+         vmio::cache::direct_reclaim* <vmio::policy::priority_fifo* <vmio::cache* crossbeam* vmio_ring0::managed::Pages::unmap* \
+         vmio_ring0::managed::Pages::hide* vmio_ring0::managed::Pages::protect* core::ops::function*",
+    ),
     ("system calls", "entry_SYSCALL_64* do_syscall_64 syscall_* x64_sys_call __x64_sys_*"),
     (
         "waiting, waking, the timer",
@@ -106,6 +122,7 @@ const SORTS: [(&str, &str); 14] = [
     ),
 ];
 const THE_PROGRAM: &str = "the program itself";
+const LIBRARIES: &str = "libraries: copies, and the clock";
 const OTHER: &str = "other";
 
 /// Compiles the plugin of QEMU that counts: tests/vm/qemu/instructions.c.
@@ -118,13 +135,38 @@ pub(crate) fn plugin() -> Result<PathBuf> {
     Ok(plugin)
 }
 
-/// Prints what the plugin has left in a folder, run by run, beside the guest's own lines about them (`runs`) and its symbols.
-pub(crate) fn print(folder: &Path) -> Result<()> {
+/// Counts what a script's programs do in the kernel, and prints it if the script succeeds.
+pub(crate) fn of_kernel(guest: Guest, script: &str) -> Result<u8> {
+    count(guest, script, "")
+}
+
+/// The same, with the functions of a program.
+pub(crate) fn of_program(guest: Guest, script: &str, program: &Path) -> Result<u8> {
+    let listed = output(Command::new("nm").args(["--numeric-sort", "--demangle"]).arg(program))?;
+    count(guest, script, &listed)
+}
+
+fn count(guest: Guest, script: &str, listed: &str) -> Result<u8> {
+    let guest = guest.counting()?;
+    let status = guest.run(script)?;
+    if status == 0 {
+        print(guest.out(), listed)?;
+    }
+    Ok(status)
+}
+
+/// Prints what the plugin has left in a folder, run by run, beside the guest's own lines about them (`runs`) and its symbols. A program's symbols
+/// are listed as nm does.
+fn print(folder: &Path, listed: &str) -> Result<()> {
     let read = |name: &str| {
         fs::read_to_string(folder.join(name)).with_context(|| format!("the guest has left no {name}: see what it said"))
     };
     let (counted, said, symbols) = (read("instructions")?, read("runs")?, read("symbols")?);
-    let symbols = symbols_of(&symbols)?;
+    let mut symbols = symbols_of(&symbols, 0)?;
+    if !listed.is_empty() {
+        symbols.append(&mut symbols_of(listed, PROGRAM.start)?);
+        symbols.insert(PROGRAM.end, LIBRARIES);
+    }
     let runs: Vec<&str> = counted.split("run\n").skip(1).collect();
     ensure!(runs.len() == said.lines().count(), "{} runs were counted of {}", runs.len(), said.lines().count());
     for (run, line) in runs.iter().zip(said.lines()) {
@@ -147,7 +189,7 @@ fn print_run(line: &str, functions: &HashMap<&str, u64>, touches: u64) {
         println!("    {name:<34} {:>7}  {:>4.1} %", count / touches, count as f64 * 100.0 / all as f64);
     };
     println!("{line}\n  {} instructions a touch", all / touches);
-    for name in SORTS.iter().map(|(name, _)| *name).chain([THE_PROGRAM, OTHER]) {
+    for name in SORTS.iter().map(|(name, _)| *name).chain([THE_PROGRAM, LIBRARIES, OTHER]) {
         show(name, of_sort.get(name).copied().unwrap_or_default());
     }
     println!("  of these");
@@ -158,14 +200,18 @@ fn print_run(line: &str, functions: &HashMap<&str, u64>, touches: u64) {
     }
 }
 
-/// The functions of /proc/kallsyms by address.
-fn symbols_of(text: &str) -> Result<BTreeMap<u64, &str>> {
+/// The functions of /proc/kallsyms, or of nm, by address.
+fn symbols_of(text: &str, base: u64) -> Result<BTreeMap<u64, &str>> {
     let mut symbols = BTreeMap::new();
     for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
+        let mut words = line.splitn(3, ' ');
         let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else { continue };
         if kind.eq_ignore_ascii_case("t") {
-            let address = u64::from_str_radix(address, 16).with_context(|| format!("no symbol: {line}"))?;
+            let address = base + u64::from_str_radix(address, 16).with_context(|| format!("no symbol: {line}"))?;
+            // A module's name follows its functions', a hash those of Rust.
+            let name = name.split('\t').next().unwrap_or(name);
+            let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let name = name.rsplit_once("::h").filter(|(_, hash)| is_hash(hash)).map_or(name, |(name, _)| name);
             // What the compiler has split off belongs to it.
             symbols.insert(address, name.split('.').next().unwrap_or(name));
         }
@@ -181,10 +227,7 @@ fn by_function<'symbols>(run: &str, symbols: &BTreeMap<u64, &'symbols str>) -> R
             .split_once(' ')
             .and_then(|(address, count)| Some((u64::from_str_radix(address, 16).ok()?, count.parse::<u64>().ok()?)));
         let (address, count) = block.with_context(|| format!("no block of code: {line}"))?;
-        let name = match address < KERNEL_BASE {
-            true => THE_PROGRAM,
-            false => symbols.range(..=address).next_back().map_or(OTHER, |(_, name)| name),
-        };
+        let name = symbols.range(..=address).next_back().map_or(THE_PROGRAM, |(_, name)| name);
         *functions.entry(name).or_default() += count;
     }
     Ok(functions)
@@ -201,8 +244,8 @@ impl Sorts {
     }
 
     fn of(&self, function: &str) -> &'static str {
-        if function == THE_PROGRAM {
-            return THE_PROGRAM;
+        if let Some(whole) = [THE_PROGRAM, LIBRARIES].into_iter().find(|whole| *whole == function) {
+            return whole;
         }
         let prefixes = (1..=function.len()).rev().map(|len| format!("{}*", &function[..len]));
         let found = [function.to_owned()].into_iter().chain(prefixes).find_map(|name| self.0.get(name.as_str()));
@@ -218,10 +261,19 @@ mod tests {
     fn blocks_are_those_of_the_symbol_before_them() -> Result<()> {
         let symbols = symbols_of(
             "ffffffff81000000 T xa_load\nffffffff81000100 t visit.isra.0\t[vmio]\nffffffff81000180 d data\n",
+            0,
         )?;
         let functions =
             by_function("ffffffff810000ff 7\nffffffff81000100 5\nffffffff81000190 1\n401000 9\n", &symbols)?;
         assert_eq!(functions, HashMap::from([("xa_load", 7), ("visit", 6), (THE_PROGRAM, 9)]));
+        Ok(())
+    }
+
+    #[test]
+    fn functions_of_a_program_go_without_what_tells_them_apart() -> Result<()> {
+        let listed = "0000000000001000 t vmio::Pages::hide::h0123456789abcdef\n0000000000002000 T vmio::Pages::hide\n";
+        let names: Vec<_> = symbols_of(listed, PROGRAM.start)?.into_iter().collect();
+        assert_eq!(names, [0x1000, 0x2000].map(|offset| (PROGRAM.start + offset, "vmio::Pages::hide")));
         Ok(())
     }
 
@@ -238,6 +290,10 @@ mod tests {
         assert_eq!(sorts.of("xa_load"), "look-up and trees");
         assert_eq!(sorts.of("evict"), "eviction");
         assert_eq!(sorts.of("folio_mark_dirty_lock"), "dirty pages, choice of writes");
-        assert_eq!((sorts.of(THE_PROGRAM), sorts.of("x")), (THE_PROGRAM, OTHER));
+        assert_eq!(
+            sorts.of("vmio::cache::evict::<impl vmio::cache::evictor::Evictor>::pass"),
+            "eviction and write-back of the cache"
+        );
+        assert_eq!((sorts.of(THE_PROGRAM), sorts.of(LIBRARIES), sorts.of("x")), (THE_PROGRAM, LIBRARIES, OTHER));
     }
 }

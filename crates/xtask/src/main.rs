@@ -65,6 +65,10 @@ enum Task {
         /// Keep the folder $OUT of the guest here: the command's output files and the kernel's log
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Print where the instructions went between the marks of a program (tests/vm/qemu/instructions.c), which the command runs without
+        /// random addresses; it leaves /proc/kallsyms in $OUT/symbols, and in $OUT/runs a line for each run that says "touches N"
+        #[arg(long, value_name = "PROGRAM")]
+        count: Option<PathBuf>,
         /// The command, run in the current directory; the guest sees the host's files read-only
         #[arg(required = true, last = true, value_name = "CMD")]
         command: Vec<String>,
@@ -227,9 +231,13 @@ fn main() -> Result<ExitCode> {
                 0
             }
         }
-        Task::Vm { machine, out, command } => {
+        Task::Vm { machine, out, count, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
-            Guest::new(machine, out)?.run(&line)?
+            let guest = Guest::new(machine, out)?;
+            match count {
+                None => guest.run(&line)?,
+                Some(program) => breakdown::of_program(guest, &line, &program)?,
+            }
         }
         Task::VmKernel { machine } => {
             println!("{}", Kernel::of(machine.kernel)?.release);

@@ -53,13 +53,5 @@ pub(crate) fn run_in_guest(machine: Machine, question: Question) -> Result<u8> {
     let libraries = [OsStr::new("-I"), include.as_os_str(), library.as_os_str(), OsStr::new("-lm")];
     let script = module::script("bench", name, &[("module", &module)], &arguments, &libraries)?;
     let guest = Guest::new(machine, None)?;
-    if !question.breakdown {
-        return guest.run(&script);
-    }
-    let guest = guest.counting()?;
-    let status = guest.run(&script)?;
-    if status == 0 {
-        breakdown::print(guest.out())?;
-    }
-    Ok(status)
+    if question.breakdown { breakdown::of_kernel(guest, &script) } else { guest.run(&script) }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use vmio::{Access, Advice, AvailableMemory, Cache, Mapping, MappingOptions, backing};
+use vmio::{Access, Advice, AvailableMemory, Cache, Mapping, MappingOptions};
 use vmio_report::machine::memory_bytes;
 use vmio_report::progress::ByteProgress;
 use vmio_report::size::format_size;
@@ -70,7 +70,7 @@ impl Source {
             }
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
-        let backing = backing::open(path, Access::ReadOnly, cache.engine())?;
+        let backing = cache.open_backing(path, Access::ReadOnly)?;
         let mapping = Mapping::open(cache, backing, MappingOptions::new())
             .with_context(|| format!("cannot map {}", path.display()))?;
         let len_bytes = mapping.len();

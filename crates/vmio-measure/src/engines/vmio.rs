@@ -4,9 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use vmio::journal::Journal;
-use vmio::{
-    Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit, backing,
-};
+use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit};
 
 use super::Engine;
 use super::pointer::PointerAccess;
@@ -120,7 +118,7 @@ impl VmioEngine {
     ) -> anyhow::Result<Self> {
         let cache = cache.build().context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
-        let backing = backing::open(path, access, cache.engine())?;
+        let backing = cache.open_backing(path, access)?;
         let mapping =
             Mapping::open(&cache, backing, options).with_context(|| format!("cannot map {}", path.display()))?;
         Ok(Self { cache, mapping })

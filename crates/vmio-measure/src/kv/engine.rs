@@ -73,8 +73,12 @@ pub struct Replayed {
 pub enum EngineKind {
     /// vmio-kv.
     Vmio,
+    /// vmio-kv with the reader-thread engine.
+    VmioReaderThread,
     /// vmio-kv over the kernel module.
     VmioKernel,
+    /// vmio-kv with faults handled in guest mode at ring 0.
+    VmioRing0,
     /// LMDB.
     Lmdb,
     /// redb.
@@ -91,9 +95,11 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// All engines, whether or not a program has them.
-    pub const ALL: [EngineKind; 8] = [
+    pub const ALL: [EngineKind; 10] = [
         Self::Vmio,
+        Self::VmioReaderThread,
         Self::VmioKernel,
+        Self::VmioRing0,
         Self::Lmdb,
         Self::Redb,
         Self::Fjall,
@@ -106,7 +112,9 @@ impl EngineKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vmio => "vmio",
+            Self::VmioReaderThread => "vmio-reader-thread",
             Self::VmioKernel => "vmio-kernel",
+            Self::VmioRing0 => "vmio-ring0",
             Self::Lmdb => "lmdb",
             Self::Redb => "redb",
             Self::Fjall => "fjall",
@@ -119,14 +127,25 @@ impl EngineKind {
     /// Cargo options for a vmio-bench with this engine.
     pub fn cargo_options(self) -> &'static str {
         match self {
-            Self::Vmio | Self::VmioKernel | Self::Lmdb => "",
             Self::Redb | Self::Fjall | Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault => " --features peers",
+            _ => "",
         }
     }
 
-    /// Whether the engine needs the kernel module.
-    pub const fn needs_module(self) -> bool {
-        matches!(self, Self::VmioKernel)
+    /// How vmio-kv is to serve its faults, if it is the store.
+    pub const fn faults(self) -> Option<vmio_kv::Engine> {
+        match self {
+            Self::Vmio => Some(vmio_kv::Engine::Auto),
+            Self::VmioReaderThread => Some(vmio_kv::Engine::ReaderThread),
+            Self::VmioKernel => Some(vmio_kv::Engine::Kernel),
+            Self::VmioRing0 => Some(vmio_kv::Engine::Ring0),
+            _ => None,
+        }
+    }
+
+    /// Whether the engine is measured only if it is named: vmio-kv with another engine than its own choice.
+    pub const fn is_asked_for(self) -> bool {
+        matches!(self, Self::VmioReaderThread | Self::VmioKernel | Self::VmioRing0)
     }
 }
 

@@ -55,7 +55,8 @@ const EXAMPLES: &str = "\
 
 const ENGINES: &str = "\
   vmio             vmio-kv
-  vmio-kernel      vmio-kv over the kernel module; only if it is named
+  vmio-reader-thread, vmio-kernel, vmio-ring0
+                   vmio-kv with another engine: reader threads, the kernel module, guest mode at ring 0; only if named
 vmio-bench, a program of vmio's repository, measures LMDB, redb, fjall and RocksDB as well:
 `cargo run --release -p vmio-bench -- kv`.";
 
@@ -94,7 +95,7 @@ pub fn help(examples: &str, engines: &str) -> String {
 #[derive(Args)]
 #[command(after_help = help(EXAMPLES, ENGINES))]
 pub struct KvBenchArgs {
-    /// Engines. Default: all engines of this program that need no kernel module
+    /// Engines. Default: vmio-kv with the engine that it chooses, and all other stores of this program
     #[arg(long, value_delimiter = ',', value_name = "ENGINE")]
     engines: Vec<EngineKind>,
     /// Phases of YCSB, in this order. Default without scenarios: L,A,C,E
@@ -213,7 +214,7 @@ impl KvBenchArgs {
             bail!("--page-traces works for vmio alone, and slows it down: add --engines vmio");
         }
         if self.engines.is_empty() {
-            let runs = |engine: &EngineKind| stores.check(*engine).is_ok() && !engine.needs_module();
+            let runs = |engine: &EngineKind| stores.check(*engine).is_ok() && !engine.is_asked_for();
             return Ok(EngineKind::ALL.into_iter().filter(runs).collect());
         }
         self.engines.iter().try_for_each(|engine| stores.check(*engine))?;

@@ -17,18 +17,12 @@ pub struct OwnStores;
 
 impl Stores for OwnStores {
     fn check(&self, engine: EngineKind) -> Result<()> {
-        match engine {
-            EngineKind::Vmio | EngineKind::VmioKernel => Ok(()),
-            other => Err(MeasuredByVmioBench { engine: other }.into()),
-        }
+        engine.faults().map(drop).ok_or_else(|| MeasuredByVmioBench { engine }.into())
     }
 
     fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
-        match engine {
-            EngineKind::Vmio => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
-            EngineKind::VmioKernel => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
-            other => Err(MeasuredByVmioBench { engine: other }.into()),
-        }
+        let faults = engine.faults().ok_or(MeasuredByVmioBench { engine })?;
+        Ok(Box::new(VmioEngine::open(setup, faults)?))
     }
 }
 
@@ -148,7 +142,7 @@ mod tests {
     #[test]
     fn an_error_names_the_program_that_has_an_engine() {
         for engine in EngineKind::ALL {
-            let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
+            let is_own = engine.name().starts_with("vmio");
             let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());
             assert_eq!(refusal, (!is_own).then_some(MeasuredByVmioBench { engine }));
         }

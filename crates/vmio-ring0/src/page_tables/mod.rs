@@ -203,7 +203,19 @@ impl PageTables {
         self.page_table(address).map(|table| &table[address / PAGE_BYTES % 512])
     }
 
-    /// The same with its table, made if need be.
+    /// The entries of the managed pages at some addresses whose tables exist, which the caller keeps from being detached.
+    pub(crate) fn page_entries(&self, addresses: Range<usize>) -> impl Iterator<Item = &AtomicU64> {
+        let large = addresses.start / LARGE_PAGE_BYTES..addresses.end.div_ceil(LARGE_PAGE_BYTES);
+        let of_large = move |large: usize| {
+            let start = large * LARGE_PAGE_BYTES;
+            let (from, to) = (addresses.start.max(start), addresses.end.min(start + LARGE_PAGE_BYTES));
+            let numbers = (from - start) / PAGE_BYTES..(to - start).div_ceil(PAGE_BYTES);
+            self.page_table(start).map(|table| &table[numbers])
+        };
+        large.filter_map(of_large).flatten()
+    }
+
+    /// The page table's entry of a managed page, with its table, made if need be.
     pub(crate) fn make_page_entry(&self, address: usize) -> Result<&AtomicU64> {
         if let Some(place) = self.page_entry(address) {
             return Ok(place);

@@ -58,6 +58,29 @@ impl Random {
 }
 
 #[test]
+fn entries_of_a_range_are_those_of_its_tables() {
+    let tables = PageTables::new(PHYSICAL).unwrap();
+    let start = 3 * GIB - 2 * LARGE_PAGE_BYTES;
+    tables.manage(start..start + 4 * LARGE_PAGE_BYTES, Rights::ReadWrite).unwrap();
+    // Of the second and third large page, on both sides of a gigabyte's end.
+    for large in [1, 2] {
+        let first = start + large * LARGE_PAGE_BYTES;
+        for page in 0..512 {
+            let place = tables.make_page_entry(first + page * PAGE_BYTES).unwrap();
+            place.store(((large * 512 + page) as u64) << 12, Ordering::Relaxed);
+        }
+    }
+    let numbers = |pages: Range<usize>| -> Vec<u64> {
+        let entries = tables.page_entries(start + pages.start * PAGE_BYTES..start + pages.end * PAGE_BYTES);
+        entries.map(|place| place.load(Ordering::Relaxed) >> 12).collect()
+    };
+    assert_eq!(numbers(0..2048), (512..1536).collect::<Vec<_>>());
+    assert_eq!(numbers(1000..1030), (1000..1030).collect::<Vec<_>>());
+    assert_eq!(numbers(510..513), [512]);
+    assert_eq!(numbers(700..700), []);
+}
+
+#[test]
 fn eight_tebibytes_take_sixteen_tables_until_they_are_touched() {
     let tables = PageTables::new(PHYSICAL).unwrap();
     let (start, len) = (GIB << 9, 8 << 40);

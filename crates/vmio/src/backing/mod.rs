@@ -9,7 +9,6 @@ mod memory;
 mod new_file;
 mod null;
 mod nvme;
-mod open;
 mod shared;
 
 use std::io;
@@ -26,7 +25,6 @@ pub use memory::MemoryBacking;
 pub use new_file::NewFile;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};
-pub use open::open;
 
 /// The kinds of access that a mapping has to its backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

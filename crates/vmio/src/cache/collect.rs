@@ -99,6 +99,10 @@ impl WriteBatch {
             if self.room() == 0 {
                 break;
             }
+            // Most pages of a large file.
+            if region.table.word(page).load().state() == State::Absent {
+                continue;
+            }
             let Some(pinned) = begin_write(region, page, select, destination) else { continue };
             self.pages.push(BatchPage { region: region.reference(), page, pinned, destination });
         }

@@ -235,9 +235,12 @@ impl Evictor {
             let order = source.victim_order(pages.clone(), asked);
             let is_alone = region.table.unit == Unit::Kib4;
             for (page, word) in order.flat_map(|run| run.clone().zip(region.table.words(run))) {
-                let unit = region.table.unit.around(page);
                 // Most pages of a large file are absent.
-                if unit.start != page || is_alone && word.load().state() == State::Absent {
+                if is_alone && word.load().state() == State::Absent {
+                    continue;
+                }
+                let unit = region.table.unit.around(page);
+                if unit.start != page {
                     continue;
                 }
                 if self.victims.len() + region.table.unit.pages() as usize > most {

@@ -15,6 +15,7 @@ use vmio_core::page::visit::FifoQueue;
 use vmio_core::page::word::Loaded;
 use vmio_core::page::{SPAN_PAGES, span_of};
 
+use crate::cache::contents::{Contents, ReadTarget};
 use crate::cache::fault_error::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
@@ -135,7 +136,7 @@ impl Region {
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
         self.shared.telemetry.count(core, Counter::FreshFills, 1);
         let loaded = Loaded { fresh: true, ..Loaded::default() };
-        let filled = self.install(core, place, &ZEROS, (loaded, Frequency::OfEach), store);
+        let filled = self.install(core, place, Contents::Copies(&ZEROS), (loaded, Frequency::OfEach), store);
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
@@ -263,19 +264,19 @@ impl Region {
     #[inline(never)]
     fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
-        let mut buffer = shared.reads.page_buffers.acquire(core);
+        let mut target = self.read_target(core, &run);
         let timed = shared.telemetry.measures_misses.then(Instant::now);
         let page = run.missed;
-        let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
+        let mut read = self.read(core, run.pages.start, &mut target.bytes()[..run.len() as usize * PAGE_BYTES]);
         if read.is_err() && run.len() > 1 {
             // Perhaps a neighbour is at fault: the neighbours can wait until somebody wants them.
             self.keep_only(&mut run, page..page + 1);
-            read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
+            read = self.read(core, page, &mut target.bytes()[..PAGE_BYTES]);
         }
         if let Some(started) = timed {
             shared.telemetry.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
         }
-        let data = &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES];
+        let data = &mut target.bytes()[..run.len() as usize * PAGE_BYTES];
         let mut loaded = Loaded::default();
         let missed = &mut data[run.bytes_of(page..page + 1)];
         if let Err(failure) = read.and_then(|()| self.verify(page, missed)) {
@@ -291,8 +292,28 @@ impl Region {
                 }
             }
         }
-        let kept = self.keep_verified(&mut run, data);
-        self.install_run(core, &run, &data[kept], (loaded, self.frequency(before)), store)
+        let frequency = self.frequency(before);
+        if run.len() > 1 {
+            let kept = self.keep_verified(&mut run, data);
+            return self.install_run(core, &run, &data[kept], (loaded, frequency), store);
+        }
+        let contents = match target {
+            ReadTarget::Buffer(ref mut buffer) => Contents::Copies(&buffer.bytes()[..PAGE_BYTES]),
+            ReadTarget::Frame(frame) => Contents::Frame(frame),
+        };
+        let place = Place { view: run.view, page };
+        let installed = self.install(core, place, contents, (loaded, Frequency::Same(frequency)), store);
+        installed.map_err(|refused| FaultError::Refused(refused.code))
+    }
+
+    /// Where the bytes of a run go. Those of a single page save a copy where frames can be filled before. A pre-image is a copy of what is in a
+    /// buffer, since threads may store to the page by then.
+    fn read_target(&self, core: usize, run: &Run) -> ReadTarget<'_> {
+        let fills_frames = run.len() == 1 && self.dirty.pre_images.is_none();
+        match fills_frames.then(|| self.frames().blank()).flatten() {
+            Some(frame) => ReadTarget::Frame(frame),
+            None => ReadTarget::Buffer(self.shared.reads.page_buffers.acquire(core)),
+        }
     }
 
     /// Gives up neighbours that do not verify, and the pages beyond them; returns which bytes are left.
@@ -348,7 +369,8 @@ impl Region {
         let mut outcome = Ok(());
         for (part, arrival, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
             let place = Place { view: *view, page: part.start };
-            let installed = self.install(core, place, &data[run.bytes_of(part.clone())], arrival, store);
+            let contents = Contents::Copies(&data[run.bytes_of(part.clone())]);
+            let installed = self.install(core, place, contents, arrival, store);
             match installed {
                 Err(refused) if part.contains(&page) && refused.from <= page => {
                     outcome = Err(FaultError::Refused(refused.code));
@@ -365,7 +387,8 @@ impl Region {
     /// Makes wanted pages visible that are Loading and have been read. On an error, some of them have been given up.
     pub(super) fn install_claimed(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
-        let installed = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
+        let installed =
+            self.install(core, place, Contents::Copies(data), (Loaded::default(), Frequency::OfEach), false);
         installed.map_err(|refused| FaultError::Refused(refused.code))
     }
 
@@ -381,7 +404,8 @@ impl Region {
             return false;
         }
         // A page that the kernel refuses has been given up.
-        let _ = self.install(core, Place { view: 0, page }, data, (Loaded::default(), Frequency::Same(0)), false);
+        let arrival = (Loaded::default(), Frequency::Same(0));
+        let _ = self.install(core, Place { view: 0, page }, Contents::Copies(data), arrival, false);
         true
     }
 
@@ -391,13 +415,17 @@ impl Region {
         &self,
         core: usize,
         place: Place,
-        data: &[u8],
+        contents: Contents<'_>,
         (loaded, frequency): (Loaded, Frequency),
         store: bool,
     ) -> Result<(), Refused> {
         let first = place.page;
         let timed = self.shared.telemetry.measures_misses.then(Instant::now);
-        let pages = first..first + (data.len() / PAGE_BYTES) as u64;
+        let copied = match contents {
+            Contents::Copies(data) => Some(data),
+            Contents::Frame(_) => None,
+        };
+        let pages = first..first + copied.map_or(1, |data| (data.len() / PAGE_BYTES) as u64);
         // Where the kernel notes stores, any active page may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
         let permit = if store { self.permit_store(pages.clone()) } else { None };
@@ -407,8 +435,14 @@ impl Region {
             self.announce_dirty(first);
             self.announce_dirty(pages.end - 1)
         });
-        // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours.
-        let installed = unsafe { self.frames().install(self.views.address_at(place), data, !store) };
+        let (frames, address) = (self.frames(), self.views.address_at(place));
+        // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours. A frame is one of these frames.
+        let installed = unsafe {
+            match contents {
+                Contents::Copies(data) => frames.install(address, data, !store),
+                Contents::Frame(frame) => frames.install_blank(address, frame, !store),
+            }
+        };
         if let Some(started) = timed {
             self.shared.telemetry.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
@@ -418,7 +452,8 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            if let Some(pre_images) = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh) {
+            let pre_images = self.dirty.pre_images.as_ref().filter(|_| store && !loaded.fresh);
+            if let Some((pre_images, data)) = pre_images.zip(copied) {
                 let start = (page - first) as usize * PAGE_BYTES;
                 pre_images.keep(page, |copy| copy.copy_from_slice(&data[start..][..PAGE_BYTES]));
             }

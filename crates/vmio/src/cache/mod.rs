@@ -6,6 +6,7 @@
 pub(crate) mod call_holds;
 pub(crate) mod collect;
 mod commit;
+mod contents;
 mod copy_slots;
 mod destination;
 mod direct_reclaim;

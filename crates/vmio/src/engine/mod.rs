@@ -4,6 +4,7 @@
 //! put pages there and take them away. Neither knows caches, policies or backings.
 
 mod anonymous_frames;
+mod blank_frame;
 mod choice;
 mod memfd_frames;
 mod reader;
@@ -22,6 +23,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
+pub(crate) use blank_frame::BlankFrame;
 pub(crate) use memfd_frames::MemfdFrames;
 pub(crate) use reader_thread_engine::ReaderThreadEngine;
 #[cfg(target_arch = "x86_64")]
@@ -113,6 +115,28 @@ pub(crate) trait Frames: Send + Sync {
     /// # Safety
     /// The range lies in an attached reservation, and the caller owns its pages (their words say Loading).
     unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError>;
+
+    /// A frame to fill before its page is there, which saves a copy. `None` where the kernel makes frames, or there is none.
+    fn blank(&self) -> Option<BlankFrame<'_>> {
+        None
+    }
+
+    /// Installs an absent page with such a frame, which has the page's bytes, write-protected or not. On an error the frame is free.
+    ///
+    /// # Safety
+    /// As for [`Self::install`]. The frame is one of these.
+    unsafe fn install_blank(
+        &self,
+        address: usize,
+        mut frame: BlankFrame<'_>,
+        protect: bool,
+    ) -> Result<(), InstallError> {
+        // SAFETY: the caller vouches for the page.
+        unsafe { self.install(address, frame.bytes(), protect) }
+    }
+
+    /// Makes a frame free that was blank and goes to no page.
+    fn discard(&self, _number: u32) {}
 
     /// Whether [`Self::install_span`] works.
     fn installs_spans(&self) -> bool {

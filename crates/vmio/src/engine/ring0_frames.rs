@@ -3,9 +3,9 @@
 use std::io;
 use std::ptr;
 
-use vmio_ring0::{Pages, Rights};
+use vmio_ring0::{Frame, Pages, Rights};
 
-use crate::engine::{Frames, InstallError, WithdrawnFrame};
+use crate::engine::{BlankFrame, Frames, InstallError, WithdrawnFrame};
 use crate::sys::unmap::UnmapList;
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
@@ -27,11 +27,15 @@ impl Ring0Frames {
         let pool = self.pages.pool();
         let frame = pool.take().ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the frame is ours alone, and has a page.
-        let mapped = unsafe {
-            ptr::copy_nonoverlapping(data.as_ptr(), pool.address(frame), PAGE_BYTES);
-            self.pages.map(address, frame, rights)
-        };
-        match mapped {
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), pool.address(frame), PAGE_BYTES) };
+        self.map(address, frame, rights)
+    }
+
+    /// Maps a page's frame, which has its bytes. On an error the frame is free.
+    fn map(&self, address: usize, frame: Frame, rights: Rights) -> io::Result<()> {
+        let pool = self.pages.pool();
+        // SAFETY: the frame is ours alone, and holds the page's bytes.
+        match unsafe { self.pages.map(address, frame, rights) } {
             Ok(true) => return Ok(()),
             Ok(false) => pool.give_back(frame),
             Err(error) => {
@@ -58,10 +62,27 @@ impl Frames for Ring0Frames {
         Ok(())
     }
 
-    fn protect(&self, address: usize, len: usize) -> io::Result<()> {
-        for page in (address..address + len).step_by(PAGE_BYTES) {
-            self.pages.set_rights(page, Rights::Read);
+    fn blank(&self) -> Option<BlankFrame<'_>> {
+        let pool = self.pages.pool();
+        let frame = pool.take()?;
+        // SAFETY: the frame is ours until it is given back, and the pool, whose memory it is, lasts as long as this.
+        Some(unsafe { BlankFrame::new(self, frame.number(), pool.address(frame)) })
+    }
+
+    unsafe fn install_blank(&self, address: usize, frame: BlankFrame<'_>, protect: bool) -> Result<(), InstallError> {
+        let frame = self.pages.pool().frame(frame.into_number()).ok_or(io::ErrorKind::NotFound);
+        let mapped = frame.map_err(io::Error::from).and_then(|frame| self.map(address, frame, rights(!protect)));
+        mapped.map_err(|source| InstallError { installed_bytes: 0, source })
+    }
+
+    fn discard(&self, number: u32) {
+        if let Some(frame) = self.pages.pool().frame(number) {
+            self.pages.pool().give_back(frame);
         }
+    }
+
+    fn protect(&self, address: usize, len: usize) -> io::Result<()> {
+        self.pages.protect(address..address + len);
         self.pages.machine().shootdown();
         Ok(())
     }
@@ -69,7 +90,7 @@ impl Frames for Ring0Frames {
     fn unprotect(&self, address: usize, len: usize) -> io::Result<()> {
         // A TLB that still has it protected faults once more.
         for page in (address..address + len).step_by(PAGE_BYTES) {
-            self.pages.set_rights(page, Rights::ReadWrite);
+            self.pages.unprotect(page);
         }
         Ok(())
     }

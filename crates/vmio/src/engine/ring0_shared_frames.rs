@@ -14,7 +14,7 @@ use vmio_core::page::views::VIEWS_MAX;
 use vmio_ring0::{Frame, Pages, Rights};
 
 use crate::engine::ring0_engine::{Managed, Owner, manage};
-use crate::engine::{DeactivatableFrames, Frames, InstallError, Prepare, Ring0Frames, WithdrawnFrame};
+use crate::engine::{BlankFrame, DeactivatableFrames, Frames, InstallError, Prepare, Ring0Frames, WithdrawnFrame};
 use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
@@ -82,9 +82,14 @@ impl Ring0SharedFrames {
         let frame = pool.take().ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the frame is ours alone, and has a page.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), pool.address(frame), PAGE_BYTES) };
+        self.map(address, at_first, frame, is_dirty)
+    }
+
+    /// Maps a page's frame, which has its bytes. On an error the frame is free.
+    fn map(&self, address: usize, at_first: usize, frame: Frame, is_dirty: bool) -> io::Result<()> {
         let installed = self.hold(address, at_first, frame);
         if installed.is_err() {
-            pool.give_back(frame);
+            self.pages.pool().give_back(frame);
             return installed;
         }
         let shown = self.pages.show(address, self.pages.most(address), is_dirty);
@@ -133,6 +138,21 @@ impl Frames for Ring0SharedFrames {
             self.install_page(address + offset, at_first + offset, page, !protect).map_err(failed(offset))?;
         }
         Ok(())
+    }
+
+    fn blank(&self) -> Option<BlankFrame<'_>> {
+        self.plain.blank()
+    }
+
+    unsafe fn install_blank(&self, address: usize, frame: BlankFrame<'_>, protect: bool) -> Result<(), InstallError> {
+        let failed = |source| InstallError { installed_bytes: 0, source };
+        let at_first = self.at_first(address).map_err(failed)?;
+        let frame = self.pages.pool().frame(frame.into_number()).ok_or(io::ErrorKind::NotFound);
+        self.map(address, at_first, frame.map_err(|error| failed(error.into()))?, !protect).map_err(failed)
+    }
+
+    fn discard(&self, number: u32) {
+        self.plain.discard(number);
     }
 
     fn protect(&self, address: usize, len: usize) -> io::Result<()> {

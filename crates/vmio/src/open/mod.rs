@@ -2,6 +2,7 @@
 //! mappings know all engines.
 
 mod automatic;
+mod backing;
 mod builder;
 mod resize;
 

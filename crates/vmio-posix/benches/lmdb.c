@@ -1,0 +1,82 @@
+/* Gets of random records of an LMDB, of which a record fills a quarter of a page, for `vmio run`.
+ *
+ * usage: lmdb FOLDER make RECORDS, then lmdb FOLDER get GETS */
+#include <lmdb.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { VALUE_BYTES = 1000, BATCH = 1000 };
+
+static void check(int code, const char *what) {
+    if (code == 0) return;
+    fprintf(stderr, "%s: %s\n", what, mdb_strerror(code));
+    exit(1);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+static uint64_t next(uint64_t *state) { /* SplitMix64 */
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static void make(MDB_env *env, uint32_t records) {
+    static char bytes[VALUE_BYTES];
+    MDB_txn *txn;
+    MDB_dbi dbi;
+    for (uint32_t n = 0; n < records; n++) {
+        uint32_t name = __builtin_bswap32(n);
+        MDB_val key = {sizeof name, &name}, value = {sizeof bytes, bytes};
+        memcpy(bytes, &n, sizeof n);
+        if (n % BATCH == 0) {
+            check(mdb_txn_begin(env, NULL, 0, &txn), "begin");
+            check(mdb_dbi_open(txn, NULL, 0, &dbi), "open");
+        }
+        check(mdb_put(txn, dbi, &key, &value, MDB_APPEND), "put");
+        if (n % BATCH == BATCH - 1 || n + 1 == records) check(mdb_txn_commit(txn), "commit");
+    }
+}
+
+static void get(MDB_env *env, uint32_t gets) {
+    MDB_txn *txn;
+    MDB_dbi dbi;
+    MDB_stat stat;
+    check(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
+    check(mdb_dbi_open(txn, NULL, 0, &dbi), "open");
+    check(mdb_stat(txn, dbi, &stat), "stat");
+    uint64_t state = 1, began = 0;
+    /* The first half fills the cache. */
+    for (uint32_t n = 0; n < gets; n++) {
+        if (n == gets / 2) began = now_ns();
+        uint32_t number = next(&state) % stat.ms_entries, name = __builtin_bswap32(number), found;
+        MDB_val key = {sizeof name, &name}, value;
+        check(mdb_get(txn, dbi, &key, &value), "get");
+        memcpy(&found, value.mv_data, sizeof found);
+        if (found != number) fprintf(stderr, "record %u has the value of %u\n", number, found), exit(1);
+    }
+    printf("ns a get: %llu\n", (unsigned long long)(now_ns() - began) / (gets - gets / 2));
+    mdb_txn_abort(txn);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 64;
+    MDB_env *env;
+    int makes = strcmp(argv[2], "make") == 0;
+    check(mdb_env_create(&env), "create");
+    check(mdb_env_set_mapsize(env, 256 << 20), "mapsize");
+    check(mdb_env_open(env, argv[1], makes ? MDB_NOSYNC : MDB_RDONLY | MDB_NOLOCK | MDB_NORDAHEAD, 0664), "open");
+    if (makes) make(env, atoi(argv[3]));
+    else get(env, atoi(argv[3]));
+    if (makes) check(mdb_env_sync(env, 1), "sync");
+    mdb_env_close(env);
+    return 0;
+}
