@@ -60,7 +60,7 @@ mod tests {
     fn opens_files_and_says_what_cannot_be_opened() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[7; 4096]).unwrap();
-        let cache = Cache::builder().capacity(1 << 20).build().unwrap();
+        let cache = Cache::builder().capacity(16 << 20).build().unwrap();
         let open = |path: &Path| cache.open_backing(path, Access::ReadOnly);
         assert_eq!(open(file.path()).unwrap().len(), 4096);
         let missing = file.path().with_extension("missing");
