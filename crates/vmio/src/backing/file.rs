@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::file_locks::FileLocks;
 use crate::backing::{Access, Backing, FileUser, Identity};
-use crate::sys::PAGE_BYTES;
+use crate::sys::{PAGE_BYTES, positioned};
 use crate::{Error, Result};
 
 /// A file or block device behind a mapping.
@@ -169,11 +169,9 @@ impl Backing for FileBacking {
             let aligned = (done as u64).is_multiple_of(self.block_bytes);
             let file = if aligned { &self.direct } else { &self.buffered };
             let target = if aligned { &mut buffer[done..] } else { &mut buffer[done..wanted] };
-            match file.read_at(target, offset + done as u64) {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match positioned::read_at(file, target, offset + done as u64)? {
+                0 => break,
+                bytes => done += bytes,
             }
         }
         Ok(done.min(wanted))
@@ -186,12 +184,13 @@ impl Backing for FileBacking {
         self.check_not_truncated(offset + data.len() as u64)?;
         let direct = data.len() - data.len() % self.block_bytes as usize;
         let (direct, tail) = data.split_at(direct);
-        self.direct.write_all_at(direct, offset)?;
-        if tail.is_empty() { Ok(()) } else { self.buffered.write_all_at(tail, offset + direct.len() as u64) }
+        positioned::write_all_at(&self.direct, direct, offset)?;
+        positioned::write_all_at(&self.buffered, tail, offset + direct.len() as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.buffered.sync_data()
+        // Past the C library, as reads and writes are.
+        Ok(rustix::fs::fdatasync(&self.buffered)?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -47,7 +47,8 @@ pub struct Identity {
 /// The storage behind a mapping: bytes by offset, which the mapping reads and writes by whole pages.
 ///
 /// vmio calls `read_at`, `write_at` and `len` in the trap path, inside a signal handler of a thread that may hold any lock of the
-/// program. They must therefore be async-signal-safe, and not allocate, lock, or touch mapped memory. Build errors with
+/// program. They must therefore be async-signal-safe, and not allocate, lock, or touch mapped memory; nor may they be cancellation points, as
+/// the C library's pread(2) is, in programs that cancel threads. Build errors with
 /// [`io::Error::from_raw_os_error`] or from an [`io::ErrorKind`], which do not allocate. The addresses of buffers and all offsets
 /// are multiples of the page size.
 ///

@@ -19,7 +19,6 @@ use crate::cache::region::{REGIONS, Region};
 use crate::cache::view_tables::InSpan;
 use crate::engine::DeactivatableFrames;
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::cancellation::NotCancelled;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
 use crate::telemetry::counters::Counter;
@@ -44,10 +43,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
             may_be_store && region.access == Access::ReadWrite && region.deactivatable().is_none()
         }
     };
-    let outcome = {
-        let _not_cancelled = NotCancelled::new();
-        region.fault_run(place, 1, store)
-    };
+    let outcome = region.fault_run(place, 1, store);
     if let Some(started) = started {
         let ns = started.elapsed().as_nanos() as u64;
         let core = cpu::current();

@@ -28,7 +28,7 @@ fn prepare() -> io::Result<()> {
 
 fn hold(addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(), i32> {
     // A thread that closes or shortens the mapping waits for pages on their way in.
-    let _signals = SignalsBlocked::new();
+    let _signals = SignalsBlocked::in_miss();
     let holds = CallHolds::of_process().map_err(|_| libc::EFAULT)?;
     let mut address = addresses.start;
     while address < addresses.end {
@@ -54,7 +54,7 @@ fn hold(addresses: Range<usize>, for_stores: bool, may_wait: bool) -> Result<(),
 }
 
 fn release(addresses: Range<usize>, for_stores: bool) {
-    let _signals = SignalsBlocked::new();
+    let _signals = SignalsBlocked::in_miss();
     if let Ok(holds) = CallHolds::of_process() {
         release_until(holds, &addresses, addresses.end, for_stores);
     }
@@ -119,7 +119,7 @@ fn errno(why: PinError) -> i32 {
 }
 
 fn bytes_max(address: usize) -> usize {
-    let _signals = SignalsBlocked::new();
+    let _signals = SignalsBlocked::in_miss();
     let Ok(holds) = CallHolds::of_process() else { return PAGE_BYTES };
     let pages = holds.with_region(address, |region| {
         let cache = region.shared.memory.capacity_pages();

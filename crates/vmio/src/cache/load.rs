@@ -287,6 +287,8 @@ impl Region {
                     loaded.poisoned = true;
                 }
                 _ => {
+                    // The frame before its charge: somebody else may take both.
+                    drop(target);
                     self.fail_charged_loads(run.pages);
                     return Err(FaultError::Unreadable(failure));
                 }

@@ -43,7 +43,7 @@ impl ReadFailures {
 
     /// Takes the first page since the last call.
     pub(crate) fn take_first(&self) -> Option<(u64, ReadFailure)> {
-        let _signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::in_miss();
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

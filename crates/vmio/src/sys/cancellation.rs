@@ -1,4 +1,4 @@
-//! Keeping pthread_cancel(3) out of critical sections: a backing may make calls in which the C library ends threads.
+//! Keeping pthread_cancel(3) out of critical sections outside misses, in which the C library's calls would end the thread.
 
 use std::ffi::c_int;
 
@@ -26,7 +26,7 @@ impl Drop for NotCancelled {
     }
 }
 
-/// Sets the thread's state, and returns the one before. Async-signal-safe: changes a word of the thread's.
+/// Sets the thread's state, and returns the one before.
 fn set(state: c_int) -> c_int {
     let mut before = 0;
     // SAFETY: the C library writes the variable. The state is one of its two.

@@ -303,7 +303,8 @@ fn do_by_default(signal: libc::c_int) {
 /// ```
 pub struct SignalsBlocked {
     by: By,
-    _not_cancelled: NotCancelled,
+    /// Of those that begin outside a miss.
+    not_cancelled: Option<NotCancelled>,
     /// Only the thread that owns the mask can put it back.
     _of_thread: PhantomData<*const ()>,
 }
@@ -319,29 +320,30 @@ impl SignalsBlocked {
     /// Blocks the signals.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
+        let mut blocked = Self::in_miss();
+        blocked.not_cancelled = Some(NotCancelled::new());
+        blocked
+    }
+
+    /// The same where a miss or a system call may be under way, in a thread that can be cancelled at any instruction: its end would be here, when
+    /// cancellation is turned on again. What vmio does meanwhile is no cancellation point.
+    pub(crate) fn in_miss() -> Self {
         if let Some(deferral) = SignalsDeferred::new() {
-            return SignalsBlocked {
-                by: By::Deferral(deferral),
-                _not_cancelled: NotCancelled::new(),
-                _of_thread: PhantomData,
-            };
+            return SignalsBlocked { by: By::Deferral(deferral), not_cancelled: None, _of_thread: PhantomData };
         }
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both sets are ours; changing the mask of the calling thread has no memory effects. Faults stay
         // deliverable, so that a bug of vmio's is a crash at its place and not a kill without a trace.
-        unsafe {
+        let previous = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
                 libc::sigdelset(all.as_mut_ptr(), fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
-            SignalsBlocked {
-                by: By::Mask(previous.assume_init()),
-                _not_cancelled: NotCancelled::new(),
-                _of_thread: PhantomData,
-            }
-        }
+            previous.assume_init()
+        };
+        SignalsBlocked { by: By::Mask(previous), not_cancelled: None, _of_thread: PhantomData }
     }
 }
 

@@ -218,7 +218,7 @@ impl CommandRings {
     }
 
     fn register_with_all(&self, buffers: &[Range<usize>], bytes_max: usize) -> io::Result<()> {
-        let _signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::in_miss();
         self.slots.iter().try_for_each(|slot| {
             slot.lock.acquire();
             // SAFETY: by the lock nobody else has the ring. The memory belongs to the caller, who says when it goes.
@@ -232,7 +232,7 @@ impl CommandRings {
     pub(crate) fn done(&self) -> Commands {
         let mut all = Commands::default();
         if self.generation.is_current() {
-            let _signals = SignalsBlocked::new();
+            let _signals = SignalsBlocked::in_miss();
             for slot in &self.slots {
                 slot.lock.acquire();
                 // SAFETY: by the lock nobody else has the ring.
