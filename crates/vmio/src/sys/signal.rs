@@ -325,8 +325,8 @@ impl SignalsBlocked {
         blocked
     }
 
-    /// The same where a miss or a system call may be under way, in a thread that can be cancelled at any instruction: its end would be here, when
-    /// cancellation is turned on again. What vmio does meanwhile is no cancellation point.
+    /// The same amid a miss or a system call, and without a word about cancellation. The C library may cancel the thread at any instruction then:
+    /// it would do so here, as soon as it may again. Nothing that vmio does meanwhile is a cancellation point.
     pub(crate) fn in_miss() -> Self {
         if let Some(deferral) = SignalsDeferred::new() {
             return SignalsBlocked { by: By::Deferral(deferral), not_cancelled: None, _of_thread: PhantomData };
