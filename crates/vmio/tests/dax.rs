@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{Backing, DaxBacking, FileBacking};
-use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions, OnReadError};
+use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, OnReadError};
 
 use crate::support::exercise::{exercise, random_bytes};
-use crate::support::{PAGE, at, builder, engine, read, tiny_cache};
+use crate::support::{PAGE, at, builder, engine, read, tiny_cache, watchdog};
 
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -357,4 +357,28 @@ fn what_is_no_persistent_memory_is_refused() {
     let error = DaxBacking::open(file.path(), Access::ReadWrite).err().unwrap();
     assert!(matches!(error, Error::NotDax { .. }) && error.to_string().contains("dax=always"), "{error}");
     assert!(matches!(DaxBacking::open("/dev/null", Access::ReadOnly), Err(Error::Open { .. })));
+}
+
+/// The kernel reads and writes such files. It must not be asked for their page cache: cachestat(2) takes what it finds there for something else, and
+/// the kernel kills the thread.
+#[test]
+fn the_managed_engine_serves_files_that_have_no_page_cache() {
+    let _watchdog = watchdog("the_managed_engine_serves_files_that_have_no_page_cache");
+    in_folder(|folder| {
+        let path = folder.join("file");
+        let len = 16 << 20;
+        allocated(&path, len);
+        let cache = Cache::builder().engine(Engine::Managed).capacity(8 << 20).build().unwrap();
+        let map =
+            Mapping::open(&cache, FileBacking::open(&path, Access::ReadWrite).unwrap(), MappingOptions::new()).unwrap();
+        for round in 1..4 {
+            store_to_pages(&map, round);
+            map.advise(0..len, Advice::Random).unwrap();
+            map.sync().unwrap();
+        }
+        map.close().unwrap();
+        let mut page = [0; 8];
+        File::open(&path).unwrap().read_exact_at(&mut page, len - PAGE).unwrap();
+        assert_eq!(u64::from_le_bytes(page), 3 + len / PAGE - 1);
+    });
 }

@@ -72,8 +72,12 @@ pub(crate) fn read_ahead_window(file: BorrowedFd<'_>) -> Option<u64> {
     places.iter().find_map(read).map(|kib| kib << 10)
 }
 
-/// Looks at the page cache; `None` if the kernel cannot tell (before Linux 6.5) or refuses to.
+/// Looks at the page cache; `None` if the kernel cannot tell (before Linux 6.5) or refuses to, and of a file with DAX, which has none.
 pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
+    // The kernel takes such a file's entries for those of evicted pages, and dies of them (seen with Linux 6.12).
+    if has_dax(file) {
+        return None;
+    }
     let range = cachestat_range { off: range.start, len: range.end - range.start };
     // SAFETY: all integers, for which zeros are valid.
     let mut found: cachestat = unsafe { std::mem::zeroed() };
@@ -81,6 +85,13 @@ pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
     let done =
         unsafe { libc::syscall(__NR_cachestat.into(), file.as_raw_fd(), &raw const range, &raw mut found, 0_u32) };
     (done == 0).then_some(Cached { pages: found.nr_cache, dirty: found.nr_dirty, in_write: found.nr_writeback })
+}
+
+/// Whether loads and stores reach the device itself. Known since Linux 5.8, which is before cachestat(2).
+fn has_dax(file: BorrowedFd<'_>) -> bool {
+    use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
+    let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::DAX))
 }
 
 #[cfg(test)]
