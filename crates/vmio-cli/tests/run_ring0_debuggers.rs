@@ -10,7 +10,7 @@ use crate::common::programs::{compiled, has, leave_out};
 use crate::common::ring0::{chooses_level, has_been_inside, under};
 use crate::common::{TestResult, succeeded};
 
-/// What the program says at its end.
+/// Said by the program at its end.
 const END: &str = "all rounds are made\n";
 /// As a user would have to: threads that touch mapped memory outside enter by this signal.
 const PASS: &str = "handle SIGSEGV nostop noprint pass";

@@ -3,13 +3,13 @@
  *
  * usage: calls FILE ROUNDS */
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock_and_numbers.h"
 
 enum { PAGE = 4096 };
 
@@ -23,12 +23,6 @@ static int copy(void) { return pread(file, page, PAGE, 0) == PAGE; }
 static int take(void) {
     uint64_t one;
     return read(event, &one, sizeof one) == sizeof one;
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 
 static void measure(const char *name, int (*call)(void), unsigned rounds) {

@@ -2,11 +2,11 @@
  *
  * usage: lmdb FOLDER make RECORDS, then lmdb FOLDER get GETS */
 #include <lmdb.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "clock_and_numbers.h"
 
 enum { VALUE_BYTES = 1000, BATCH = 1000 };
 
@@ -14,19 +14,6 @@ static void check(int code, const char *what) {
     if (code == 0) return;
     fprintf(stderr, "%s: %s\n", what, mdb_strerror(code));
     exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
-static uint64_t next(uint64_t *state) { /* SplitMix64 */
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
 }
 
 static void make(MDB_env *env, uint32_t records) {

@@ -5,14 +5,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock_and_numbers.h"
 
 enum { PAGE = 4096, THREADS_MAX = 64 };
 
@@ -27,19 +27,6 @@ struct worker {
 } __attribute__((aligned(128)));
 
 static struct worker workers[THREADS_MAX];
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
-static uint64_t next(uint64_t *state) { /* SplitMix64 */
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
 
 static void *work(void *argument) {
     struct worker *self = argument;

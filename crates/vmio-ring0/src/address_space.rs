@@ -198,7 +198,7 @@ impl AddressSpace {
         }
         next.slot += 1;
         next.address += GIB as u64;
-        // Whoever finds it finds it mapped.
+        // Mapped before others find it.
         self.gigabyte(index).store(physical, Ordering::Release);
         Ok(true)
     }

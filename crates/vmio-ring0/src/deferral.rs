@@ -105,7 +105,7 @@ impl Deferral {
         if begins {
             self.0.store(ON, Ordering::Relaxed);
         }
-        // What follows must not be done before; a signal interrupts the same thread, so the processor's order is right.
+        // Nothing that follows may be done before; a signal interrupts the same thread, so the processor's order is right.
         compiler_fence(Ordering::SeqCst);
         begins
     }

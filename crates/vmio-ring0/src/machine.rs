@@ -179,7 +179,7 @@ impl Machine {
 
     /// Makes the first virtual processor, and has it show that ring 0 works if that is wanted.
     fn begin(&'static self) -> Result<&'static Machine> {
-        // What traps need must be there when the first one comes; and so must whatever code in the machine touches while it holds a lock that the
+        // The gates must be there when the first trap comes; and so must all that code in the machine touches while it holds a lock that the
         // monitor needs to bring in a gigabyte.
         let gates = &raw const *self.gates as usize;
         let machine = ptr::from_ref(self).addr();

@@ -1,4 +1,4 @@
-//! What a touch of a mapped page costs when most are misses: through one of vmio's engines, or Linux `mmap`. `scripts/bench-ring0` compares them.
+//! The cost of touches of mapped pages, most of them misses: through one of vmio's engines, or Linux `mmap`. `scripts/bench-ring0` compares them.
 //!
 //! Run it with `cargo run --release --example miss_cost -- ENGINE load|store first|again|evicting FILE PAGES CACHE_PAGES`. The engines are `ring0`,
 //! `kernel`, `sigbus`, `reader-thread` and `mmap`. It overwrites FILE.

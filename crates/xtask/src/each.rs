@@ -15,8 +15,8 @@ const OF_THE_COMMAND: [&str; 5] = ["run", "run_postgresql", "run_ring0", "run_ri
 /// How many guests may end without a result.
 const MOST_GUESTS: usize = 20;
 
-/// Runs all of them, or those whose package, file or test is named; 0 if none has failed. What takes longer than `limit` seconds is listed, and is
-/// no failure: emulation makes some tests take hours.
+/// Runs all of them, or those whose package, file or test is named; 0 if none has failed. A test that takes longer than `limit` seconds is
+/// listed, and is no failure: emulation makes some take hours.
 pub(crate) fn run(machine: Machine, limit: u64, wanted: &[String]) -> Result<u8> {
     let built = build_tests()?;
     let mut tests = tests_of(&built)?;

@@ -89,7 +89,7 @@ impl Drop for Redis {
     }
 }
 
-/// What [`Redis::killed_while_it_stores`] stores for a number.
+/// The text that [`Redis::killed_while_it_stores`] stores for a number.
 pub fn value(number: usize) -> String {
     format!("{number:x}").repeat(1 + number % 40)
 }

@@ -177,7 +177,7 @@ impl Held {
         let may_wait = waits::may_wait(call);
         self.hold(machine, holder, call, may_wait);
         if may_wait && self.is_bare {
-            // Whatever it would take would have no place.
+            // A message would have no place.
             self.release(holder);
             return failed(libc::ENOMEM);
         }

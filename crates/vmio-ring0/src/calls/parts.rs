@@ -145,7 +145,7 @@ pub(super) fn make(machine: &Machine, holder: &dyn Holder, held: &mut Held, call
         let answer = held.explain(answer);
         held.release(holder);
         match raw::error_of(answer) {
-            // What was transferred so far is transferred.
+            // The parts so far are transferred.
             Some(_) if done > 0 => break,
             Some(_) => return Some(answer),
             None => done += answer,

@@ -5,7 +5,7 @@ use std::mem;
 use crate::engine::Frames;
 use crate::sys::PAGE_BYTES;
 
-/// A frame that belongs to no page. Whoever has it may fill it; it is free again when it is dropped.
+/// A frame that belongs to no page. Its owner may fill it; it is free again when this is dropped.
 pub(crate) struct BlankFrame<'a> {
     owner: &'a dyn Frames,
     number: u32,
