@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::emulator::Emulator;
 use crate::kernel::Kernel;
 use crate::lab::{lab_folder, path_with_sbin, run};
 use crate::{Machine, breakdown, initramfs, programs};
@@ -21,18 +22,13 @@ const NVDIMM_BYTES: u64 = 512 << 20;
 const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pmem"];
 /// The kernel parameters that make it check memory.
 const MEMORY_CHECKS: &str = " slub_debug=FZPU page_poison=1 kfence.sample_interval=10";
-/// How a kernel reports a fault of QEMU before 8.1: with several cores its emulation may run a breakpoint that the kernel had put over code while
-/// it replaced it, after the kernel has taken it back. The kernel does not know the breakpoint then, and panics. It happens on a busy host, as
-/// early as while the kernel starts.
-const EMULATOR_FAULT: &str = "int3: 0000 [#1]";
-/// Of those, how many one run of a guest survives.
-const EMULATOR_FAULTS: u32 = 3;
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
 
 /// A machine that is ready to boot.
 pub(crate) struct Guest {
     machine: Machine,
+    emulator: Emulator,
     kernel: Kernel,
     /// What its devices hold, and the initramfs.
     scratch: TempDir,
@@ -69,12 +65,13 @@ impl Guest {
     /// Makes what the machine boots from. What the command leaves in $OUT is kept if it has a folder of its own.
     pub(crate) fn new(machine: Machine, out: Option<PathBuf>) -> Result<Guest> {
         ensure!((1..=machine.cores).contains(&machine.nodes), "each node of memory needs a core");
+        let emulator = Emulator::fetched()?;
         let kernel = Kernel::of(machine.kernel)?;
         let scratch = tempfile::tempdir_in(lab_folder()?)?;
         initramfs::write(&kernel, scratch.path())?;
         let out = out.unwrap_or_else(|| scratch.path().join("out"));
         fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-        Ok(Guest { machine, kernel, scratch, out: out.canonicalize()?, counter: None })
+        Ok(Guest { machine, emulator, kernel, scratch, out: out.canonicalize()?, counter: None })
     }
 
     /// Has the instructions counted between marks of its programs ([`breakdown`]).
@@ -100,29 +97,21 @@ impl Guest {
         // No more queues than cores, or the driver refuses.
         let nvme = format!("nvme poll_queues={}", self.machine.cores.min(2));
         fs::write(self.out.join("modules"), [&MODULES[..], &[nvme.as_str()]].concat().join("\n") + "\n")?;
-        let mut emulator_faults = 0;
-        loop {
-            self.empty_devices()?;
-            let status_file = self.out.join("status");
-            if status_file.exists() {
-                fs::remove_file(&status_file)?;
-            }
-            let ended = self.qemu().status().context("qemu-system-x86_64: is it installed?")?;
-            if let Some(status) = fs::read_to_string(&status_file).ok().and_then(|status| status.trim().parse().ok()) {
-                return Ok(status);
-            }
-            let log = fs::read(self.out.join("kernel.log")).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            if log.contains(EMULATOR_FAULT) && emulator_faults < EMULATOR_FAULTS {
-                emulator_faults += 1;
-                println!(
-                    "QEMU's emulation has raised a breakpoint that the guest's kernel had removed: the guest starts again"
-                );
-                continue;
-            }
-            let what = if ended.code() == Some(TIMED_OUT) { "ran out of time" } else { "ended without a result" };
-            bail!("the guest {what} ({ended}); the last that its kernel said:\n{}", last_words(&log));
+        self.empty_devices()?;
+        let status_file = self.out.join("status");
+        if status_file.exists() {
+            fs::remove_file(&status_file)?;
         }
+        let ended = self.qemu().status().context("starting QEMU")?;
+        if let Some(status) = fs::read_to_string(&status_file).ok().and_then(|status| status.trim().parse().ok()) {
+            return Ok(status);
+        }
+        let log = fs::read(self.out.join("kernel.log")).unwrap_or_default();
+        let what = if ended.code() == Some(TIMED_OUT) { "ran out of time" } else { "ended without a result" };
+        bail!(
+            "the guest {what} ({ended}); the last that its kernel said:\n{}",
+            last_words(&String::from_utf8_lossy(&log))
+        );
     }
 
     /// Makes its devices anew.
@@ -139,7 +128,8 @@ impl Guest {
         let at = |name: &str| self.scratch.path().join(name);
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
-        command.args(["--foreground", "--kill-after=5"]).arg(timeout.to_string()).arg("qemu-system-x86_64");
+        command.args(["--foreground", "--kill-after=5"]).arg(timeout.to_string());
+        self.emulator.added_to(&mut command);
         command.args(accelerator.options()).args(["-cpu", accelerator.processor()]);
         command.args(["-machine", "q35,nvdimm=on"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);

@@ -6,6 +6,7 @@ mod breakdown;
 mod build_root;
 mod debug_kernel;
 mod each;
+mod emulator;
 mod guest;
 mod initramfs;
 mod kernel;
