@@ -52,7 +52,7 @@ impl GrowingMap {
         Ok(())
     }
 
-    /// Copies bytes out. What was never mapped is refused.
+    /// Copies bytes out. It refuses bytes that were never mapped.
     #[inline]
     pub(crate) fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Refused> {
         if offset + to.len() as u64 <= self.pieces.first_bytes {
