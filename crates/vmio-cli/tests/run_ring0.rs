@@ -62,7 +62,23 @@ fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResu
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    let dir = tempfile::tempdir()?;
+    does_what_it_does_without(&tempfile::tempdir()?)
+}
+
+/// vmio reads and writes the file there by loads and stores.
+#[test]
+fn a_program_on_persistent_memory_does_what_it_does_without() -> TestResult {
+    let Some(folder) = std::env::var_os("VMIO_TEST_DAX") else {
+        test_depth::skipped("VMIO_TEST_DAX names no folder on persistent memory");
+        return Ok(());
+    };
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    does_what_it_does_without(&tempfile::tempdir_in(folder)?)
+}
+
+fn does_what_it_does_without(dir: &tempfile::TempDir) -> TestResult {
     let folder = dir.path().join("under");
     std::fs::create_dir(&folder)?;
     let mut command = under(&folder, "16M");

@@ -37,13 +37,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vmio::Cache;
-use vmio::backing::{Access, Backing, FileBacking};
+use vmio::backing::{Access, Backing};
 
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::{HandleKind, OpenHandles};
 use crate::db::opened::Opened;
 use crate::db::write_batch::Writes;
-use crate::device::{Device, TakeoverBacking};
+use crate::device::{Device, TakeoverBacking, VolumeFile};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
@@ -103,20 +103,23 @@ impl Db {
     /// damaged and has no good copy.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let access = if options.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
-        let backing = FileBacking::open(path, access)?;
-        let options = options.discard_unless_said(!backing.is_device());
-        Self::open_on(backing, options)
+        let cache = options.cache()?;
+        let file = VolumeFile::open(&cache, path.as_ref(), access)?;
+        Self::open_in(&cache, file.backing, options.discard_unless_said(!file.is_device))
     }
 
     /// Opens the store on a backing; see [`Self::open`].
     pub fn open_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
-        let device = Self::map(&options.cache()?, backing, &options)?;
+        Self::open_in(&options.cache()?, Arc::new(backing), options)
+    }
+
+    fn open_in(cache: &Cache, backing: Arc<dyn Backing>, options: Options) -> Result<Db> {
+        let device = Self::map(cache, backing, &options)?;
         Self::start(Volume::open(device)?, options)
     }
 
-    fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
-        let backing: Arc<dyn Backing> =
-            if options.takes_over() { Arc::new(TakeoverBacking(backing)) } else { Arc::new(backing) };
+    fn map(cache: &Cache, backing: Arc<dyn Backing>, options: &Options) -> Result<Arc<Device>> {
+        let backing = if options.takes_over() { Arc::new(TakeoverBacking(backing)) } else { backing };
         let identity = backing.identity();
         let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
             let handles = identity.and_then(OpenHandles::in_words);

@@ -25,6 +25,7 @@ mod long_keys;
 mod memory;
 mod model;
 mod open_handles;
+mod persistent_memory;
 mod read_only;
 mod recovery;
 mod removal;

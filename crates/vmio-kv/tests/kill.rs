@@ -13,13 +13,15 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::child::{command, is_child};
 use crate::support::failing_file::{FailingFile, OneIn};
 use crate::support::{Random, assert_sound};
-use vmio::backing::{Access, FileBacking};
+use tempfile::TempDir;
+use vmio::backing::{Access, Backing, DaxBacking, FileBacking};
 use vmio_kv::{Db, Durability, Error, KeyspaceHandle, Options, WriteBatch};
 
 const NAME: &str = "kill::acknowledged_writes_survive_kills";
@@ -130,7 +132,10 @@ fn store_of(folder: &Path) -> PathBuf {
 /// Writes and scans until the process is killed.
 fn live(folder: &Path, life: u64) {
     let expected = Expected::open(folder);
-    let file = FileBacking::open(store_of(folder), Access::ReadWrite).unwrap();
+    let file: Arc<dyn Backing> = match DaxBacking::open(store_of(folder), Access::ReadWrite) {
+        Ok(file) => Arc::new(file),
+        Err(_) => Arc::new(FileBacking::open(store_of(folder), Access::ReadWrite).unwrap()),
+    };
     let failing = OneIn::default();
     let backing = FailingFile { file, one_in: failing.clone(), random: AtomicU64::new(life) };
     let db = Db::open_on(backing, options(life)).unwrap();
@@ -253,8 +258,20 @@ fn acknowledged_writes_survive_kills() {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         return live(&folder, std::env::var(LIFE).unwrap().parse().unwrap());
     }
+    live_and_die(&tempfile::tempdir().unwrap());
+}
+
+/// Bytes are copied there, and no flush follows them.
+#[test]
+fn acknowledged_writes_to_persistent_memory_survive_kills() {
+    match std::env::var_os("VMIO_TEST_DAX") {
+        Some(folder) => live_and_die(&tempfile::tempdir_in(folder).unwrap()),
+        None => test_depth::skipped("VMIO_TEST_DAX names no folder on persistent memory"),
+    }
+}
+
+fn live_and_die(folder: &TempDir) {
     let lives = test_depth::number("VMIO_TEST_LIVES", 9, 40);
-    let folder = tempfile::tempdir().unwrap();
     let expected = Expected::open(folder.path());
     let mut random = Random(std::process::id().into());
     let mut before = vec![Contents::new(); THREADS as usize];

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Stat, fstat};
-use vmio::backing::{Backing, FileBacking, Identity};
-use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
+use vmio::backing::{Backing, DaxBacking, FileBacking, Identity};
+use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions, SharedMap};
 
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
@@ -38,20 +38,52 @@ pub(crate) struct File {
 }
 
 /// A file that vmio has opened, to map it. Closing it ends the program's record locks on it.
-pub(crate) struct OpenedFile {
-    backing: Arc<FileBacking>,
+pub(crate) enum OpenedFile {
+    /// Read and written by system calls.
+    Called(Arc<FileBacking>),
+    /// On persistent memory, read and written by loads and stores. At ring 0 these are cheaper than system calls.
+    Copied(Arc<DaxBacking>),
 }
 
 impl OpenedFile {
-    fn open(path: &Path, access: Access) -> Result<Self, vmio::Error> {
-        let backing = Arc::new(FileBacking::open(path, access)?);
-        register([backing.file(), backing.direct_reads()].into_iter().flatten())?;
-        Ok(OpenedFile { backing })
+    /// Opens once more what the program has open.
+    fn open(fd: BorrowedFd<'_>, access: Access, engine: Engine) -> Result<Self, vmio::Error> {
+        // By the descriptor: the path may name another file by now.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let opened = match engine == Engine::Ring0 && is_on_persistent_memory(fd) {
+            true => OpenedFile::Copied(Arc::new(DaxBacking::open(path, access)?)),
+            false => OpenedFile::Called(Arc::new(FileBacking::open(path, access)?)),
+        };
+        match &opened {
+            OpenedFile::Called(backing) => register([backing.file(), backing.direct_reads()].into_iter().flatten())?,
+            OpenedFile::Copied(backing) => register([backing.as_fd()])?,
+        }
+        Ok(opened)
     }
 
     pub(crate) fn identity(&self) -> Identity {
-        self.backing.identity().unwrap_or(Identity { device: 0, inode: 0 })
+        self.backing().identity().unwrap_or(Identity { device: 0, inode: 0 })
     }
+
+    fn backing(&self) -> Arc<dyn Backing> {
+        match self {
+            OpenedFile::Called(backing) => Arc::clone(backing) as Arc<dyn Backing>,
+            OpenedFile::Copied(backing) => Arc::clone(backing) as Arc<dyn Backing>,
+        }
+    }
+
+    /// The file itself.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            OpenedFile::Called(backing) => backing.file(),
+            OpenedFile::Copied(backing) => Some(backing.as_fd()),
+        }
+    }
+}
+
+/// Whether copies can read and write the file. It opens nothing, since closing that would end the program's record locks on the file.
+fn is_on_persistent_memory(fd: BorrowedFd<'_>) -> bool {
+    SharedMap::open(fd, 1, Access::ReadOnly).is_ok_and(|map| map.is_persistent())
 }
 
 /// The reason why a file cannot be mapped. `opened` has the file, if vmio opened one to map it.
@@ -95,20 +127,20 @@ impl File {
         access: Access,
         end: u64,
     ) -> Result<Self, NotMapped> {
-        // By the descriptor: the path may name another file by now.
-        let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
-        let wanted = opened.backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
+        let opened = OpenedFile::open(fd, access, cache.engine())?;
+        let backing = opened.backing();
+        let wanted = backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
         let uses_page_cache = cache.engine() == Engine::Managed;
         let mut options = MappingOptions::new().access(access).reserve(reserved);
         if !uses_page_cache {
             options = options.frames(FrameHint::SharedAddresses);
         }
-        let mapping = match Mapping::open(cache, Arc::clone(&opened.backing), options) {
+        let mapping = match Mapping::open(cache, Arc::clone(&backing), options) {
             Ok(mapping) => mapping,
             Err(error) => {
                 // The caller may have to keep it open.
-                let _ = opened.backing.unlock();
+                let _ = backing.unlock();
                 return Err(NotMapped { error, opened: Some(opened) });
             }
         };
@@ -124,7 +156,7 @@ impl File {
         let identity = opened.identity();
         let length = Mutex::new(());
         let base = mapping.as_ptr() as usize;
-        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, uses_page_cache));
+        let watched = opened.file().map(|fd| Watched::new(base, reserved, fd, uses_page_cache));
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
@@ -134,17 +166,17 @@ impl File {
     /// The process has just been forked from the one that has the file, and has done nothing yet.
     pub(crate) unsafe fn inherited(cache: &Cache, theirs: &File) -> Result<Self, vmio::Error> {
         let missing = || vmio::Error::System { operation: "finding a parent's file", source: Errno::BADF.into() };
-        let fd = theirs.opened.backing.file().ok_or_else(missing)?;
+        let fd = theirs.opened.file().ok_or_else(missing)?;
         if !fstat(fd).is_ok_and(|stat| identity_of(&stat) == theirs.identity) {
             return Err(missing());
         }
         let access = theirs.mapping.access();
-        let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
+        let opened = OpenedFile::open(fd, access, cache.engine())?;
         let addresses = theirs.windows().addresses().ok_or_else(missing)?;
         let (base, reserved) = (addresses.start, addresses.len() as u64);
         let options = MappingOptions::new().access(access);
         // SAFETY: the parent mapped it so that children inherit it, and from now on only the file's windows unmap parts of it.
-        let mapping = unsafe { Mapping::adopt(cache, Arc::clone(&opened.backing), options, addresses)? };
+        let mapping = unsafe { Mapping::adopt(cache, opened.backing(), options, addresses)? };
         if let Err(error) = register(mapping.descriptor()) {
             // The addresses belong to the program.
             std::mem::forget(mapping);
@@ -152,7 +184,7 @@ impl File {
         }
         // SAFETY: the mapping has just adopted them.
         let windows = Mutex::new(unsafe { theirs.windows().inherited() });
-        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, true));
+        let watched = opened.file().map(|fd| Watched::new(base, reserved, fd, true));
         let (path, identity) = (theirs.path.clone(), theirs.identity);
         Ok(File {
             path,
@@ -238,7 +270,7 @@ impl File {
     }
 
     fn len_of_file(&self) -> Result<u64, Errno> {
-        let file = self.opened.backing.file().ok_or(Errno::BADF)?;
+        let file = self.opened.file().ok_or(Errno::BADF)?;
         Ok(fstat(file)?.st_size as u64)
     }
 
@@ -293,7 +325,7 @@ impl File {
 
     /// Allocates the holes of a part that stores will reach, with `--preallocate`.
     pub(crate) fn preallocate(&self, bytes: &Range<u64>) -> Result<(), Errno> {
-        self.opened.backing.file().map_or(Ok(()), |fd| preallocation::allocate(fd, bytes))
+        self.opened.file().map_or(Ok(()), |fd| preallocation::allocate(fd, bytes))
     }
 
     /// The part of a range that lies within the file's length, as vmio knows it.

@@ -338,6 +338,80 @@ fn a_store_without_room_fails_every_sync_until_there_is_some() {
     });
 }
 
+/// The file is mapped piece by piece, and this process has no lock when it copies.
+#[test]
+fn a_file_grows_beyond_what_was_mapped_at_its_opening() {
+    in_folder(|folder| {
+        const GIB: u64 = 1 << 30;
+        let path = folder.join("file");
+        allocated(&path, 2 * PAGE);
+        let backing = DaxBacking::open(&path, Access::ReadWrite).unwrap();
+        let is_over = AtomicU64::new(0);
+        // Each range crosses an end of what was mapped, where growth doubles it, or lies behind it.
+        let places =
+            [(GIB - 100, 200), (2 * GIB - 4096, 8192), (4 * GIB - 1, 2), (7 * GIB, 4096), (8 * GIB - 5000, 9000)];
+        let bytes = random_bytes(9000);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut found = [1; PAGE as usize];
+                while is_over.load(Ordering::Acquire) == 0 {
+                    let len = backing.len();
+                    assert_eq!(backing.read_at(at(len / PAGE - 1), &mut found).unwrap(), PAGE as usize);
+                }
+            });
+            for (offset, len) in places {
+                backing.set_len((offset + len).next_multiple_of(PAGE)).unwrap();
+                backing.write_at(offset, &bytes[..len as usize]).unwrap();
+                assert!(!reading.is_finished(), "a reader has failed");
+            }
+            is_over.store(1, Ordering::Release);
+        });
+        let file = File::open(&path).unwrap();
+        let again = DaxBacking::open(&path, Access::ReadOnly).unwrap();
+        for (offset, len) in places {
+            let (mut read, mut copied, mut anew) =
+                (vec![0; len as usize], vec![0; len as usize], vec![0; len as usize]);
+            file.read_exact_at(&mut read, offset).unwrap();
+            assert_eq!(backing.read_at(offset, &mut copied).unwrap(), len as usize);
+            assert_eq!(again.read_at(offset, &mut anew).unwrap(), len as usize);
+            assert!(read == bytes[..len as usize] && copied == read && anew == read, "at {offset}");
+        }
+        // Shorter and longer again: no byte comes back.
+        backing.set_len(PAGE).unwrap();
+        backing.set_len(3 * GIB).unwrap();
+        let mut found = [1; 200];
+        assert_eq!(backing.read_at(GIB - 100, &mut found).unwrap(), 200);
+        assert_eq!(found, [0; 200]);
+    });
+}
+
+#[test]
+fn growth_for_which_nothing_can_be_mapped_changes_nothing() {
+    in_folder(|folder| {
+        let path = folder.join("file");
+        allocated(&path, 2 * PAGE);
+        let backing = DaxBacking::open(&path, Access::ReadWrite).unwrap();
+        std::thread::scope(|scope| {
+            let denied = scope.spawn(|| {
+                crate::support::denial::deny(&[libc::SYS_mmap]);
+                let within = backing.set_len(1 << 30);
+                (within, backing.set_len((1 << 30) + PAGE))
+            });
+            let (within, beyond) = denied.join().unwrap();
+            within.unwrap();
+            assert_eq!(beyond.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        });
+        assert_eq!((backing.len(), path.metadata().unwrap().len()), (1 << 30, 1 << 30));
+        // Some of the address space for it there is.
+        let pieces = || std::fs::read_to_string("/proc/self/maps").unwrap().matches(path.to_str().unwrap()).count();
+        assert!(backing.set_len(u64::MAX).is_err());
+        assert_eq!(pieces(), 1);
+        backing.write_at((1 << 30) - PAGE, &[7; PAGE as usize]).unwrap();
+        backing.set_len((1 << 30) + PAGE).unwrap();
+        backing.write_at(1 << 30, &[8; PAGE as usize]).unwrap();
+    });
+}
+
 /// Takes all the room that the file system has.
 fn fill_up(file: &File) {
     let mut part = 256 << 20;

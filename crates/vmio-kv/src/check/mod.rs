@@ -18,9 +18,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use vmio::backing::{Access, Backing, FileBacking};
+use vmio::Cache;
+use vmio::backing::{Access, Backing};
 
-use crate::device::Device;
+use crate::device::{Device, VolumeFile};
 use crate::error::{Damage, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::geometry::BLOCK_BYTES;
@@ -70,8 +71,8 @@ pub enum Event {
 /// assert!(report.is_clean(), "{:?}", report.problems);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn check(path: impl AsRef<Path>, options: &Options, tell: impl FnMut(Event)) -> Result<Report> {
-    check_on(FileBacking::open(path, Access::ReadOnly)?, options, tell)
+pub fn check(path: impl AsRef<Path>, options: &Options, mut tell: impl FnMut(Event)) -> Result<Report> {
+    run_on_file(path.as_ref(), options, None, &mut tell)
 }
 
 /// Checks the volume on a backing, and writes nothing to it.
@@ -80,7 +81,7 @@ pub fn check(path: impl AsRef<Path>, options: &Options, tell: impl FnMut(Event))
 ///
 /// As for [`check`].
 pub fn check_on(backing: impl Backing + 'static, options: &Options, mut tell: impl FnMut(Event)) -> Result<Report> {
-    run(Arc::new(backing), options, None, &mut tell)
+    run(&options.cache()?, Arc::new(backing), None, &mut tell)
 }
 
 /// Checks a volume like [`check`], and reports each structure of one kind as an [`Event::Found`], whether it is right or wrong.
@@ -110,17 +111,27 @@ pub fn dump(
     structure: Structure,
     mut tell: impl FnMut(Event),
 ) -> Result<Report> {
-    run(Arc::new(FileBacking::open(path, Access::ReadOnly)?), options, Some(structure), &mut tell)
+    run_on_file(path.as_ref(), options, Some(structure), &mut tell)
 }
 
-fn run(
-    backing: Arc<dyn Backing>,
+fn run_on_file(
+    path: &Path,
     options: &Options,
     wanted: Option<Structure>,
     tell: &mut dyn FnMut(Event),
 ) -> Result<Report> {
     let cache = options.cache()?;
-    let device = Device::open(&cache, backing, 0)?;
+    let file = VolumeFile::open(&cache, path, Access::ReadOnly)?;
+    run(&cache, file.backing, wanted, tell)
+}
+
+fn run(
+    cache: &Cache,
+    backing: Arc<dyn Backing>,
+    wanted: Option<Structure>,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Report> {
+    let device = Device::open(cache, backing, 0)?;
     let report = Report::new(device.name());
     let mut check = Check { device: &device, report, wanted, keyspace_names: BTreeSet::new(), tell };
     check.volume()?;

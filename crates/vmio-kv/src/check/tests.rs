@@ -83,7 +83,7 @@ fn a_flipped_bit_in_any_referenced_block_is_found() {
     let disk = volume();
     let mut places = Vec::new();
     for structure in [Structure::Tree, Structure::Log, Structure::Keyspaces] {
-        run(Arc::new(Arc::clone(&disk)), &options(), Some(structure), &mut |event| {
+        run(&options().cache().unwrap(), Arc::new(Arc::clone(&disk)), Some(structure), &mut |event| {
             if let Event::Found(found) = event {
                 places.push(found.offset);
             }
@@ -175,7 +175,7 @@ fn opening_a_volume_adds_the_newest_features() {
     db.put(&[7; KEY_BYTES_MAX], b"value").unwrap();
     db.close().unwrap();
     let mut seen = Vec::new();
-    run(Arc::new(Arc::clone(&disk)), &options(), Some(Structure::Superblock), &mut |event| {
+    run(&options().cache().unwrap(), Arc::new(Arc::clone(&disk)), Some(Structure::Superblock), &mut |event| {
         if let Event::Found(Found { what: "superblock", fields, .. }) = event {
             seen.extend(fields.into_iter().filter(|(name, _)| *name == "features").map(|(_, features)| features));
         }

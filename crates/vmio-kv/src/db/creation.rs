@@ -2,11 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking, NewFile};
 
 use crate::db::Db;
+use crate::device::VolumeFile;
 use crate::error::{Error, Result};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::options::Options;
@@ -51,8 +53,8 @@ impl Db {
         options.check_creates()?;
         let cache = options.cache()?;
         loop {
-            match open_if_there(path)? {
-                Some(backing) => return Self::create_in_place(&cache, backing, wanted, options),
+            match open_if_there(&cache, path)? {
+                Some(file) => return Self::create_in_place(&cache, file, wanted, options),
                 None => {
                     if let Some(created) = Self::create_aside(&cache, path, wanted, &options)? {
                         return Ok(created);
@@ -66,19 +68,21 @@ impl Db {
     /// file in use.
     fn create_aside(cache: &Cache, path: &Path, wanted: u64, options: &Options) -> Result<Option<Db>> {
         let new = NewFile::create(path, wanted)?;
-        let db = Self::create_in(cache, new.backing()?, options.clone().discard_unless_said(true))?;
+        let file = VolumeFile::of_new(cache, &new)?;
+        let db = Self::create_in(cache, file.backing, options.clone().discard_unless_said(true))?;
         match new.publish() {
             Err(error) if is_open_error(&error, io::ErrorKind::AlreadyExists) => Ok(None),
             published => Ok(published.map(|()| Some(db))?),
         }
     }
 
-    fn create_in_place(cache: &Cache, backing: FileBacking, wanted: u64, options: Options) -> Result<Db> {
+    fn create_in_place(cache: &Cache, file: VolumeFile, wanted: u64, options: Options) -> Result<Db> {
+        let VolumeFile { backing, is_device } = file;
         if !options.overwrites() {
             // Another's file must not be made longer either. If a store is created there meanwhile, the lock shows it.
-            Content::of(&backing)?.check_nothing(&backing.describe())?;
+            Content::of(&*backing)?.check_nothing(&backing.describe())?;
         }
-        if !backing.is_device() && backing.len() < wanted {
+        if !is_device && backing.len() < wanted {
             backing.set_len(wanted).map_err(|source| Error::Device {
                 volume: backing.describe(),
                 action: "lengthening",
@@ -86,8 +90,7 @@ impl Db {
                 source,
             })?;
         }
-        let options = options.discard_unless_said(!backing.is_device());
-        Self::create_in(cache, backing, options)
+        Self::create_in(cache, backing, options.discard_unless_said(!is_device))
     }
 
     /// Opens the store at a path, or creates one if there is no file, an empty one, or one that begins with zeros. [`Options::overwrite`]
@@ -122,10 +125,10 @@ impl Db {
     /// Creates a store on a backing that is empty or begins with zeros; see [`Self::create`].
     pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
         options.check_creates()?;
-        Self::create_in(&options.cache()?, backing, options)
+        Self::create_in(&options.cache()?, Arc::new(backing), options)
     }
 
-    fn create_in(cache: &Cache, backing: impl Backing + 'static, options: Options) -> Result<Db> {
+    fn create_in(cache: &Cache, backing: Arc<dyn Backing>, options: Options) -> Result<Db> {
         let options = options.take_over(false);
         let device = Self::map(cache, backing, &options)?;
         let volume = Volume::create(device, options.overwrites())?;
@@ -133,11 +136,11 @@ impl Db {
     }
 }
 
-fn open_if_there(path: &Path) -> Result<Option<FileBacking>> {
-    match FileBacking::open(path, Access::ReadWrite) {
-        Ok(backing) => Ok(Some(backing)),
-        Err(error) if is_open_error(&error, io::ErrorKind::NotFound) => Ok(None),
-        Err(error) => Err(error.into()),
+fn open_if_there(cache: &Cache, path: &Path) -> Result<Option<VolumeFile>> {
+    match VolumeFile::open(cache, path, Access::ReadWrite) {
+        Ok(file) => Ok(Some(file)),
+        Err(Error::Io(error)) if is_open_error(&error, io::ErrorKind::NotFound) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

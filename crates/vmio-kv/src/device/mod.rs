@@ -9,6 +9,7 @@ pub(crate) mod leaf_filters;
 mod page_observer;
 mod takeover;
 mod verifier;
+mod volume_file;
 
 use std::io;
 use std::ops::Range;
@@ -28,6 +29,7 @@ pub(crate) use page_observer::PageObserver;
 pub(crate) use takeover::TakeoverBacking;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
+pub(crate) use volume_file::VolumeFile;
 
 /// Contents of a page that could not be read: no block begins like this.
 const POISON: [u8; 8] = *b"!vmiokv!";

@@ -3,13 +3,14 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use vmio::backing::{Access, Backing, FileUser};
 
 /// A backing that is opened while another process has it open for writing.
-pub(crate) struct TakeoverBacking<B>(pub(crate) B);
+pub(crate) struct TakeoverBacking(pub(crate) Arc<dyn Backing>);
 
-impl<B: Backing> Backing for TakeoverBacking<B> {
+impl Backing for TakeoverBacking {
     fn len(&self) -> u64 {
         self.0.len()
     }

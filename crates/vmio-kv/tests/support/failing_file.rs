@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmio::backing::{Access, Backing, FileBacking};
+use vmio::backing::{Access, Backing};
 
 /// One in this many operations fails, at random; 0 for none.
 pub type OneIn = Arc<AtomicU64>;
 
 /// It has no descriptor, so that all operations come here.
 pub struct FailingFile {
-    pub file: FileBacking,
+    pub file: Arc<dyn Backing>,
     pub one_in: OneIn,
     pub random: AtomicU64,
 }

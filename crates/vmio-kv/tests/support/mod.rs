@@ -16,6 +16,7 @@ mod random;
 #[path = "../../../vmio/tests/support/simulated_disk.rs"]
 pub mod simulated_disk;
 
+pub use engine::engine;
 pub use random::Random;
 
 use vmio::backing::Backing;
@@ -23,7 +24,7 @@ use vmio_kv::{Finding, Options, Report, check_on};
 
 /// The default options, with the engine that this run of the suite is about.
 pub fn options() -> Options {
-    Options::new().engine(engine::engine())
+    Options::new().engine(engine())
 }
 
 /// Checks that nothing is wrong with the volume on a backing, and that no block is lost. Of the log a crash may leave a reserved chunk.

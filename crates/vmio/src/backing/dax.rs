@@ -3,21 +3,18 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::backing::file::lengthen;
+use crate::backing::file::change_len;
 use crate::backing::file_locks::FileLocks;
 use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::sys::fork::Generation;
+use crate::sys::growing_map::GrowingMap;
 use crate::sys::guest_mode;
-use crate::sys::persistent_map::PersistentMap;
 use crate::{Error, Result};
-
-/// The reserved address space is a multiple of this, so that the file can grow.
-const ROOM_BYTES: u64 = 1 << 30;
 
 /// A file on persistent memory (Aquila's direct way to NVM, thesis §5.2.2): a read or write is a copy between the device and memory
 /// that bypasses the processor's caches.
@@ -29,6 +26,9 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A copy that the device refuses (a bad cell, no space for a hole) is an error. The kernel reports it by SIGBUS, for which vmio
 /// installs a handler. Where SIGBUS is blocked, the signal ends the process. It does so too in the trap path, where a thread that
 /// misses reads, and may help to write: allocate a file (fallocate) before stores to it.
+///
+/// The file is mapped from the start, with room to the next multiple of 1 GiB. As it grows beyond, further address space is mapped, as
+/// much as there is already. Growth fails where the process may have no more.
 ///
 /// # Examples
 ///
@@ -45,9 +45,12 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// ```
 pub struct DaxBacking {
     file: File,
-    map: PersistentMap,
+    map: GrowingMap,
     access: Access,
     len: AtomicU64,
+    /// Changes of the length, and how many of them are durable.
+    resizes: AtomicU64,
+    durable_resizes: AtomicU64,
     identity: Identity,
     generation: Generation,
     locks: FileLocks,
@@ -55,26 +58,28 @@ pub struct DaxBacking {
 }
 
 impl DaxBacking {
-    /// Opens a file on persistent memory. It can grow to the next multiple of 1 GiB.
+    /// Opens a file on persistent memory.
     ///
     /// # Errors
     ///
     /// [`Error::NotDax`] for a file on anything else, and [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
-        let path = path.as_ref();
-        let failed = |source| Error::Open { path: path.display().to_string(), source };
-        let file = File::options().read(true).write(access == Access::ReadWrite).open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
+        Self::open_as(path.as_ref(), path.as_ref(), access)
+    }
+
+    /// Opens the file at one path, with another one as its name in messages.
+    pub(super) fn open_as(path: &Path, name: &Path, access: Access) -> Result<Self> {
+        let failed = |source| Error::Open { path: name.display().to_string(), source };
+        // Opening a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
-        let room =
-            metadata.len().max(1).checked_next_multiple_of(ROOM_BYTES).and_then(|room| usize::try_from(room).ok());
-        let room = room.ok_or_else(|| failed(io::ErrorKind::FileTooLarge.into()))?;
-        let map = PersistentMap::new(file.as_fd(), room, access == Access::ReadWrite);
+        let file = File::options().read(true).write(access == Access::ReadWrite).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let map = GrowingMap::new(file.as_fd(), metadata.len(), access == Access::ReadWrite);
         let map = map.map_err(|source| match source.raw_os_error() {
             // EINVAL comes from Linux before 4.15, which has no MAP_SYNC.
-            Some(libc::EOPNOTSUPP | libc::EINVAL) => Error::NotDax { path: path.display().to_string(), source },
+            Some(libc::EOPNOTSUPP | libc::EINVAL) => Error::NotDax { path: name.display().to_string(), source },
             _ => failed(source),
         })?;
         Ok(DaxBacking {
@@ -82,10 +87,12 @@ impl DaxBacking {
             map,
             access,
             len: AtomicU64::new(metadata.len()),
+            resizes: AtomicU64::new(0),
+            durable_resizes: AtomicU64::new(0),
             identity: Identity { device: metadata.dev(), inode: metadata.ino() },
             generation: Generation::of_this_process().map_err(failed)?,
             locks: FileLocks::of_this_process().map_err(failed)?,
-            path: path.display().to_string(),
+            path: name.display().to_string(),
         })
     }
 
@@ -105,10 +112,7 @@ impl DaxBacking {
 
     /// Changes the length of the file, even beyond this backing's own map. The new length is durable after a flush of the file.
     pub(crate) fn change_file_len(&self, len: u64) -> io::Result<()> {
-        // Somebody else may have made the file even longer.
-        if len <= self.len() || !lengthen(&self.file, len)? {
-            self.file.set_len(len)?;
-        }
+        change_len(&self.file, self.len(), len)?;
         self.len.store(len, Ordering::Release);
         Ok(())
     }
@@ -135,6 +139,13 @@ impl DaxBacking {
     /// The number of these bytes before the end.
     fn part(&self, offset: u64, bytes: usize) -> usize {
         self.len().saturating_sub(offset).min(bytes as u64) as usize
+    }
+}
+
+/// The file, open for [`Backing::access`].
+impl AsFd for DaxBacking {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 
@@ -171,18 +182,24 @@ impl Backing for DaxBacking {
         Ok(())
     }
 
-    /// Does nothing: [`Self::write_at`] and [`Self::set_len`] have already made everything durable.
+    /// Makes changes of the length durable. [`Self::write_at`] has done so for what it wrote.
     fn flush(&self) -> io::Result<()> {
+        let resizes = self.resizes.load(Ordering::Acquire);
+        if self.durable_resizes.load(Ordering::Acquire) < resizes {
+            // Past the C library, as all calls of a sync are.
+            rustix::fs::fdatasync(&self.file)?;
+            self.durable_resizes.fetch_max(resizes, Ordering::Release);
+        }
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.map.file_map().len() as u64 {
-            let why = format!("it has room for {} bytes until it is opened anew", self.map.file_map().len());
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
+        self.check_not_forked()?;
+        // Nobody may read behind the old end before that is mapped.
+        self.map.grow(self.file.as_fd(), len)?;
         self.change_file_len(len)?;
-        self.file.sync_all()
+        self.resizes.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     /// Punches a hole. A later store to it fails where the file system has no space left.

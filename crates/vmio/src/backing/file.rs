@@ -199,9 +199,8 @@ impl Backing for FileBacking {
             if !(self.len()..=device_len(&self.buffered)?).contains(&len) {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has the length that it has"));
             }
-        } else if self.buffered.metadata()?.len() != len && (len <= self.len() || !lengthen(&self.buffered, len)?) {
-            // A file that somebody else has already given this length is left alone: others may append to it meanwhile.
-            self.buffered.set_len(len)?;
+        } else {
+            change_len(&self.buffered, self.len(), len)?;
         }
         self.len.store(len, Ordering::Release);
         Ok(())
@@ -259,9 +258,16 @@ fn direct_alignment(file: &File) -> io::Result<u64> {
     }
 }
 
+/// Changes the length of a file, which was `before` as far as this process knows. A file that somebody else has already given this
+/// length is left alone: others may append to it meanwhile.
+pub(super) fn change_len(file: &File, before: u64, len: u64) -> io::Result<()> {
+    let is_changed = file.metadata()?.len() == len || len > before && lengthen(file, len)?;
+    if is_changed { Ok(()) } else { file.set_len(len) }
+}
+
 /// Makes a file longer, but never shorter: somebody else may have lengthened it further. False where the file system cannot do
 /// this.
-pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
+fn lengthen(file: &File, len: u64) -> io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
     match fallocate(file, FallocateFlags::empty(), len - 1, 1) {
         Ok(()) => Ok(true),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 
-use crate::backing::{Access, FileBacking};
+use crate::backing::{Access, DaxBacking, FileBacking};
 use crate::{Error, Result};
 
 /// A new file that gets its name when it is complete, unless something else has the name by then.
@@ -96,6 +96,15 @@ impl NewFile {
     /// [`Error::Open`].
     pub fn backing(&self) -> Result<FileBacking> {
         FileBacking::open_as(&self.opened(), &self.path, Access::ReadWrite)
+    }
+
+    /// Opens the file once more, for copies if it is on persistent memory. Messages call it by its final name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotDax`] on anything else, and [`Error::Open`].
+    pub fn dax_backing(&self) -> Result<DaxBacking> {
+        DaxBacking::open_as(&self.opened(), &self.path, Access::ReadWrite)
     }
 
     fn opened(&self) -> PathBuf {

@@ -14,8 +14,9 @@ use crate::sys::own_memory::{self, Stopped};
 use crate::sys::persistent_memory::{self, Refused};
 use crate::sys::reservation::Reservation;
 
-/// A shared mapping of a file from its first byte, unmapped on drop. It may reach beyond the end of the file: accesses
-/// there are a SIGBUS until the file has grown. Forked children do not have the mapping.
+/// A shared mapping of a file, unmapped on drop. It begins at the file's first byte, but for
+/// [`FileMap::of_persistent_memory`]. It may reach beyond the end of the file: accesses there are a SIGBUS until the file
+/// has grown. Forked children do not have the mapping.
 ///
 /// Ranges are in bytes from the start of the mapping, consist of whole pages, and lie within it.
 pub(crate) struct FileMap {
@@ -25,24 +26,37 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps `len` bytes of a file at a multiple of a span.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED)
+        Self::with(file, 0, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED)
     }
 
     /// Like [`Self::new`], at a multiple of the granules of an
     /// [`AddressTable`](crate::sys::address_table::AddressTable).
     pub(crate) fn in_granules(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, GRANULE_BYTES, writable, MapFlags::SHARED)
+        Self::with(file, 0, len, GRANULE_BYTES, writable, MapFlags::SHARED)
     }
 
-    /// Like [`Self::new`], for a file on persistent memory, past the page cache. Once a store has happened, the file
-    /// system has nothing left to make durable for it. EOPNOTSUPP if the file system does not support that.
-    pub(crate) fn of_persistent_memory(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+    /// Like [`Self::new`], for a file on persistent memory, past the page cache, and from an offset on. Once a store has
+    /// happened, the file system has nothing left to make durable for it. EOPNOTSUPP if the file system does not support
+    /// that.
+    pub(crate) fn of_persistent_memory(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> io::Result<Self> {
+        Self::with(file, offset, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
     }
 
-    fn with(file: BorrowedFd<'_>, len: usize, align: usize, writable: bool, flags: MapFlags) -> io::Result<Self> {
+    fn with(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        align: usize,
+        writable: bool,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let mut range = Reservation::of_file_at_multiple(file, len, align, access, flags)?;
+        let mut range = Reservation::of_file_at_multiple(file, offset, len, align, access, flags)?;
         range.leave_out_on_fork()?;
         Ok(FileMap { range })
     }
@@ -262,7 +276,7 @@ mod tests {
                 }
             });
             for _ in 0..20_000 {
-                if FileMap::of_persistent_memory(file.as_fd(), len, false).is_ok() || other.is_finished() {
+                if FileMap::of_persistent_memory(file.as_fd(), 0, len, false).is_ok() || other.is_finished() {
                     break;
                 }
             }
@@ -276,9 +290,20 @@ mod tests {
     fn a_map_whose_flags_are_checked_is_placed_as_others_are() {
         let file = tempfile::tempfile().unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"eight by", 0).unwrap();
-        let map = FileMap::with(file.as_fd(), PAGE_BYTES, HUGE_PAGE_BYTES, false, MapFlags::SHARED_VALIDATE).unwrap();
+        let map =
+            FileMap::with(file.as_fd(), 0, PAGE_BYTES, HUGE_PAGE_BYTES, false, MapFlags::SHARED_VALIDATE).unwrap();
         assert!((map.base() as usize).is_multiple_of(HUGE_PAGE_BYTES), "{:p}", map.base());
         assert_eq!(map.first_word(0), u64::from_le_bytes(*b"eight by"));
+    }
+
+    #[test]
+    fn a_map_begins_where_it_is_told() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"eight by", 3 * PAGE_BYTES as u64).unwrap();
+        let offset = 2 * PAGE_BYTES as u64;
+        let map =
+            FileMap::with(file.as_fd(), offset, 2 * PAGE_BYTES, HUGE_PAGE_BYTES, false, MapFlags::SHARED).unwrap();
+        assert_eq!((map.first_word(0), map.first_word(1)), (0, u64::from_le_bytes(*b"eight by")));
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl MemoryFile {
     /// Maps the file's first `len` bytes at a multiple of `align`.
     pub(crate) fn map(&self, len: usize, align: usize) -> io::Result<Reservation> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        Reservation::of_file_at_multiple(self.file.as_fd(), len, align, access, MapFlags::SHARED)
+        Reservation::of_file_at_multiple(self.file.as_fd(), 0, len, align, access, MapFlags::SHARED)
     }
 
     /// Copies bytes out of the file, mapped or not.

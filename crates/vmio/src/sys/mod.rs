@@ -15,6 +15,7 @@ pub(crate) mod errno;
 pub(crate) mod fault_messages;
 pub(crate) mod file_map;
 pub(crate) mod fork;
+pub(crate) mod growing_map;
 pub(crate) mod guest_mode;
 pub(crate) mod hold;
 pub(crate) mod kernel;

@@ -9,8 +9,8 @@ use crate::sys::file_map::FileMap;
 use crate::sys::persistent_memory::{Instructions, Refused};
 use crate::sys::signal;
 
-/// A mapping of persistent memory from the file's first byte. It may reach beyond the end of the file. Forked children
-/// do not have it. Ranges lie within it.
+/// A mapping of persistent memory. It may reach beyond the end of the file. Forked children do not have it. Ranges are
+/// from its first byte, and lie within it.
 pub(crate) struct PersistentMap {
     map: FileMap,
     instructions: Instructions,
@@ -18,9 +18,14 @@ pub(crate) struct PersistentMap {
 }
 
 impl PersistentMap {
-    /// Maps `len` bytes of a file; EOPNOTSUPP (before Linux 4.15 EINVAL) if it is not on persistent memory.
+    /// Maps the first `len` bytes of a file; EOPNOTSUPP (before Linux 4.15 EINVAL) if it is not on persistent memory.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, is_writable: bool) -> io::Result<Self> {
-        let map = FileMap::of_persistent_memory(file, len, is_writable)?;
+        Self::of_part(file, 0, len, is_writable)
+    }
+
+    /// The same from an offset on, a multiple of the page size.
+    pub(crate) fn of_part(file: BorrowedFd<'_>, offset: u64, len: usize, is_writable: bool) -> io::Result<Self> {
+        let map = FileMap::of_persistent_memory(file, offset, len, is_writable)?;
         let instructions = Instructions::of_this_cpu().ok_or(io::ErrorKind::Unsupported)?;
         signal::recover_copies()?;
         Ok(PersistentMap { map, instructions, is_writable })

@@ -97,14 +97,15 @@ impl Reservation {
         })
     }
 
-    /// Maps a file like [`Self::of_file`], at a multiple of `align`, and with these flags. The range may reach beyond
-    /// the end of the file.
+    /// Maps `len` bytes of a file from `offset` on, at a multiple of `align`, and with these flags. The range may reach
+    /// beyond the end of the file. The offset is a multiple of the page size.
     ///
     /// The mapping is not laid over a reservation (MAP_FIXED): the kernel removes what lies there before a file system
     /// refuses. By the time we give the rest back, another thread may have memory of its own there. MAP_FIXED_NOREPLACE
     /// does not work either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the place is a hint.
     pub(crate) fn of_file_at_multiple(
         file: BorrowedFd<'_>,
+        offset: u64,
         len: usize,
         align: usize,
         access: ProtFlags,
@@ -116,7 +117,7 @@ impl Reservation {
         for _ in 0..PLACES_TRIED {
             let free = Self::zeroed(room, align)?.base();
             // SAFETY: without MAP_FIXED a new mapping overlaps nothing, wherever the kernel puts it.
-            let raw = unsafe { mmap(free.cast(), len, access, flags | MapFlags::NORESERVE, file, 0)? };
+            let raw = unsafe { mmap(free.cast(), len, access, flags | MapFlags::NORESERVE, file, offset)? };
             let placed = Self::of(raw.cast(), len)?;
             if (placed.base() as usize).is_multiple_of(align) {
                 return Ok(placed);
