@@ -50,7 +50,7 @@ impl OpenedFile {
     fn open(fd: BorrowedFd<'_>, access: Access, engine: Engine) -> Result<Self, vmio::Error> {
         // By the descriptor: the path may name another file by now.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let opened = match engine == Engine::Ring0 && is_on_persistent_memory(fd) {
+        let opened = match engine == Engine::Ring0 && is_on_persistent_memory(fd, access) {
             true => OpenedFile::Copied(Arc::new(DaxBacking::open(path, access)?)),
             false => OpenedFile::Called(Arc::new(FileBacking::open(path, access)?)),
         };
@@ -81,9 +81,11 @@ impl OpenedFile {
     }
 }
 
-/// Whether copies can read and write the file. It opens nothing, since closing that would end the program's record locks on the file.
-fn is_on_persistent_memory(fd: BorrowedFd<'_>) -> bool {
-    SharedMap::open(fd, 1, Access::ReadOnly).is_ok_and(|map| map.is_persistent())
+/// Whether copies can read and write the file, all of which can be mapped. It opens nothing, since closing that would end the program's record
+/// locks on the file.
+fn is_on_persistent_memory(fd: BorrowedFd<'_>, access: Access) -> bool {
+    let all = fstat(fd).map(|stat| (stat.st_size as u64).max(1).next_multiple_of(GRANULE_BYTES));
+    all.is_ok_and(|all| SharedMap::open(fd, all, access).is_ok_and(|map| map.is_persistent()))
 }
 
 /// The reason why a file cannot be mapped. `opened` has the file, if vmio opened one to map it.

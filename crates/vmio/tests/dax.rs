@@ -28,10 +28,10 @@ fn in_folder(test: impl FnOnce(&Path)) {
     test(scratch.path());
 }
 
-/// The same where a cache takes faults of its own; the managed engine maps no such backing.
+/// The same where a cache takes faults of its own; for other engines the kernel reads files.
 fn with_cache(test: impl FnOnce(&Path)) {
-    if engine() == Engine::Managed {
-        return test_depth::skipped("the managed engine does not map persistent memory");
+    if matches!(engine(), Engine::Managed | Engine::Kernel) {
+        return test_depth::skipped("the engine does not map persistent memory by copies");
     }
     in_folder(test);
 }
@@ -431,6 +431,24 @@ fn what_is_no_persistent_memory_is_refused() {
     let error = DaxBacking::open(file.path(), Access::ReadWrite).err().unwrap();
     assert!(matches!(error, Error::NotDax { .. }) && error.to_string().contains("dax=always"), "{error}");
     assert!(matches!(DaxBacking::open("/dev/null", Access::ReadOnly), Err(Error::Open { .. })));
+}
+
+/// Not each engine maps persistent memory itself.
+#[test]
+fn each_engine_maps_the_backing_that_its_cache_opens() {
+    in_folder(|folder| {
+        let path = folder.join("file");
+        let len = 2 << 20;
+        allocated(&path, len);
+        let cache = builder().capacity(8 << 20).build().unwrap();
+        let backing = cache.open_backing(&path, Access::ReadWrite).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+        store_to_pages(&map, 7);
+        map.close().unwrap();
+        let mut page = [0; 8];
+        File::open(&path).unwrap().read_exact_at(&mut page, len - PAGE).unwrap();
+        assert_eq!(u64::from_le_bytes(page), 7 + len / PAGE - 1);
+    });
 }
 
 /// The kernel reads and writes such files. It must not be asked for their page cache: cachestat(2) takes what it finds there for something else, and

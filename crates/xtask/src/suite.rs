@@ -83,6 +83,7 @@ const OF_THE_MODULE: &[&str] = &[
     "kernel_engine",
     "kernel_verify_before_map",
     "crash",
+    "dax",
     "devices",
     "end_of_file",
     "ensure",

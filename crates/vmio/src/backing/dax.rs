@@ -28,7 +28,8 @@ use crate::{Error, Result};
 /// misses reads, and may help to write: allocate a file (fallocate) before stores to it.
 ///
 /// The file is mapped from the start, with room to the next multiple of 1 GiB. As it grows beyond, further address space is mapped, as
-/// much as there is already. Growth fails where the process may have no more.
+/// much as there is already. Growth fails where the process may have no more, and where that would end behind the largest file that the
+/// file system may have: on ext4 a file that began below 1 GiB grows to 8 TiB.
 ///
 /// # Examples
 ///
@@ -48,7 +49,8 @@ pub struct DaxBacking {
     map: GrowingMap,
     access: Access,
     len: AtomicU64,
-    /// Changes of the length, and how many of them are durable.
+    /// Changes of the length, and how many of them are durable. One counts from the start: what others have changed before, by
+    /// system calls.
     resizes: AtomicU64,
     durable_resizes: AtomicU64,
     identity: Identity,
@@ -76,6 +78,9 @@ impl DaxBacking {
         }
         let file = File::options().read(true).write(access == Access::ReadWrite).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no longer a regular file")));
+        }
         let map = GrowingMap::new(file.as_fd(), metadata.len(), access == Access::ReadWrite);
         let map = map.map_err(|source| match source.raw_os_error() {
             // EINVAL comes from Linux before 4.15, which has no MAP_SYNC.
@@ -87,7 +92,7 @@ impl DaxBacking {
             map,
             access,
             len: AtomicU64::new(metadata.len()),
-            resizes: AtomicU64::new(0),
+            resizes: AtomicU64::new(1),
             durable_resizes: AtomicU64::new(0),
             identity: Identity { device: metadata.dev(), inode: metadata.ino() },
             generation: Generation::of_this_process().map_err(failed)?,
@@ -113,6 +118,8 @@ impl DaxBacking {
     /// Changes the length of the file, even beyond this backing's own map. The new length is durable after a flush of the file.
     pub(crate) fn change_file_len(&self, len: u64) -> io::Result<()> {
         change_len(&self.file, self.len(), len)?;
+        // Whoever sees the new length and writes there flushes it, too.
+        self.resizes.fetch_add(1, Ordering::Release);
         self.len.store(len, Ordering::Release);
         Ok(())
     }
@@ -182,7 +189,8 @@ impl Backing for DaxBacking {
         Ok(())
     }
 
-    /// Makes changes of the length durable. [`Self::write_at`] has done so for what it wrote.
+    /// Makes changes of the length durable, and at the first time what others changed before this was opened. [`Self::write_at`] has done so for
+    /// what it wrote.
     fn flush(&self) -> io::Result<()> {
         let resizes = self.resizes.load(Ordering::Acquire);
         if self.durable_resizes.load(Ordering::Acquire) < resizes {
@@ -197,9 +205,7 @@ impl Backing for DaxBacking {
         self.check_not_forked()?;
         // Nobody may read behind the old end before that is mapped.
         self.map.grow(self.file.as_fd(), len)?;
-        self.change_file_len(len)?;
-        self.resizes.fetch_add(1, Ordering::Release);
-        Ok(())
+        self.change_file_len(len)
     }
 
     /// Punches a hole. A later store to it fails where the file system has no space left.

@@ -15,7 +15,7 @@ impl Cache {
     ///
     /// | the path is | backing |
     /// |---|---|
-    /// | a file with DAX, on persistent memory | [`DaxBacking`]; [`FileBacking`] under [`Engine::Managed`], whose files the kernel reads |
+    /// | a file with DAX, on persistent memory | [`DaxBacking`]; [`FileBacking`] under [`Engine::Managed`] and [`Engine::Kernel`], for which the kernel reads |
     /// | the character device of an NVMe namespace, as `/dev/ng0n1` | [`NvmeBacking`] |
     /// | another file, or a block device | [`FileBacking`] |
     ///
@@ -40,7 +40,8 @@ impl Cache {
         if kind.is_some_and(|kind| kind.is_char_device()) {
             return Ok(Arc::new(NvmeBacking::open(path, access)?));
         }
-        let may_have_dax = self.engine() != Engine::Managed && kind.is_some_and(|kind| kind.is_file());
+        let the_kernel_reads = matches!(self.engine(), Engine::Managed | Engine::Kernel);
+        let may_have_dax = !the_kernel_reads && kind.is_some_and(|kind| kind.is_file());
         if may_have_dax && let Ok(backing) = DaxBacking::open(path, access) {
             return Ok(Arc::new(backing));
         }
