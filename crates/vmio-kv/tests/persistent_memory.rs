@@ -109,9 +109,9 @@ fn a_store_grows_beyond_what_was_mapped_at_its_opening() {
     });
 }
 
-/// What a put has made durable is in the file, although nothing was closed.
+/// A durable put is in the file, although nothing was closed.
 #[test]
-fn what_was_put_durably_is_on_the_device() {
+fn a_durable_put_is_in_the_file() {
     in_folder(|folder| {
         let (path, copy) = (folder.join("store"), folder.join("copy"));
         let durable = || small().durability(Durability::Sync);

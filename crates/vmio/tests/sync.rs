@@ -117,13 +117,13 @@ fn waits_for_the_writes_of_a_concurrent_eviction() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            run_on_core_zero(true);
+            run_on_one_core(true);
             while !done.load(Ordering::Relaxed) {
                 map.advise(0..map.len(), Advice::DontNeed).unwrap();
             }
         });
         scope.spawn(|| {
-            run_on_core_zero(false);
+            run_on_one_core(false);
             let mut lost = Vec::new();
             for version in versions(1000) {
                 (0..PAGES).for_each(|page| store(&map, at(page), version));
@@ -278,7 +278,7 @@ fn acknowledges_a_store_beside_an_unfinished_fault_of_the_same_page() {
     let (done, current) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
-            run_on_core_zero(true);
+            run_on_one_core(true);
             let mut random = crate::support::Random(3);
             let mut value = 0;
             while !done.load(Ordering::Relaxed) {
@@ -289,7 +289,7 @@ fn acknowledges_a_store_beside_an_unfinished_fault_of_the_same_page() {
             }
         });
         scope.spawn(|| {
-            run_on_core_zero(false);
+            run_on_one_core(false);
             let mut lost = Vec::new();
             for version in versions(4000) {
                 thread::sleep(Duration::from_micros(40 + version % 23));
@@ -306,13 +306,16 @@ fn acknowledges_a_store_beside_an_unfinished_fault_of_the_same_page() {
     });
 }
 
-/// Puts the calling thread on core 0, at idle priority or as it is.
-fn run_on_core_zero(idle: bool) {
+/// Puts the calling thread on the first core that the process may use, at idle priority or as it is.
+fn run_on_one_core(idle: bool) {
     // SAFETY: zeroed sets and parameters are valid; both calls concern the calling thread only.
     unsafe {
-        let mut cores: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(0, &mut cores);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cores);
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|core| libc::CPU_ISSET(*core, &allowed)).unwrap();
+        let mut only_there: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(first, &mut only_there);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const only_there);
         if idle {
             let parameters: libc::sched_param = std::mem::zeroed();
             libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);

@@ -24,7 +24,7 @@ pub(crate) fn run(machine: Machine, limit: u64, wanted: &[String]) -> Result<u8>
     ensure!(!tests.is_empty(), "no test has such a name");
     let list: String =
         tests.iter().map(|test| format!("{} {} {}\n", test.package, test.executable, test.name)).collect();
-    let guest = Guest::new(machine, None)?;
+    let guest = Guest::new(machine.for_nested_guests(), None)?;
     for (name, text) in [("list", list.as_str()), ("begun", ""), ("ended", "")] {
         fs::write(guest.out().join(name), text)?;
     }

@@ -193,6 +193,13 @@ struct Machine {
     timeout: u64,
 }
 
+impl Machine {
+    /// With a core more, for what runs guests of its own: its first core runs none (tests/vm/nested-kvm).
+    fn for_nested_guests(self) -> Machine {
+        Machine { cores: self.cores + 1, ..self }
+    }
+}
+
 #[derive(ValueEnum, Clone, Copy)]
 enum Accelerator {
     Tcg,

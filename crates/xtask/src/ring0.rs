@@ -21,7 +21,7 @@ pub(crate) fn run(machine: Machine, wanted: &[String]) -> Result<u8> {
         list += &format!("{} {}\n", test.name(), test.path());
     }
     ensure!(!list.is_empty(), "there are no tests");
-    let guest = Guest::new(machine, None)?;
+    let guest = Guest::new(machine.for_nested_guests(), None)?;
     fs::write(guest.out().join("tests"), list)?;
     let depth = std::env::var("VMIO_TEST_DEPTH").unwrap_or_default();
     let script = workspace().join("tests/vm/ring0").canonicalize().context("finding tests/vm/ring0")?;

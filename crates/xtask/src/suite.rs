@@ -107,14 +107,8 @@ const INTEGRATION: &str = "integration";
 const OF_RING_0: &[&str] = &["end_of_file", "ring0", "ring0_exits", "ring0_waiting_calls", "traps"];
 
 /// Of them, tests that do not run unless their file is named, and why.
-const LEFT_OUT_OF_RING_0: &[(&str, &str)] = &[
-    ("a_refused_cut_loses_nothing", SLOW),
-    ("a_write_in_flight_is_neither_overtaken_nor_read_round", SLOW),
-    ("growth_shows_zeros_whatever_is_evicted_meanwhile", SLOW),
-];
-/// QEMU's emulation of AMD's nested page tables goes on using pages that the guest's kernel has moved (tests/vm/README.md). These tests, which fault and
-/// evict for half a minute, were the first to show it.
-const SLOW: &str = "takes half a minute or more under emulation";
+const LEFT_OUT_OF_RING_0: &[(&str, &str)] =
+    &[("a_refused_cut_loses_nothing", "takes half a minute or more under emulation")];
 
 /// An engine that is never the library's own choice, or that needs a guest.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +135,7 @@ pub(crate) fn run(machine: Machine, engine: Option<Engine>, wanted: &[String]) -
         },
         _ => named(&files, wanted)?,
     };
+    let machine = if engine == Some(Engine::Ring0) { machine.for_nested_guests() } else { machine };
     let guest = Guest::new(machine, None)?;
     fs::write(guest.out().join("tests"), list)?;
     let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
