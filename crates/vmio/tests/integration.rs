@@ -31,6 +31,7 @@ mod model;
 mod nvme;
 mod persistent_map;
 mod policies;
+mod polled;
 mod pre_images;
 mod read_ahead;
 mod reader_thread;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vmio::backing::{Backing, DaxBacking, MemoryBacking};
+use vmio::backing::{Backing, DaxBacking, FileBacking, MemoryBacking};
 use vmio::ring0::{self, is_at_ring_0};
-use vmio::{Access, Advice, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, FrameHint, Mapping, MappingOptions};
 
 use crate::ring0::inside;
-use crate::support::ring0::cache;
+use crate::support::ring0::{cache, cache_with};
 use crate::support::{PAGE, at, load, store, watchdog};
 
 const CACHE_PAGES: u64 = 256;
@@ -31,10 +31,14 @@ fn pass(map: &Mapping, round: u64) {
 
 /// Runs passes in the machine, and counts what left it.
 fn count_exits(backing: Arc<dyn Backing>) {
-    const ROUNDS: u64 = 6;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(cache) = cache(CACHE_PAGES) else { return };
-    let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+    count_exits_of(&cache, backing);
+}
+
+fn count_exits_of(cache: &Cache, backing: Arc<dyn Backing>) {
+    const ROUNDS: u64 = 6;
+    let map = Mapping::open(cache, backing, MappingOptions::new()).unwrap();
     // A fault for each page.
     map.advise(0..map.len(), Advice::Random).unwrap();
     let (before, after, at_ring_0) = inside(|| {
@@ -78,6 +82,19 @@ fn misses_evictions_and_write_backs_to_persistent_memory_need_hardly_an_exit() {
     let path = scratch.path().join("file");
     std::fs::write(&path, vec![0; (FILE_PAGES * PAGE) as usize]).unwrap();
     count_exits(Arc::new(DaxBacking::open(&path, Access::ReadWrite).unwrap()));
+}
+
+/// A thread of the kernel submits reads and writes. The device has zeros.
+#[test]
+fn misses_evictions_and_write_backs_to_a_block_device_need_few_exits() {
+    let _watchdog = watchdog("misses_evictions_and_write_backs_to_a_block_device_need_few_exits");
+    let Some(device) = std::env::var_os("VMIO_TEST_BLOCK_DEVICE") else {
+        return test_depth::skipped("VMIO_TEST_BLOCK_DEVICE names no fast device that may be overwritten");
+    };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(cache) = cache_with(CACHE_PAGES, |cache| cache.poll_submissions(true)) else { return };
+    let device = FileBacking::open(device, Access::ReadWrite).unwrap();
+    count_exits_of(&cache, Arc::new(cache.submit_for(device)));
 }
 
 /// As msync(2), madvise(2), mprotect(2), mremap(2) and ftruncate(2) are of a mapped file.

@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::file_locks::FileLocks;
 use crate::backing::{Access, Backing, FileUser, Identity};
+use crate::sys::polled_rings::PolledRings;
 use crate::sys::{PAGE_BYTES, positioned};
 use crate::{Error, Result};
 
@@ -45,6 +47,8 @@ pub struct FileBacking {
     identity: Identity,
     locks: FileLocks,
     path: String,
+    /// For direct I/O without system calls.
+    polled: Option<Arc<PolledRings>>,
 }
 
 impl FileBacking {
@@ -124,7 +128,29 @@ impl FileBacking {
         let len = AtomicU64::new(len);
         let path = name.display().to_string();
         let locks = FileLocks::of_this_process()?;
-        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
+        let polled = None;
+        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path, polled })
+    }
+
+    /// Has whole blocks read and written through these rings, or none.
+    pub(crate) fn through(self, polled: Option<Arc<PolledRings>>) -> Self {
+        FileBacking { polled: polled.filter(|_| self.is_direct), ..self }
+    }
+
+    /// Reads up to the buffer's length, whole blocks unless the file ends.
+    fn read_direct(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.polled {
+            Some(rings) if rings.read(self.direct.as_fd(), buffer, offset) => Ok(buffer.len()),
+            _ => positioned::read_at(&self.direct, buffer, offset),
+        }
+    }
+
+    /// Writes whole blocks.
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match &self.polled {
+            Some(rings) if rings.write(self.direct.as_fd(), data, offset) => Ok(()),
+            _ => positioned::write_all_at(&self.direct, data, offset),
+        }
     }
 
     /// Returns whether the I/O of whole blocks bypasses the page cache.
@@ -167,9 +193,12 @@ impl Backing for FileBacking {
             // A short direct read that ends inside a block is at the end of the file. If not, the unaligned rest is a buffered
             // read.
             let aligned = (done as u64).is_multiple_of(self.block_bytes);
-            let file = if aligned { &self.direct } else { &self.buffered };
-            let target = if aligned { &mut buffer[done..] } else { &mut buffer[done..wanted] };
-            match positioned::read_at(file, target, offset + done as u64)? {
+            let from = offset + done as u64;
+            let read = match aligned {
+                true => self.read_direct(&mut buffer[done..], from),
+                false => positioned::read_at(&self.buffered, &mut buffer[done..wanted], from),
+            };
+            match read? {
                 0 => break,
                 bytes => done += bytes,
             }
@@ -184,7 +213,7 @@ impl Backing for FileBacking {
         self.check_not_truncated(offset + data.len() as u64)?;
         let direct = data.len() - data.len() % self.block_bytes as usize;
         let (direct, tail) = data.split_at(direct);
-        positioned::write_all_at(&self.direct, direct, offset)?;
+        self.write_direct(direct, offset)?;
         positioned::write_all_at(&self.buffered, tail, offset + direct.len() as u64)
     }
 

@@ -58,6 +58,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
 use crate::elastic::Follower;
+use crate::sys::polled_rings::PolledRings;
 use crate::sys::thread::OwnThread;
 use crate::telemetry::counters::{PageCounts, Stats};
 
@@ -68,15 +69,18 @@ pub(crate) struct CacheCore {
     workers: Mutex<Vec<OwnThread>>,
     /// The thread that changes the capacity, if the program leaves that to vmio.
     pub(crate) follower: OnceLock<Follower>,
+    /// For reads and writes of files without system calls.
+    pub(crate) polled: Option<Arc<PolledRings>>,
 }
 
 impl CacheCore {
-    pub(crate) fn start(shared: Shared) -> std::io::Result<Self> {
+    pub(crate) fn start(shared: Shared, polled: Option<Arc<PolledRings>>) -> std::io::Result<Self> {
         let shared = Arc::new(shared);
         let core = CacheCore {
             fetchers: Fetchers::default(),
             workers: Mutex::new(Vec::new()),
             follower: OnceLock::new(),
+            polled,
             shared,
         };
         for number in 0..core.shared.workers.count {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Cache;
+use super::{Cache, FaultBackend};
 use crate::backing::{Access, Backing, DaxBacking, FileBacking, NvmeBacking};
 use crate::error::Result;
 use crate::options::Engine;
@@ -45,7 +45,17 @@ impl Cache {
         if may_have_dax && let Ok(backing) = DaxBacking::open(path, access) {
             return Ok(Arc::new(backing));
         }
-        Ok(Arc::new(FileBacking::open(path, access)?))
+        Ok(Arc::new(self.submit_for(FileBacking::open(path, access)?)))
+    }
+
+    /// Has a file or block device read and written without system calls, if the cache was built with
+    /// [`CacheBuilder::poll_submissions`](crate::CacheBuilder::poll_submissions). Changes nothing otherwise, and nothing for files without direct
+    /// I/O.
+    pub fn submit_for(&self, file: FileBacking) -> FileBacking {
+        match &self.backend {
+            FaultBackend::Cached(core) => file.through(core.polled.clone()),
+            FaultBackend::Managed(_) | FaultBackend::Kernel(_) => file,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::probe;
 use crate::probe::KernelFeature;
 use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
+use crate::sys::polled_rings::PolledRings;
 use crate::sys::unmap::Unmapper;
 use crate::sys::{PAGE_BYTES, cpu};
 
@@ -76,6 +77,7 @@ pub struct CacheBuilder {
     measures_misses: bool,
     publishes_misses: bool,
     holds_back: bool,
+    polls_submissions: bool,
     kernel_features: KernelFeatures,
 }
 
@@ -98,6 +100,7 @@ impl CacheBuilder {
             measures_misses: false,
             publishes_misses: false,
             holds_back: false,
+            polls_submissions: false,
             kernel_features: KernelFeatures::ALL,
         }
     }
@@ -276,6 +279,23 @@ impl CacheBuilder {
         self
     }
 
+    /// Has a thread of the kernel submit the reads and writes of files, by io_uring (SQPOLL): a submission is a store, and its end a load. For
+    /// [`Engine::Ring0`], where each system call leaves the machine.
+    ///
+    /// The files are those that [`Cache::open_backing`] opens, and those given to [`Cache::submit_for`]. A write to a regular file still asks for
+    /// the file's length by a system call. So do reads and writes that find all rings in use; there are four for each core.
+    ///
+    /// While there are requests, and for 50 ms after the last, the thread takes a core. A thread that waits for a request's end takes
+    /// its own core for up to a millisecond, and then sleeps.
+    ///
+    /// # Default
+    ///
+    /// Off.
+    pub fn poll_submissions(mut self, on: bool) -> Self {
+        self.polls_submissions = on;
+        self
+    }
+
     /// Does without a feature of the kernel, as on an older kernel that lacks it, to measure the cost or to avoid a broken feature.
     ///
     /// Call it once for each feature.
@@ -298,8 +318,9 @@ impl CacheBuilder {
     ///   kernel whose pages are not 4 KiB.
     /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the requested engine is not
     ///   available; [`Engine::Auto`] takes another one instead.
-    /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`].
-    /// - [`Error::System`] if the system has no memory, thread or descriptor for the cache.
+    /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`], and for [`Self::poll_submissions`] with it and with
+    ///   [`Engine::Kernel`].
+    /// - [`Error::System`] if the system has no memory, thread or descriptor for the cache, or no thread that polls.
     pub fn build(self) -> Result<Cache> {
         let page_bytes = rustix::param::page_size();
         if page_bytes != PAGE_BYTES {
@@ -348,6 +369,7 @@ impl CacheBuilder {
             return self.build_managed(managed);
         }
         if self.engine == Engine::Kernel {
+            self.check_not_polled(UnsupportedBy::KernelEngine)?;
             let core = KernelCore::start(generation, capacity_pages)?;
             return Ok(Cache { backend: FaultBackend::Kernel(Arc::new(core)) });
         }
@@ -365,6 +387,8 @@ impl CacheBuilder {
             }
             Err(error) => return Err(error),
         };
+        let polled = self.polls_submissions.then(PolledRings::new).transpose();
+        let polled = polled.map_err(Error::system("starting a thread of the kernel that polls submissions"))?;
         let locks_memory = self.decide_on_locking()?;
         let overhead = Overhead::of(workers, least_bytes);
         let settings = Settings {
@@ -385,7 +409,8 @@ impl CacheBuilder {
             cores,
         };
         let shared = Shared::new(settings).map_err(Error::system("reserving memory for the cache"))?;
-        let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
+        let core = CacheCore::start(shared, polled.map(Arc::new));
+        let core = core.map_err(Error::system("starting the workers of the cache"))?;
         Ok(Cache { backend: FaultBackend::Cached(Arc::new(core)) })
     }
 
@@ -394,8 +419,18 @@ impl CacheBuilder {
             let why = "file pages are never swapped, and the kernel may drop clean ones: use pins, or Engine::Sigbus";
             return Err(Error::Unsupported { by: UnsupportedBy::ManagedEngine, what: "LockMemory::Require", why });
         }
+        self.check_not_polled(UnsupportedBy::ManagedEngine)?;
         let core = ManagedCore::start(limits).map_err(Error::system("starting the reclaimer of the cache"))?;
         Ok(Cache { backend: FaultBackend::Managed(Arc::new(core)) })
+    }
+
+    /// Where the kernel reads and writes, nobody submits anything.
+    fn check_not_polled(&self, by: UnsupportedBy) -> Result<()> {
+        if !self.polls_submissions {
+            return Ok(());
+        }
+        let why = "the kernel reads and writes the files: use Engine::Ring0, for which it is meant, or another engine";
+        Err(Error::Unsupported { by, what: "CacheBuilder::poll_submissions", why })
     }
 
     fn decide_on_locking(&self) -> Result<bool> {

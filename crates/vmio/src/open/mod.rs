@@ -114,15 +114,16 @@ impl Cache {
     /// Returns the file descriptors that the cache needs. A program that closes all descriptors it finds must spare these.
     ///
     /// With [`Engine::Kernel`] it is the kernel module's, with [`Engine::Managed`] they are those for the process's memory, and
-    /// with the other engines those that map and unmap pages. Mappings of the first two engines have one more each
-    /// ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
+    /// with the other engines those that map and unmap pages, and those of [`CacheBuilder::poll_submissions`]. Mappings of the first two
+    /// engines have one more each ([`crate::Mapping::descriptor`]). The descriptors of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.backend {
             FaultBackend::Kernel(core) => vec![core.module.descriptor()],
             FaultBackend::Managed(core) => core.reclaimer.descriptors().into(),
             FaultBackend::Cached(core) => {
-                let shared = &core.shared;
-                shared.paging.frames.descriptors().into_iter().chain(shared.paging.unmapper.descriptor()).collect()
+                let paging = &core.shared.paging;
+                let polled = core.polled.iter().flat_map(|polled| polled.descriptors());
+                paging.frames.descriptors().into_iter().chain(paging.unmapper.descriptor()).chain(polled).collect()
             }
         }
     }

@@ -29,6 +29,7 @@ pub(crate) mod page_scan;
 pub(crate) mod pagemap;
 pub(crate) mod persistent_map;
 pub(crate) mod persistent_memory;
+pub(crate) mod polled_rings;
 pub(crate) mod positioned;
 pub(crate) mod probes;
 pub(crate) mod published_memory;
