@@ -22,6 +22,8 @@ pub const STORES_AFTER: &str = "VMIO_RUN_STORES_AFTER";
 pub const ON_FULL: &str = "VMIO_RUN_ON_FULL";
 /// Set: mappings get disk space first.
 pub const PREALLOCATE: &str = "VMIO_RUN_PREALLOCATE";
+/// Set: a thread of the kernel submits reads and writes of mapped files.
+pub const POLL_SUBMISSIONS: &str = "VMIO_RUN_POLL_SUBMISSIONS";
 /// Set: programs that the library does not cover are refused.
 pub const STRICT_COVERAGE: &str = "VMIO_RUN_STRICT_COVERAGE";
 /// Set: messages say what is served.

@@ -180,7 +180,7 @@ fn a_damaged_word_is_found() -> TestResult {
 fn bad_arguments_are_refused_with_advice() -> TestResult {
     refused(vmio().args(["bench", "map", "--pattern", "random"]), "zipf:0.99")?;
     refused(vmio().args(["bench", "map", "--op", "append"]), "mixed:95")?;
-    let engines = "there are vmio, vmio-memfd, vmio-reader-thread, vmio-managed, vmio-kernel, vmio-ring0, vmio-16k, vmio-64k, mmap, pread";
+    let engines = "there are vmio, vmio-memfd, vmio-reader-thread, vmio-managed, vmio-kernel, vmio-ring0, vmio-ring0-polled, vmio-16k, vmio-64k, mmap, pread";
     refused(vmio().args(["bench", "map", "--engines", "nvme"]), engines)?;
     refused(vmio().args(["bench", "map", "--size", "2X"]), "512M")?;
     refused(vmio().args(["bench", "map", "--size", "7", "--dir", "/tmp"]), "at least one page")?;

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::common::programs::{compiled, has, leave_out};
-use crate::common::ring0::{chooses_level, under};
-use crate::common::{TestResult, succeeded};
+use crate::common::ring0::{chooses_level, under, under_with};
+use crate::common::{TestResult, succeeded, vmio};
 
 /// Threads that store and load more than the cache holds, system calls with pointers into the mapping, the same bytes at three addresses, programs and
 /// children that are started, and a child that touches what it does not have.
@@ -62,7 +62,7 @@ fn threads_calls_and_children_of_a_program_do_what_they_do_without() -> TestResu
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    does_what_it_does_without(&tempfile::tempdir()?)
+    does_what_it_does_without(&[], &tempfile::tempdir()?)
 }
 
 /// vmio reads and writes the file there by loads and stores.
@@ -75,13 +75,37 @@ fn a_program_on_persistent_memory_does_what_it_does_without() -> TestResult {
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    does_what_it_does_without(&tempfile::tempdir_in(folder)?)
+    does_what_it_does_without(&[], &tempfile::tempdir_in(folder)?)
 }
 
-fn does_what_it_does_without(dir: &tempfile::TempDir) -> TestResult {
+/// A thread of the kernel submits reads and writes, for children too.
+#[test]
+fn a_program_with_polled_submissions_does_what_it_does_without() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    if std::thread::available_parallelism()?.get() < 2 {
+        return leave_out("the kernel's thread needs a core of its own");
+    }
+    does_what_it_does_without(&["--poll-submissions"], &tempfile::tempdir()?)
+}
+
+#[test]
+fn polled_submissions_are_refused_where_the_kernel_reads() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let mut command = vmio();
+    command.args(["run", "--engine", "managed", "--poll-submissions", "--cache", "16M", "--under"]);
+    let output = command.arg(folder.path()).args(["--", "true"]).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("poll_submissions"), "{error}");
+    assert!(error.contains("the kernel reads and writes the files"), "{error}");
+    Ok(())
+}
+
+fn does_what_it_does_without(options: &[&str], dir: &tempfile::TempDir) -> TestResult {
     let folder = dir.path().join("under");
     std::fs::create_dir(&folder)?;
-    let mut command = under(&folder, "16M");
+    let mut command = under_with(options, &folder, "16M");
     command.current_dir(&folder).args(["python3", "-c", PROGRAM]);
     if !chooses_level(&mut command, &folder)? {
         return Ok(());

@@ -55,6 +55,7 @@ pub struct Options {
     reorganize_scanned: bool,
     fenced: bool,
     engine: Engine,
+    polls_submissions: bool,
 }
 
 /// The least limit on the log that an opening reads back: a few chunks besides those being written.
@@ -104,6 +105,7 @@ impl Options {
             reorganize_scanned: true,
             fenced: false,
             engine: Engine::Auto,
+            polls_submissions: false,
         }
     }
 
@@ -139,6 +141,15 @@ impl Options {
     /// [`Engine::Auto`]: vmio chooses.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// Has a thread of the kernel submit reads and writes of the volume: [`vmio::CacheBuilder::poll_submissions`]. For [`Engine::Ring0`], where
+    /// each system call leaves the machine.
+    ///
+    /// Off by default.
+    pub fn poll_submissions(mut self, on: bool) -> Self {
+        self.polls_submissions = on;
         self
     }
 
@@ -450,7 +461,8 @@ impl Options {
     /// The initial cache; fails if the options are wrong.
     pub(crate) fn cache(&self) -> Result<Cache> {
         self.check()?;
-        let cache = Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?;
+        let cache = Cache::builder().engine(self.engine).poll_submissions(self.polls_submissions);
+        let cache = cache.capacity(self.cache_bytes()).build()?;
         // Engine::Auto becomes Engine::Managed where no other engine works.
         if cache.engine() == Engine::Managed {
             let why = "it shows pages before they are verified: use another engine (`vmio doctor` lists them)";

@@ -25,6 +25,26 @@ fn key(number: u64) -> Vec<u8> {
     format!("user{number:020}").into_bytes()
 }
 
+/// More than the cache holds, written and read by rings that a thread of the kernel polls.
+#[test]
+fn a_store_with_polled_submissions_has_what_was_put() {
+    const KEYS: u64 = 24_000;
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return test_depth::skipped("the kernel's thread needs a core of its own");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let polled = || options(256 << 10).volume_bytes(128 << 20).poll_submissions(true);
+    let value = |number: u64| number.to_le_bytes().repeat(250);
+    let db = Db::create(&path, polled()).unwrap();
+    (0..KEYS).for_each(|number| db.put(&key(number), &value(number)).unwrap());
+    db.close().unwrap();
+    let db = Db::open(&path, polled()).unwrap();
+    for number in (0..KEYS).rev().step_by(3) {
+        assert_eq!(db.get(&key(number)).unwrap(), Some(value(number)), "record {number}");
+    }
+}
+
 /// Most leaves of a deep tree stay as they are when keys come in order.
 #[test]
 fn keys_in_order_are_found_in_deep_trees() {

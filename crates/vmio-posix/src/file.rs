@@ -47,12 +47,12 @@ pub(crate) enum OpenedFile {
 
 impl OpenedFile {
     /// Opens once more what the program has open.
-    fn open(fd: BorrowedFd<'_>, access: Access, engine: Engine) -> Result<Self, vmio::Error> {
+    fn open(cache: &Cache, fd: BorrowedFd<'_>, access: Access) -> Result<Self, vmio::Error> {
         // By the descriptor: the path may name another file by now.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let opened = match engine == Engine::Ring0 && is_on_persistent_memory(fd, access) {
+        let opened = match cache.engine() == Engine::Ring0 && is_on_persistent_memory(fd, access) {
             true => OpenedFile::Copied(Arc::new(DaxBacking::open(path, access)?)),
-            false => OpenedFile::Called(Arc::new(FileBacking::open(path, access)?)),
+            false => OpenedFile::Called(Arc::new(cache.submit_for(FileBacking::open(path, access)?))),
         };
         match &opened {
             OpenedFile::Called(backing) => register([backing.file(), backing.direct_reads()].into_iter().flatten())?,
@@ -129,7 +129,7 @@ impl File {
         access: Access,
         end: u64,
     ) -> Result<Self, NotMapped> {
-        let opened = OpenedFile::open(fd, access, cache.engine())?;
+        let opened = OpenedFile::open(cache, fd, access)?;
         let backing = opened.backing();
         let wanted = backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
@@ -173,7 +173,7 @@ impl File {
             return Err(missing());
         }
         let access = theirs.mapping.access();
-        let opened = OpenedFile::open(fd, access, cache.engine())?;
+        let opened = OpenedFile::open(cache, fd, access)?;
         let addresses = theirs.windows().addresses().ok_or_else(missing)?;
         let (base, reserved) = (addresses.start, addresses.len() as u64);
         let options = MappingOptions::new().access(access);

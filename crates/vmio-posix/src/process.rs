@@ -183,7 +183,9 @@ impl Process {
 /// Builds the cache. A system call of the program's may get a pointer into a mapping and must find the page, so the SIGBUS engine will not
 /// do. Without the kernel module the managed engine serves.
 fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache> {
-    let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).hold_back_bursts(true).build();
+    let options = Cache::builder().capacity(settings.bytes).hold_back_bursts(true);
+    let options = options.poll_submissions(settings.polls_submissions);
+    let build = |engine| options.clone().engine(engine).build();
     settings.engine.map_or_else(
         || {
             build(Engine::Kernel).or_else(|error| {

@@ -58,6 +58,8 @@ pub(crate) struct CacheSettings {
     pub(crate) bytes: u64,
     /// The engine; none for the kernel module if it is available, else the managed engine.
     pub(crate) engine: Option<Engine>,
+    /// Whether a thread of the kernel submits reads and writes.
+    pub(crate) polls_submissions: bool,
 }
 
 /// SplitFS's modes (thesis §4.4).
@@ -135,7 +137,7 @@ impl Settings {
                     _ => None,
                 })?;
                 let engine = engine.ok_or(WrongVariable::missing(variables::ENGINE))?;
-                Some(CacheSettings { bytes, engine })
+                Some(CacheSettings { bytes, engine, polls_submissions: given.is_set(variables::POLL_SUBMISSIONS) })
             }
             None => None,
         };
@@ -256,7 +258,10 @@ mod tests {
         let settings = settings_but("VMIO_RUN_CACHE", None);
         assert_eq!((settings.cache, settings.mode_cache_bytes), (None, None));
         let settings = settings_but("VMIO_RUN_MODE", None);
-        assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
+        assert_eq!(
+            settings.cache,
+            Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel), polls_submissions: false })
+        );
         assert_eq!(settings.mode_cache_bytes, None);
         let of_mappings = |engine: Option<&str>| {
             let variable = |name: &str| match name {

@@ -8,8 +8,14 @@ use super::vmio;
 
 /// The command that runs a program in the machine, with a report.
 pub fn under(folder: &Path, cache: &str) -> Command {
+    under_with(&[], folder, cache)
+}
+
+/// The same with further options.
+pub fn under_with(options: &[&str], folder: &Path, cache: &str) -> Command {
     let mut command = vmio();
-    command.args(["run", "--engine", "ring0", "--cache", cache, "--stats", "--json", "--under"]).arg(folder).arg("--");
+    command.args(["run", "--engine", "ring0", "--cache", cache, "--stats", "--json"]).args(options);
+    command.arg("--under").arg(folder).arg("--");
     command
 }
 

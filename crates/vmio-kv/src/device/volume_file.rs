@@ -38,7 +38,7 @@ impl VolumeFile {
             return Ok(VolumeFile { backing: Arc::new(backing), is_device: false });
         }
         // If it cannot be opened, this says why.
-        let backing = by_calls()?;
+        let backing = cache.submit_for(by_calls()?);
         let is_device = backing.is_device();
         Ok(VolumeFile { backing: Arc::new(backing), is_device })
     }

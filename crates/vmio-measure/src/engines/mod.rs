@@ -120,6 +120,7 @@ mod tests {
                 "vmio-managed",
                 "vmio-kernel",
                 "vmio-ring0",
+                "vmio-ring0-polled",
                 "vmio-16k",
                 "vmio-64k",
                 "mmap",

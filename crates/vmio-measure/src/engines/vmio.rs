@@ -30,6 +30,8 @@ pub enum Variant {
     Kernel,
     /// With faults handled in guest mode at ring 0.
     Ring0,
+    /// With the same, and a thread of the kernel that submits reads and writes.
+    Ring0Polled,
     /// With units of 16 KiB.
     Unit16,
     /// With units of 64 KiB.
@@ -38,13 +40,14 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Plain,
         Self::Memfd,
         Self::ReaderThread,
         Self::Managed,
         Self::Kernel,
         Self::Ring0,
+        Self::Ring0Polled,
         Self::Unit16,
         Self::Unit64,
     ];
@@ -58,6 +61,7 @@ impl Variant {
             Self::Managed => "vmio-managed",
             Self::Kernel => "vmio-kernel",
             Self::Ring0 => "vmio-ring0",
+            Self::Ring0Polled => "vmio-ring0-polled",
             Self::Unit16 => "vmio-16k",
             Self::Unit64 => "vmio-64k",
         }
@@ -72,6 +76,7 @@ impl Variant {
             Self::Managed => Cache::builder().engine(Faults::Managed),
             Self::Kernel => Cache::builder().engine(Faults::Kernel),
             Self::Ring0 => Cache::builder().engine(Faults::Ring0),
+            Self::Ring0Polled => Cache::builder().engine(Faults::Ring0).poll_submissions(true),
         }
     }
 

@@ -129,7 +129,19 @@ impl FileBacking {
         let path = name.display().to_string();
         let locks = FileLocks::of_this_process()?;
         let polled = None;
-        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path, polled })
+        Ok(FileBacking {
+            direct,
+            buffered,
+            is_direct,
+            is_device,
+            block_bytes,
+            access,
+            len,
+            identity,
+            locks,
+            path,
+            polled,
+        })
     }
 
     /// Has whole blocks read and written through these rings, or none.

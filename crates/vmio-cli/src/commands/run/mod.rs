@@ -40,6 +40,8 @@ Examples:
                                        let several processes store to the same files
   vmio run --cache 4G --under /data --preallocate -- my-database
                                        allocate sparse files when they are mapped; a full disk is then an error of mmap
+  vmio run --engine ring0 --poll-submissions --cache 4G --under /data -- my-database
+                                       handle faults in a virtual machine of the process's own, and read without system calls
 
   vmio run --mode posix --under /data -- my-database
                                        read and overwrite cached data without system calls (see docs/posix.md)
@@ -135,6 +137,10 @@ pub struct RunArgs {
     /// instead of a SIGBUS at a later store
     #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
     preallocate: bool,
+    /// With the ring0 or reader-thread engine: have a thread of the kernel submit reads and writes of mapped files (io_uring). A miss at ring 0 then
+    /// makes no system call. The thread takes a core while there are misses
+    #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
+    poll_submissions: bool,
     /// Refuse programs that would run without vmio (EACCES) when CMD starts or becomes them: static, setuid and Go programs. Without this
     /// option a message on standard error names each
     #[arg(long)]
@@ -233,7 +239,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
     };
     match (args.cache, &args.mode) {
-        (Some(bytes), None) => try_cache(engine, bytes)?,
+        (Some(bytes), None) => try_cache(engine, bytes, args.poll_submissions)?,
         (Some(bytes), Some(_)) => try_mode_cache(bytes)?,
         (None, _) => {}
     }
@@ -263,6 +269,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         (variables::LOG_BYTES, Some(log_bytes.as_str())),
         (variables::ON_FULL, (args.on_full == OnFull::Wait).then_some("wait")),
         (variables::PREALLOCATE, args.preallocate.then_some("1")),
+        (variables::POLL_SUBMISSIONS, args.poll_submissions.then_some("1")),
         (variables::STRICT_COVERAGE, args.strict_coverage.then_some("1")),
         (variables::VERBOSE, args.verbose.then_some("1")),
         (variables::STATS, args.stats.then_some(if args.json { "json" } else { "text" })),
@@ -296,8 +303,8 @@ fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {
 }
 
 /// Builds such a cache once, to fail before the program starts and not in the middle of its work.
-fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
-    let build = |engine| Cache::builder().engine(engine).capacity(bytes).build().map(drop);
+fn try_cache(engine: RunEngine, bytes: u64, polls: bool) -> anyhow::Result<()> {
+    let build = |engine| Cache::builder().engine(engine).capacity(bytes).poll_submissions(polls).build().map(drop);
     let built = match engine {
         RunEngine::Kernel => build(Engine::Kernel),
         RunEngine::Managed => build(Engine::Managed),
