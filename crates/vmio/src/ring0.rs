@@ -57,7 +57,10 @@ pub(crate) fn explain(why: vmio_ring0::Error) -> Error {
             "this host emulates ring 0 of its guests: use one with hardware virtualisation, or try it slowly at ring 3 with VMIO_RING0_LEVEL=3"
                 .to_owned()
         }
-        why => why.to_string(),
+        why => match std::error::Error::source(&why) {
+            Some(source) => format!("{why}: {source}"),
+            None => why.to_string(),
+        },
     };
     Error::NoRing0 { reason }
 }

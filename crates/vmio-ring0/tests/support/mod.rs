@@ -12,7 +12,7 @@ pub fn machine() -> Option<&'static Machine> {
     };
     match started {
         Ok(machine) => Some(machine),
-        Err(error) if is_required => panic!("{error}"),
+        Err(error) if is_required => panic!("{error}: {:?}", std::error::Error::source(&error)),
         Err(error) => {
             test_depth::skipped(error);
             None
