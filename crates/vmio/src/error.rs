@@ -342,6 +342,8 @@ pub enum UnsupportedBy {
     ManagedEngine,
     /// A cache with [`crate::Engine::Kernel`].
     KernelEngine,
+    /// A cache with [`crate::Engine::ReaderThread`].
+    ReaderThreadEngine,
     /// A mapping without a cache ([`crate::Mapping::open_direct`]).
     DirectMapping,
     /// A mapping with a journal ([`crate::MappingOptions::atomic`]).
@@ -353,6 +355,7 @@ impl fmt::Display for UnsupportedBy {
         out.write_str(match self {
             UnsupportedBy::ManagedEngine => "the managed engine",
             UnsupportedBy::KernelEngine => "the kernel module's engine",
+            UnsupportedBy::ReaderThreadEngine => "the reader-thread engine",
             UnsupportedBy::DirectMapping => "a direct mapping",
             UnsupportedBy::AtomicMapping => "an atomic mapping",
         })

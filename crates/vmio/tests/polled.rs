@@ -12,7 +12,7 @@ const PAGES: u64 = 1024;
 
 /// A cache that polls, unless the kernel or the machine has nothing that polls.
 fn polling_cache(pages: u64) -> Option<Cache> {
-    if is_managed("a cache that polls") || engine() == Engine::Kernel {
+    if is_managed("a cache that polls") || matches!(engine(), Engine::Kernel | Engine::ReaderThread) {
         return None;
     }
     match cache_of(pages).poll_submissions(true).build() {
@@ -51,13 +51,13 @@ fn a_file_keeps_its_bytes() {
 #[test]
 fn a_miss_reads_without_a_system_call() {
     let _watchdog = watchdog("a_miss_reads_without_a_system_call");
-    if engine() == Engine::ReaderThread {
-        return test_depth::skipped("other threads than the faulting one read");
-    }
     let Some(polling) = polling_cache(256) else { return };
     let plain = cache_of(256).build().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), random_bytes(PAGES * PAGE)).unwrap();
+    if !FileBacking::open(file.path(), Access::ReadOnly).unwrap().is_direct() {
+        return test_depth::skipped("no direct I/O where temporary files are");
+    }
     let calls = [&plain, &polling].map(|cache| {
         let map = open(cache, file.path());
         let before = reads();
@@ -104,11 +104,15 @@ fn its_descriptors_are_among_the_caches() {
 }
 
 #[test]
-fn engines_for_which_the_kernel_reads_do_not_poll() {
+fn other_engines_do_not_poll() {
     let built = |engine| Cache::builder().engine(engine).capacity(8 << 20).poll_submissions(true).build();
     let refused = built(Engine::Managed).unwrap_err();
     assert!(matches!(refused, Error::Unsupported { by: UnsupportedBy::ManagedEngine, .. }), "{refused}");
     let refused = built(Engine::Kernel).unwrap_err();
     let by_engine = matches!(refused, Error::Unsupported { by: UnsupportedBy::KernelEngine, .. });
     assert!(by_engine || matches!(refused, Error::NoKernelModule { .. }), "{refused}");
+    let refused = built(Engine::ReaderThread).unwrap_err();
+    let by_engine = matches!(refused, Error::Unsupported { by: UnsupportedBy::ReaderThreadEngine, .. });
+    let is_denied = matches!(refused, Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. });
+    assert!(by_engine || is_denied, "{refused}");
 }

@@ -33,10 +33,12 @@ fn pass(map: &Mapping, round: u64) {
 fn count_exits(backing: Arc<dyn Backing>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(cache) = cache(CACHE_PAGES) else { return };
-    count_exits_of(&cache, backing);
+    // A worker that is awake may take part in a write, for which one of the two then wakes the other.
+    count_exits_of(&cache, backing, (1, 20));
 }
 
-fn count_exits_of(cache: &Cache, backing: Arc<dyn Backing>) {
+/// No more exits than so many for so many faults.
+fn count_exits_of(cache: &Cache, backing: Arc<dyn Backing>, most_per_fault: (u64, u64)) {
     const ROUNDS: u64 = 6;
     let map = Mapping::open(cache, backing, MappingOptions::new()).unwrap();
     // A fault for each page.
@@ -58,8 +60,7 @@ fn count_exits_of(cache: &Cache, backing: Arc<dyn Backing>) {
     assert!(faults >= ROUNDS * (FILE_PAGES - CACHE_PAGES), "{faults} faults");
     assert!(clean > 0 && dirty > 0 && after.1.written_bytes > before.1.written_bytes);
     if at_ring_0 {
-        // A worker that is awake may take part in a write, for which one of the two then wakes the other.
-        assert!(exits * 20 <= faults, "{exits} exits");
+        assert!(exits * most_per_fault.1 <= faults * most_per_fault.0, "{exits} exits");
     } else {
         assert!(exits >= faults, "{exits} exits");
     }
@@ -94,7 +95,8 @@ fn misses_evictions_and_write_backs_to_a_block_device_need_few_exits() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(cache) = cache_with(CACHE_PAGES, |cache| cache.poll_submissions(true)) else { return };
     let device = FileBacking::open(device, Access::ReadWrite).unwrap();
-    count_exits_of(&cache, Arc::new(cache.submit_for(device)));
+    // By system calls each fault has one at least. A busy host keeps the kernel's thread waiting, so that a thread sleeps until the end of its request.
+    count_exits_of(&cache, Arc::new(cache.submit_for(device)), (1, 3));
 }
 
 /// As msync(2), madvise(2), mprotect(2), mremap(2) and ftruncate(2) are of a mapped file.

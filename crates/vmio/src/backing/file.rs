@@ -144,7 +144,7 @@ impl FileBacking {
         })
     }
 
-    /// Has whole blocks read and written through these rings, or none.
+    /// Has whole blocks read and written through these rings; with none, by system calls.
     pub(crate) fn through(self, polled: Option<Arc<PolledRings>>) -> Self {
         FileBacking { polled: polled.filter(|_| self.is_direct), ..self }
     }

@@ -283,10 +283,11 @@ impl CacheBuilder {
     /// [`Engine::Ring0`], where each system call leaves the machine.
     ///
     /// The files are those that [`Cache::open_backing`] opens, and those given to [`Cache::submit_for`]. A write to a regular file still asks for
-    /// the file's length by a system call. So do reads and writes that find all rings in use; there are four for each core.
+    /// the file's length by a system call. A system call also makes up for what a request did not do: at the end of the file, without direct I/O, and
+    /// where all rings are in use, of which there are four for each core and 64 at most. Each ring is a descriptor ([`Cache::descriptors`]).
     ///
-    /// While there are requests, and for 50 ms after the last, the thread takes a core. A thread that waits for a request's end takes
-    /// its own core for up to a millisecond, and then sleeps.
+    /// While there are requests, and for 50 ms after the last, the thread takes a core; then a system call wakes it. It runs on the cores of the thread
+    /// that builds the cache. A thread that waits for a request's end takes its own core for up to a millisecond, and then sleeps.
     ///
     /// # Default
     ///
@@ -318,8 +319,8 @@ impl CacheBuilder {
     ///   kernel whose pages are not 4 KiB.
     /// - [`Error::NoUserfaultfd`], [`Error::KernelFaultsDenied`] or [`Error::NoKernelModule`] if the requested engine is not
     ///   available; [`Engine::Auto`] takes another one instead.
-    /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`], and for [`Self::poll_submissions`] with it and with
-    ///   [`Engine::Kernel`].
+    /// - [`Error::Unsupported`] for [`LockMemory::Require`] with [`Engine::Managed`], and for [`Self::poll_submissions`] with any engine but
+    ///   [`Engine::Ring0`] and [`Engine::Sigbus`], also where [`Engine::Auto`] takes another.
     /// - [`Error::System`] if the system has no memory, thread or descriptor for the cache, or no thread that polls.
     pub fn build(self) -> Result<Cache> {
         let page_bytes = rustix::param::page_size();
@@ -387,6 +388,10 @@ impl CacheBuilder {
             }
             Err(error) => return Err(error),
         };
+        if engine.engine() == Engine::ReaderThread {
+            // The kernel's thread may wait for a page of the cache that it is to read into, and the reader for the kernel's thread.
+            self.check_not_polled(UnsupportedBy::ReaderThreadEngine)?;
+        }
         let polled = self.polls_submissions.then(PolledRings::new).transpose();
         let polled = polled.map_err(Error::system("starting a thread of the kernel that polls submissions"))?;
         let locks_memory = self.decide_on_locking()?;
@@ -424,12 +429,12 @@ impl CacheBuilder {
         Ok(Cache { backend: FaultBackend::Managed(Arc::new(core)) })
     }
 
-    /// Where the kernel reads and writes, nobody submits anything.
     fn check_not_polled(&self, by: UnsupportedBy) -> Result<()> {
         if !self.polls_submissions {
             return Ok(());
         }
-        let why = "the kernel reads and writes the files: use Engine::Ring0, for which it is meant, or another engine";
+        let why =
+            "the requests of a thread of the kernel are those of Engine::Ring0 and Engine::Sigbus: use one of these";
         Err(Error::Unsupported { by, what: "CacheBuilder::poll_submissions", why })
     }
 

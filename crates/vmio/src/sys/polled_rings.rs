@@ -2,7 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
@@ -15,8 +16,11 @@ use crate::sys::fork::OfProcess;
 const IDLE_MS: u32 = 50;
 /// Looks at the end of a request before the requesting thread sleeps: up to a millisecond, longer than a fast device takes.
 const LOOKS: u32 = 20_000;
-/// Rings for each core: threads that wait for an end leave the core to others.
+/// Rings for each core, so that threads which wait for an end leave the core to others; and the most of them, each a descriptor.
 const RINGS_PER_CORE: usize = 4;
+const RINGS_MAX: usize = 64;
+/// The kernel counts a request that ends at once as taken only after its end is seen: the next one needs a place beside it.
+const REQUESTS: u32 = 2;
 /// The longest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
@@ -28,32 +32,37 @@ pub(crate) struct PolledRings {
 struct RingSlot {
     lock: FutexLock,
     uring: UnsafeCell<IoUring>,
+    descriptor: RawFd,
+    /// The kernel's thread cannot be woken: the descriptor is closed, or a filter forbids the call.
+    is_lost: AtomicBool,
 }
 
 // SAFETY: only the owner of the lock reaches the ring, which goes from thread to thread as a whole.
 unsafe impl Sync for RingSlot {}
 
 impl PolledRings {
-    /// Makes the rings, and starts the kernel's thread.
+    /// Makes the rings, and starts the kernel's thread, which runs on the cores of the calling one.
     pub(crate) fn new() -> io::Result<Self> {
         let cores = cpu::count();
         if cores < 2 {
-            let why = "the kernel's thread needs a core beside the program's, and this process may run on one only";
+            let why = "the kernel's thread needs a core beside the program's, and this thread may run on one only";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
-        let mut slots: Vec<RingSlot> = Vec::with_capacity(RINGS_PER_CORE * cores);
+        let mut slots: Vec<RingSlot> = Vec::with_capacity((RINGS_PER_CORE * cores).min(RINGS_MAX));
         for _ in 0..slots.capacity() {
             let mut builder = IoUring::builder();
             builder.dontfork().setup_sqpoll(IDLE_MS);
-            if let Some(first) = slots.first_mut() {
-                builder.setup_attach_wq(first.uring.get_mut().as_raw_fd());
+            if let Some(first) = slots.first() {
+                builder.setup_attach_wq(first.descriptor);
             }
-            let uring = builder.build(1)?;
+            let uring = builder.build(REQUESTS).map_err(explain)?;
             if !uring.params().is_feature_sqpoll_nonfixed() {
                 let why = "a thread of the kernel submits requests for any file from Linux 5.11 on";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));
             }
-            slots.push(RingSlot { lock: FutexLock::default(), uring: UnsafeCell::new(uring) });
+            let descriptor = uring.as_raw_fd();
+            let (lock, uring, is_lost) = (FutexLock::default(), UnsafeCell::new(uring), AtomicBool::new(false));
+            slots.push(RingSlot { lock, uring, descriptor, is_lost });
         }
         Ok(PolledRings { slots: OfProcess::new(slots.into_boxed_slice())? })
     }
@@ -63,21 +72,21 @@ impl PolledRings {
         let bytes = buffer.len();
         let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), bytes as u32).offset(offset).build();
         // SAFETY: file and buffer are borrowed until this returns.
-        unsafe { self.is_done(&read, bytes) }
+        unsafe { self.moves_all(&read, bytes) }
     }
 
     /// Writes, and returns whether that wrote all of the data. If not, a system call says why, and writes it again.
     pub(crate) fn write(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> bool {
         let write = opcode::Write::new(Fd(file.as_raw_fd()), data.as_ptr(), data.len() as u32).offset(offset).build();
         // SAFETY: file and data are borrowed until this returns.
-        unsafe { self.is_done(&write, data.len()) }
+        unsafe { self.moves_all(&write, data.len()) }
     }
 
     /// The descriptors of the rings: by them the kernel's thread is woken.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let slots = self.slots.get().map_or(&[][..], |slots| slots);
-        // SAFETY: the ring lives as long as the borrow. Its descriptor is read, which nobody changes.
-        slots.iter().map(|slot| unsafe { BorrowedFd::borrow_raw((*slot.uring.get()).as_raw_fd()) }).collect()
+        // SAFETY: the ring, which owns the descriptor, lives as long as the borrow.
+        slots.iter().map(|slot| unsafe { BorrowedFd::borrow_raw(slot.descriptor) }).collect()
     }
 
     /// Does a request for this many bytes, and returns whether it moved all of them. Nobody waits for a ring: a handler of a signal may have
@@ -85,32 +94,40 @@ impl PolledRings {
     ///
     /// # Safety
     /// File and memory of the request stay until this returns.
-    unsafe fn is_done(&self, request: &squeue::Entry, bytes: usize) -> bool {
-        let Some(slots) = self.slots.get().filter(|_| bytes <= REQUEST_BYTES_MAX) else { return false };
+    unsafe fn moves_all(&self, request: &squeue::Entry, bytes: usize) -> bool {
+        let Some(slots) = self.slots.get().filter(|_| (1..=REQUEST_BYTES_MAX).contains(&bytes)) else { return false };
         let (before, after) = slots.split_at(RINGS_PER_CORE * cpu::current() % slots.len());
-        let Some(slot) = after.iter().chain(before).find(|slot| slot.lock.try_acquire()) else { return false };
+        let mut usable = after.iter().chain(before).filter(|slot| !slot.is_lost.load(Ordering::Relaxed));
+        let Some(slot) = usable.find(|slot| slot.lock.try_acquire()) else { return false };
         // SAFETY: by the lock nobody else has the ring, whose requests have all ended. The caller vouches for the request's file and memory.
         let moved = unsafe { end_of(&mut *slot.uring.get(), request) };
+        if moved.is_none() {
+            slot.is_lost.store(true, Ordering::Relaxed);
+        }
         slot.lock.release();
-        usize::try_from(moved) == Ok(bytes)
+        moved.is_some_and(|moved| usize::try_from(moved) == Ok(bytes))
     }
 }
 
-/// Does a request on a ring without others: the bytes moved, or a negative error number.
+/// Does a request on a ring without others: the bytes moved, or a negative error number. None if the kernel's thread cannot be woken for it.
 ///
 /// # Safety
 /// File and memory of the request stay until this returns.
-unsafe fn end_of(uring: &mut IoUring, request: &squeue::Entry) -> i32 {
-    // SAFETY: the caller vouches for the request's file and memory.
-    if unsafe { uring.submission().push(request) }.is_err() {
-        return -libc::EBUSY;
+unsafe fn end_of(uring: &mut IoUring, request: &squeue::Entry) -> Option<i32> {
+    // A system call only if the kernel's thread sleeps. It is woken before it has the request: where that fails there is nothing to wait for.
+    while let Err(error) = uring.submit() {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
     }
-    // A system call only if the kernel's thread sleeps.
+    // SAFETY: the caller vouches for the request's file and memory.
+    unsafe { uring.submission().push(request) }.ok()?;
+    // It may have fallen asleep since.
     let mut is_submitted = uring.submit().is_ok();
     loop {
         for _ in 0..LOOKS {
             if let Some(end) = uring.completion().next() {
-                return end.result();
+                return Some(end.result());
             }
             if !is_submitted {
                 break;
@@ -123,6 +140,16 @@ unsafe fn end_of(uring: &mut IoUring, request: &squeue::Entry) -> i32 {
             std::thread::yield_now();
         }
     }
+}
+
+/// The answer to making a ring, with what to do about it.
+fn explain(error: io::Error) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => "kernel.io_uring_disabled or a filter of system calls forbids io_uring",
+        io::ErrorKind::Unsupported => "this kernel has no io_uring",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), why)
 }
 
 #[cfg(test)]
@@ -149,26 +176,13 @@ mod tests {
                     for round in 0..ROUNDS {
                         let (offset, data) = ((round * THREADS + thread) * 4096, [(round + thread) as u8; 4096]);
                         let mut back = [0; 4096];
-                        // More threads than rings: those without one would make system calls.
-                        while !rings.write(file, &data, offset) {}
-                        while !rings.read(file, &mut back, offset) {}
+                        // There are more rings than threads here.
+                        assert!(rings.write(file, &data, offset) && rings.read(file, &mut back, offset));
                         assert_eq!(back, data);
                     }
                 });
             }
         });
-    }
-
-    #[test]
-    fn a_thread_of_the_kernels_that_sleeps_is_woken() {
-        let Some(rings) = rings() else { return };
-        let file = tempfile::tempfile().unwrap();
-        for round in 0..3 {
-            assert!(rings.write(file.as_fd(), &[round; 4096], 0));
-            std::thread::sleep(std::time::Duration::from_millis(u64::from(3 * IDLE_MS)));
-            let mut back = [0; 4096];
-            assert!(rings.read(file.as_fd(), &mut back, 0) && back == [round; 4096]);
-        }
     }
 
     #[test]
@@ -181,6 +195,45 @@ mod tests {
         assert!(!rings.read(file.as_file().as_fd(), &mut buffer, 4096), "the end of the file");
         let for_reading = File::open(file.path()).unwrap();
         assert!(!rings.write(for_reading.as_fd(), &buffer, 0), "not opened for writing");
+    }
+
+    /// Waits until the kernel's thread has to be woken.
+    fn falls_asleep(rings: &PolledRings) {
+        for slot in rings.slots.get().unwrap() {
+            // SAFETY: nobody else uses the rings of a test.
+            while !unsafe { (*slot.uring.get()).submission().need_wakeup() } {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_of_the_kernels_that_sleeps_is_woken() {
+        let Some(rings) = rings() else { return };
+        let file = tempfile::tempfile().unwrap();
+        for round in 0..3 {
+            assert!(rings.write(file.as_fd(), &[round; 4096], 0));
+            falls_asleep(&rings);
+            let mut back = [0; 4096];
+            assert!(rings.read(file.as_fd(), &mut back, 0) && back == [round; 4096]);
+        }
+    }
+
+    /// As a program does that closes all descriptors which it finds.
+    #[test]
+    fn nobody_waits_for_a_thread_that_cannot_be_woken() {
+        let Some(rings) = rings() else { return };
+        let (file, null) = (tempfile::tempfile().unwrap(), File::open("/dev/null").unwrap());
+        assert!(rings.write(file.as_fd(), &[1; 4096], 0));
+        falls_asleep(&rings);
+        for ring in rings.descriptors() {
+            // SAFETY: the number stays open, for the ring to close; nobody else has it.
+            assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) }, ring.as_raw_fd());
+        }
+        for _ in 0..=rings.descriptors().len() {
+            assert!(!rings.read(file.as_fd(), &mut [0; 4096], 0));
+        }
+        assert!(rings.slots.get().unwrap().iter().all(|slot| slot.is_lost.load(Ordering::Relaxed)));
     }
 
     #[test]

@@ -137,8 +137,8 @@ pub struct RunArgs {
     /// instead of a SIGBUS at a later store
     #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
     preallocate: bool,
-    /// With the ring0 or reader-thread engine: have a thread of the kernel submit reads and writes of mapped files (io_uring). A miss at ring 0 then
-    /// makes no system call. The thread takes a core while there are misses
+    /// With the ring0 engine: have a thread of the kernel submit reads and writes of mapped files (io_uring), so that most misses make no
+    /// system call. Each process that maps files has such a thread, which takes a core while there are misses
     #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
     poll_submissions: bool,
     /// Refuse programs that would run without vmio (EACCES) when CMD starts or becomes them: static, setuid and Go programs. Without this
