@@ -150,6 +150,75 @@ fn take_and_give_back(pool: &FramePool, seed: u64, meanwhile: impl Fn()) {
     });
 }
 
+/// Cores that this process may run on, one of each node with its node's number.
+fn cores_of_nodes() -> Vec<(usize, usize)> {
+    let is_core_of = |core: &usize, node| {
+        // SAFETY: zeros are no cores; the kernel writes those that the thread may run on.
+        let allowed = unsafe {
+            let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+            libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed);
+            libc::CPU_ISSET(*core, &allowed)
+        };
+        allowed && std::fs::exists(format!("/sys/devices/system/node/node{node}/cpu{core}")).is_ok_and(|exists| exists)
+    };
+    let core_of = |node| (0..libc::CPU_SETSIZE as usize).find(|core| is_core_of(core, node));
+    (0..8).filter_map(|node| core_of(node).map(|core| (core, node))).collect()
+}
+
+/// Runs on one core.
+fn at<T: Send>(core: usize, work: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        // SAFETY: zeros are no cores; the kernel reads the set.
+        unsafe {
+            let mut only: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(core, &mut only);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&only), &raw const only), 0);
+        }
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+/// The node that a frame's memory is on.
+fn node_of(pool: &FramePool, frame: Frame) -> usize {
+    const NODE_OF_ADDRESS: libc::c_int = 1 | 2;
+    let mut node: libc::c_int = -1;
+    // SAFETY: the kernel writes the number of the node.
+    let asked = unsafe {
+        let none = std::ptr::null_mut::<libc::c_ulong>();
+        libc::syscall(libc::SYS_get_mempolicy, &raw mut node, none, 0, pool.address(frame), NODE_OF_ADDRESS)
+    };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    node as usize
+}
+
+#[test]
+fn a_thread_gets_frames_whose_memory_is_on_its_node() {
+    let Some(machine) = support::machine() else { return };
+    let cores = cores_of_nodes();
+    if cores.len() < 2 {
+        return test_depth::skipped("there is one NUMA node");
+    }
+    let pool = FramePool::new(machine, 8192, 8192).unwrap();
+    let take = |(core, node): (usize, usize)| {
+        at(core, || {
+            let taken: Vec<Frame> = (0..700).map(|_| pool.take().unwrap()).collect();
+            taken.iter().for_each(|frame| touch(&pool, *frame, 1));
+            for frame in &taken {
+                assert_eq!(node_of(&pool, *frame), node, "{frame:?} of core {core}");
+            }
+            taken
+        })
+    };
+    for _ in 0..3 {
+        let taken: Vec<Vec<Frame>> = cores.iter().map(|core| take(*core)).collect();
+        // Each by a core of another node.
+        for (taken, (core, _)) in taken.into_iter().zip(cores.iter().cycle().skip(1)) {
+            at(*core, || taken.into_iter().for_each(|frame| pool.give_back(frame)));
+        }
+    }
+}
+
 /// Xorshift.
 #[derive(Default)]
 struct Random(u64);
