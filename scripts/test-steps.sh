@@ -123,6 +123,8 @@ step_vm() {
         xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_exits ring0_waiting_calls
     else
         xtask vm-ring0 --kernel 6.12 --timeout 1500
+        # The pool of frames on two nodes, each with a core that runs guests.
+        xtask vm-ring0 --kernel 6.12 --cores 3 --nodes 2 frames
         # Programs, and stores that are killed, over it.
         xtask vm-each --kernel 6.12 --timeout 2000 --limit 300 run_ring0 run_ring0_debuggers run_ring0_servers run::numpy_maps_arrays \
             run_postgresql::in_guest_mode_it_answers_as_without kill

@@ -1,11 +1,12 @@
-//! The state that the threads of a cache share: of pages and spans, the budget, and the gate of stores. Loom explores page words,
-//! occupancy, views, the budget and the gate.
+//! The state that the threads of a cache share: of pages and spans, the budget, free frames, and the gate of stores. Loom explores page words,
+//! occupancy, views, the budget, free frames and the gate.
 //!
-//! A part of the crate `vmio`, for `vmio` alone: its items change in any version. It stands by itself so that loom's models are built
+//! A part of the crates `vmio` and `vmio-ring0`, for them alone: its items change in any version. It stands by itself so that loom's models are built
 //! and run without the rest.
 
 pub mod atomic;
 pub mod budget;
+pub mod free_frames;
 pub mod futex;
 pub mod futex_lock;
 pub mod page;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::Result;
 use crate::frames::Frame;
 use crate::managed::Rights;
-use crate::memory::{Memory, PAGE_BYTES};
+use crate::memory::{Memory, PAGE_BYTES, Words};
 
 /// Bits of a count.
 const COUNT_BITS: u32 = 24;
@@ -17,8 +17,7 @@ const GIVEN_BACK: u64 = 1 << 63;
 
 /// A word for each frame, zeros at first.
 pub(crate) struct Exposures {
-    words: Memory,
-    frames: u32,
+    words: Words,
     /// Locked while exposures begin and end, so that the process sees what this says. By threads that have signals blocked.
     seen: Mutex<Seen>,
 }
@@ -186,12 +185,7 @@ impl Counts {
 impl Exposures {
     /// Of a pool of this many frames.
     pub(crate) fn none(frames: u32) -> Result<Exposures> {
-        let len = (frames as usize * size_of::<u64>()).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
-        Ok(Exposures {
-            words: Memory::reserve(len, PAGE_BYTES)?,
-            frames,
-            seen: Mutex::new(Seen::none(frames as usize)?),
-        })
+        Ok(Exposures { words: Words::zeros(frames as usize)?, seen: Mutex::new(Seen::none(frames as usize)?) })
     }
 
     /// The addresses where the process sees pages. Exposures begin and end while this is locked.
@@ -254,9 +248,7 @@ impl Exposures {
     }
 
     fn word(&self, frame: Frame) -> &AtomicU64 {
-        assert!(frame.0 < self.frames);
-        // SAFETY: the memory has a word for each frame, all of them atomic, and lives as long as this.
-        unsafe { &*(self.words.base() as *const AtomicU64).add(frame.0 as usize) }
+        &self.words[frame.0 as usize]
     }
 }
 

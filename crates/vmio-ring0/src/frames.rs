@@ -3,16 +3,18 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use vmio_core::free_frames::{self, FreeFrames, List};
+
 use crate::block::state;
+use crate::cores;
 use crate::error::Result;
 use crate::exposures::Exposures;
+use crate::fresh_frames::{Part, RUN};
 use crate::machine::Machine;
-use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES};
+use crate::memory::{GIB, LARGE_PAGE_BYTES, Memory, PAGE_BYTES, Words};
 use crate::raw;
 use crate::vcpu::Vcpu;
 
-/// It grows by this many frames, so that the host can take a huge page.
-const GROWTH: u32 = (LARGE_PAGE_BYTES / PAGE_BYTES) as u32;
 /// KVM's extension that maps memory of a guest before it is touched, and its call.
 const PRE_FAULT_EXTENSION: u64 = kvm_bindings::KVM_CAP_PRE_FAULT_MEMORY as u64;
 const PRE_FAULT: u64 = 0xc040_aed5;
@@ -36,53 +38,19 @@ pub struct FramePool {
     for_reading: Memory,
     /// Guest-physical addresses of its gigabytes, 0 for those that are not in the machine yet.
     gigabytes: Vec<AtomicU64>,
-    /// Of each frame in a list, the next one: its number and 1, or 0 for none.
-    next: Memory,
     frames: u32,
-    /// Frames that were in use and have memory.
-    filled: List,
-    /// Frames that were in use and have none.
+    /// Those that are free, were in use and have memory.
+    free: FreeFrames<Words>,
+    /// Those that were in use and have none: the next touch takes the host's time, so it does not matter that all cores meet here.
     empty: List,
-    /// The first frame that was never in use.
-    fresh: AtomicU32,
-    /// The first frame that the pool has not grown to.
-    grown: AtomicU32,
+    /// Those that were never in use, by node.
+    parts: Box<[Part]>,
     /// How many frames have memory, free or not, and how many may have.
     with_memory: AtomicU32,
     limit: AtomicU32,
     exposures: Exposures,
     /// Which nobody runs, for KVM to map the pool. None where it cannot.
     mapper: Option<&'static Vcpu>,
-}
-
-/// The first frame of a list as in [`FramePool::next`], and above it a count that makes every change another.
-struct List(AtomicU64);
-
-impl List {
-    fn push(&self, next: &[AtomicU32], frame: Frame) {
-        let mut seen = self.0.load(Ordering::Relaxed);
-        loop {
-            next[frame.0 as usize].store(seen as u32, Ordering::Relaxed);
-            let new = (seen >> 32).wrapping_add(1) << 32 | u64::from(frame.0 + 1);
-            match self.0.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    fn pop(&self, next: &[AtomicU32]) -> Option<Frame> {
-        let mut seen = self.0.load(Ordering::Acquire);
-        loop {
-            let number = (seen as u32).checked_sub(1)?;
-            let second = u64::from(next[number as usize].load(Ordering::Relaxed));
-            let new = (seen >> 32).wrapping_add(1) << 32 | second;
-            match self.0.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(Frame(number)),
-                Err(now) => seen = now,
-            }
-        }
-    }
 }
 
 impl FramePool {
@@ -97,18 +65,17 @@ impl FramePool {
         let memory = Memory::reserve_shared(len, GIB)?;
         memory.prefer_huge_pages();
         let can_map = machine.vm.check_extension_raw(PRE_FAULT_EXTENSION) > 0;
+        // Of a pool as large as the host's memory few frames may ever be used, and so few words.
+        let free = FreeFrames::new(Words::zeros(frames as usize)?, &cores::nodes());
         Ok(FramePool {
             machine,
             for_reading: memory.again_for_reading()?,
             memory,
             gigabytes: (0..len.div_ceil(GIB)).map(|_| AtomicU64::new(0)).collect(),
-            // Of a pool as large as the host's memory few frames may ever be used.
-            next: Memory::reserve((frames as usize * 4).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), PAGE_BYTES)?,
             frames,
-            filled: List(AtomicU64::new(0)),
-            empty: List(AtomicU64::new(0)),
-            fresh: AtomicU32::new(0),
-            grown: AtomicU32::new(0),
+            empty: List::default(),
+            parts: Part::all(frames, free.nodes()),
+            free,
             with_memory: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             exposures: Exposures::none(frames)?,
@@ -118,48 +85,82 @@ impl FramePool {
 
     /// A free frame, with whatever it held before. None if there is none, or the machine has no address for it.
     pub fn take(&self) -> Option<Frame> {
+        let core = cores::current();
+        self.free.take(core).map(Frame).or_else(|| self.take_elsewhere(core))
+    }
+
+    /// Looks for a frame further and further from the core.
+    #[cold]
+    fn take_elsewhere(&self, core: usize) -> Option<Frame> {
+        let look = || {
+            let mut nodes = self.nodes_from(core);
+            let own = nodes.next()?;
+            self.take_at(own, core)
+                // Memory of the node is worth more than what is free at others.
+                .or_else(|| (self.parts.len() > 1 && self.has_room_for_run()).then(|| self.take_grown(own))?)
+                .or_else(|| nodes.find_map(|node| self.take_at(node, core)))
+                .or_else(|| self.take_empty())
+                .or_else(|| self.nodes_from(core).find_map(|node| self.take_grown(node)))
+                .or_else(|| self.free.take_anywhere().map(Frame))
+        };
+        free_frames::search(|| self.changes(), look)
+    }
+
+    /// All nodes, the core's first.
+    fn nodes_from(&self, core: usize) -> impl Iterator<Item = usize> + use<> {
+        let own = self.free.node_of(core);
+        (own..self.parts.len()).chain(0..own)
+    }
+
+    /// A free frame of a node that has memory.
+    fn take_at(&self, node: usize, core: usize) -> Option<Frame> {
+        self.parts[node].take().or_else(|| self.free.take_at(node, core)).map(Frame)
+    }
+
+    /// A free frame without memory, which it gets at the first touch.
+    fn take_empty(&self) -> Option<Frame> {
+        let frame = self.empty.pop(self.free.words())?;
+        self.with_memory.fetch_add(1, Ordering::Relaxed);
+        Some(Frame(frame))
+    }
+
+    /// A frame of a node that was never in use, for which the pool grows if it can.
+    fn take_grown(&self, node: usize) -> Option<Frame> {
         loop {
-            if let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh()) {
-                return Some(frame);
+            if let Some(frame) = self.parts[node].take() {
+                return Some(Frame(frame));
             }
-            if let Some(frame) = self.empty.pop(self.next()) {
-                self.with_memory.fetch_add(1, Ordering::Relaxed);
-                return Some(frame);
-            }
-            if !self.grow() {
+            if !self.grow(&self.parts[node]) {
                 return None;
             }
         }
     }
 
-    /// A frame that was never in use, of those that the pool has grown to.
-    fn take_fresh(&self) -> Option<Frame> {
-        let grown = self.grown.load(Ordering::Acquire);
-        let next = |fresh: u32| (fresh < grown).then(|| fresh + 1);
-        self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(Frame)
+    /// Counts what makes a frame free, and never backwards.
+    fn changes(&self) -> u64 {
+        let grown: u64 = self.parts.iter().map(|part| u64::from(part.grown())).sum();
+        self.free.changes().wrapping_add(self.empty.changes()).wrapping_add(grown)
+    }
+
+    fn has_room_for_run(&self) -> bool {
+        self.with_memory.load(Ordering::Relaxed).saturating_add(RUN) <= self.limit.load(Ordering::Relaxed)
     }
 
     /// Adds frames to those that are free; false if there are none, or the machine has no address for them. Frames that have no memory yet take it at
     /// the first touch: so another thread may use them before this returns.
-    fn grow(&self) -> bool {
-        let start = self.grown.load(Ordering::Relaxed);
-        if start == self.frames || !self.has_gigabyte_of(Frame(start)) {
+    fn grow(&self, part: &Part) -> bool {
+        let Some((start, most)) = part.next().filter(|(start, _)| self.has_gigabyte_of(Frame(*start))) else {
             return false;
-        }
-        // To a multiple: so it stays in the gigabyte.
-        let most = ((start + 1).next_multiple_of(GROWTH)).min(self.frames) - start;
+        };
         let mut count = 0;
         let _ = self.with_memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
             // One in any case: the caller needs it.
             count = most.min(self.limit.load(Ordering::Relaxed).saturating_sub(before).max(1));
             Some(before + count)
         });
-        if self.grown.compare_exchange(start, start + count, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // Another thread was faster.
+        if !part.grow(start, count) {
             self.with_memory.fetch_sub(count, Ordering::Relaxed);
-            return true;
-        }
-        if count > 1 {
+        } else if count > 1 {
             self.populate(Frame(start), count);
         }
         true
@@ -199,11 +200,6 @@ impl FramePool {
         }
     }
 
-    fn next(&self) -> &[AtomicU32] {
-        // SAFETY: the memory has a word for each frame, zeros at first, and nothing else.
-        unsafe { std::slice::from_raw_parts(self.next.base() as *const AtomicU32, self.frames as usize) }
-    }
-
     /// Makes a taken frame free again, which no page has any more: at once, or when its last exposure ends ([`Pages::let_go`](crate::Pages::let_go)).
     pub fn give_back(&self, frame: Frame) {
         if !self.exposures.keep(frame) {
@@ -216,15 +212,33 @@ impl FramePool {
         if self.with_memory.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed) {
             self.empty_frame(frame);
         } else {
-            self.filled.push(self.next(), frame);
+            self.put(frame);
         }
+    }
+
+    /// Puts a frame that has memory to those that are free: at the caller's core, or at one of the node that the frame belongs to.
+    fn put(&self, frame: Frame) {
+        let core = cores::current();
+        let core = if self.parts.len() == 1 { core } else { self.core_near(frame, core) };
+        self.free.put(core, frame.0);
+    }
+
+    /// This core, or one of the node that the frame belongs to.
+    #[cold]
+    fn core_near(&self, frame: Frame, core: usize) -> usize {
+        self.free.core_at(core, Part::of(&self.parts, frame.0))
     }
 
     /// Limits how many frames have memory. The host gets back the memory of free frames beyond that, now and as they become free.
     pub fn set_limit(&self, frames: u32) {
         self.limit.store(frames, Ordering::Relaxed);
+        let core = cores::current();
+        let filled = || {
+            let of_nodes = || self.nodes_from(core).find_map(|node| self.take_at(node, core));
+            of_nodes().or_else(|| self.free.take_anywhere().map(Frame))
+        };
         while self.with_memory.load(Ordering::Relaxed) > frames
-            && let Some(frame) = self.filled.pop(self.next()).or_else(|| self.take_fresh())
+            && let Some(frame) = filled()
         {
             if !self.empty_frame(frame) {
                 break;
@@ -240,9 +254,10 @@ impl FramePool {
         let is_removed = raw::error_of(removed).is_none();
         if is_removed {
             self.with_memory.fetch_sub(1, Ordering::Relaxed);
+            self.empty.push(self.free.words(), frame.0);
+        } else {
+            self.put(frame);
         }
-        let list = if is_removed { &self.empty } else { &self.filled };
-        list.push(self.next(), frame);
         is_removed
     }
 

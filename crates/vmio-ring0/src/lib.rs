@@ -13,7 +13,7 @@
 //!
 //! Managed memory is beside all that: `frames` are a pool, `managed` ranges map them, `faults` asks the program's handler for them, and
 //! `shootdown` empties the TLBs when they go. Pages that are `exposed` are there for the kernel, too: `exposures` counts how often, and keeps their
-//! frames from other pages so long. `calls` whose pointers lead to managed memory have them held.
+//! frames from other pages so long. The pool has its free frames by the host's `cores`, and its `fresh_frames` by their nodes. `calls` whose pointers lead to managed memory have them held.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("this crate is for Linux on x86-64");
@@ -22,6 +22,7 @@ mod address_space;
 mod bases;
 mod block;
 mod calls;
+mod cores;
 mod counters;
 mod deferral;
 mod descriptors;
@@ -31,6 +32,7 @@ mod exposures;
 mod faults;
 mod forward;
 mod frames;
+mod fresh_frames;
 mod level;
 mod lock;
 mod machine;

@@ -1,6 +1,8 @@
 //! Memory of the crate's own, whose bytes forked children do not get.
 
+use std::ops::Deref;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
@@ -115,5 +117,29 @@ impl Drop for Memory {
         }
         // SAFETY: the range was mapped by `reserve`, and its owner has ended every use of it. Should it fail, the addresses stay taken.
         let _ = unsafe { munmap(self.base as *mut _, self.len) };
+    }
+}
+
+/// A word for each of some things, which has memory when it is touched.
+pub(crate) struct Words {
+    memory: Memory,
+    count: usize,
+}
+
+impl Words {
+    /// Zeros at first.
+    pub(crate) fn zeros(count: usize) -> Result<Words> {
+        let len = (count * size_of::<AtomicU64>()).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+        Ok(Words { memory: Memory::reserve(len, PAGE_BYTES)?, count })
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the memory is as long, was zeros at first, has nothing else, and lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.memory.base() as *const AtomicU64, self.count) }
     }
 }
