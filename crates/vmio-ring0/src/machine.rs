@@ -140,7 +140,13 @@ impl Machine {
             return Err(lacks("keep the extended state of a guest (KVM_CAP_XSAVE)"));
         }
         let failed = "making a virtual machine";
-        let vm = kvm.create_vm().map_err(Error::kvm(failed))?;
+        let vm = loop {
+            match kvm.create_vm() {
+                // The kernel had to tell the thread of something, such as the end of an io_uring request. It has now.
+                Err(error) if error.errno() == libc::EINTR => {}
+                made => break made.map_err(Error::kvm(failed))?,
+            }
+        };
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm(failed))?;
         // Interrupt controllers of the processors, in the kernel; none beside them.
         let enable = |cap, argument| {

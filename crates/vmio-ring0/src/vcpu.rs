@@ -275,10 +275,14 @@ impl Vcpu {
         regs.rip = stubs::of_probe();
         regs.rflags = native::PLAIN_FLAGS;
         self.descriptor.set_regs(&regs).map_err(Error::kvm(failed))?;
-        match self.descriptor.run() {
-            Ok(kvm_ioctls::VcpuExit::IoOut(stubs::PROBE_PORT, _)) => Ok(true),
-            Ok(_) => Ok(false),
-            Err(error) => Err(Error::kvm(failed)(error)),
+        loop {
+            match self.descriptor.run() {
+                Ok(kvm_ioctls::VcpuExit::IoOut(stubs::PROBE_PORT, _)) => return Ok(true),
+                Ok(_) => return Ok(false),
+                // As for the machine itself: the kernel had to tell the thread of something.
+                Err(error) if error.errno() == libc::EINTR => {}
+                Err(error) => return Err(Error::kvm(failed)(error)),
+            }
         }
     }
 

@@ -9,9 +9,10 @@ mod managed;
 mod support;
 
 use std::arch::asm;
+use std::error::Error as _;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use vmio_ring0::{is_inside, leave};
+use vmio_ring0::{Error, Level, Machine, is_inside, leave};
 
 /// Sleeps until a signal comes, with a word in a vector register; returns what it finds there.
 #[inline(never)]
@@ -124,4 +125,39 @@ fn a_child_may_forbid_calls_that_linux_does_not_have() {
         assert_eq!(status, 0);
     }
     leave();
+}
+
+/// The kernel tells a thread of its io_uring requests as of a signal, though none comes: KVM then gives up for the time being (EINTR).
+#[test]
+fn a_machine_is_made_while_requests_end() {
+    if support::machine().is_none() {
+        return;
+    }
+    // SAFETY: the child makes a machine of its own, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut uring: io_uring::IoUring = io_uring::IoUring::builder().setup_cqsize(32 << 10).build(1).unwrap();
+            let tick = io_uring::types::Timespec::new().nsec(20_000);
+            let flags = io_uring::types::TimeoutFlags::MULTISHOT;
+            let timeout = io_uring::opcode::Timeout::new(&raw const tick).count(0).flags(flags).build();
+            // SAFETY: the kernel reads the time now.
+            unsafe { uring.submission().push(&timeout).unwrap() };
+            uring.submit().unwrap();
+            let started = match Machine::start(Level::Ring0) {
+                Err(Error::Ring0Emulated | Error::OtherLevel { .. }) => Machine::start(Level::Ring3),
+                started => started,
+            };
+            if let Err(error) = started {
+                panic!("{error}: {:?}", error.source());
+            }
+            assert!(uring.completion().count() > 0, "no request ended");
+        });
+        // SAFETY: ends the child without its parent's destructors.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    let mut status = -1;
+    // SAFETY: the kernel writes the word.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
 }
