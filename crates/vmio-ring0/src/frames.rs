@@ -99,6 +99,8 @@ impl FramePool {
                 // Memory of the node is worth more than what is free at others.
                 .or_else(|| (self.parts.len() > 1 && self.has_room_for_run()).then(|| self.take_grown(own))?)
                 .or_else(|| nodes.find_map(|node| self.take_at(node, core)))
+                // A frame that a thread is about to move, before the host makes memory for another beyond the limit.
+                .or_else(|| self.is_at_limit().then(|| self.free.take_anywhere().map(Frame))?)
                 .or_else(|| self.take_empty())
                 .or_else(|| self.nodes_from(core).find_map(|node| self.take_grown(node)))
                 .or_else(|| self.free.take_anywhere().map(Frame))
@@ -142,6 +144,10 @@ impl FramePool {
         self.free.changes().wrapping_add(self.empty.changes()).wrapping_add(grown)
     }
 
+    fn is_at_limit(&self) -> bool {
+        self.with_memory.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
+    }
+
     fn has_room_for_run(&self) -> bool {
         self.with_memory.load(Ordering::Relaxed).saturating_add(RUN) <= self.limit.load(Ordering::Relaxed)
     }
@@ -179,7 +185,8 @@ impl FramePool {
         place.load(Ordering::Acquire) != 0
     }
 
-    /// Gives frames memory, which the machine maps. Where either fails, that happens as frames are touched.
+    /// Gives frames memory, which the machine maps. Where either fails, that happens as frames are touched. Frames that others have used and emptied
+    /// meanwhile get memory that nobody counts, until they are used again: a run's at most for each thread that is stopped here.
     fn populate(&self, first: Frame, count: u32) {
         let len = count as usize * PAGE_BYTES;
         let arguments = [self.address(first) as u64, len as u64, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0];
@@ -216,10 +223,11 @@ impl FramePool {
         }
     }
 
-    /// Puts a frame that has memory to those that are free: at the caller's core, or at one of the node that the frame belongs to.
+    /// Puts a frame that has memory to those that are free: at the caller's core, or at one of the node that the frame belongs to. Where the caller's node
+    /// gets no more memory, frames of others stay with it: else it would have to fetch each from there again.
     fn put(&self, frame: Frame) {
         let core = cores::current();
-        let core = if self.parts.len() == 1 { core } else { self.core_near(frame, core) };
+        let core = if self.parts.len() > 1 && self.has_room_for_run() { self.core_near(frame, core) } else { core };
         self.free.put(core, frame.0);
     }
 
@@ -238,7 +246,7 @@ impl FramePool {
             of_nodes().or_else(|| self.free.take_anywhere().map(Frame))
         };
         while self.with_memory.load(Ordering::Relaxed) > frames
-            && let Some(frame) = filled()
+            && let Some(frame) = free_frames::search(|| self.changes(), filled)
         {
             if !self.empty_frame(frame) {
                 break;

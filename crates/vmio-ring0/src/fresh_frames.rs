@@ -23,8 +23,8 @@ pub(crate) struct Part {
 impl Part {
     /// The parts of some frames, as large as each other but for whole runs.
     pub(crate) fn all(frames: u32, nodes: usize) -> Box<[Part]> {
-        let end = |node: usize| (u64::from(frames) * node as u64).div_ceil(nodes as u64) as u32;
-        let end = |node: usize| end(node).next_multiple_of(RUN).min(frames);
+        let end = |node: usize| (u64::from(frames) * node as u64).div_ceil(nodes as u64);
+        let end = |node: usize| end(node).next_multiple_of(RUN.into()).min(frames.into()) as u32;
         let part = |node| Part { end: end(node + 1), fresh: end(node).into(), grown: end(node).into() };
         (0..nodes).map(part).collect()
     }

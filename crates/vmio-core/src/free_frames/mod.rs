@@ -187,8 +187,8 @@ impl<W: Deref<Target = [AtomicU64]>> FreeFrames<W> {
     }
 }
 
-/// Has a frame looked for until there is one, or until nothing has changed while it was looked for: then there was a moment without any. A single
-/// look at one list after another may miss a frame that comes free where it has been.
+/// Looks for a frame until there is one, or until nothing has changed during a look: then there was a moment without any. A single look at one list
+/// after another may miss a frame that comes free where it has been.
 pub fn search<T>(changes: impl Fn() -> u64, look: impl Fn() -> Option<T>) -> Option<T> {
     let mut before = None;
     loop {
