@@ -15,6 +15,7 @@ mod kv_text;
 mod man;
 mod mistakes;
 mod outputs;
+mod pmfs;
 mod probes;
 mod prometheus;
 mod record;

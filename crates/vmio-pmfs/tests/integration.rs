@@ -1,0 +1,6 @@
+//! The tests of the file system, one program.
+
+mod calls;
+mod crashes;
+mod model;
+mod support;
