@@ -327,3 +327,94 @@ fn a_crash_after_a_recovery_rolls_back_nothing_old() {
     assert_eq!(rolled_back, 0);
     assert!(found == after);
 }
+
+/// A call on one of four names in one of two folders, as it comes.
+fn random_call(fs: &Fs, numbers: &mut Numbers) {
+    let folder = |number: u64| if number.is_multiple_of(2) { ROOT } else { ino(fs, "d") };
+    let name = |number: u64| vec![b'a' + (number % 4) as u8; 1 + (number % 4) as usize * 60];
+    let (at, to) = (folder(numbers.next()), folder(numbers.next()));
+    let (one, other) = (name(numbers.next()), name(numbers.next()));
+    let (kind, place, len) = (numbers.next() % 8, numbers.next() % 40_000, 1 + numbers.next() % 9000);
+    let found = fs.lookup(at, &one).map(|found| found.ino);
+    // A call that is not possible does nothing.
+    match (kind, found) {
+        (0, _) => _ = fs.create(at, &one, New::File, 0o644, (0, 0)),
+        (1, _) => _ = fs.unlink(at, &one),
+        (2, _) => _ = fs.rename(at, &one, to, &other, Replace::Yes),
+        (3, Ok(found)) => _ = fs.link(found, to, &other),
+        (4, Ok(found)) => resize(fs, found, place),
+        (_, Ok(found)) => _ = fs.write(found, place, &patterned(len, len as usize)).unwrap(),
+        (_, Err(_)) => _ = fs.create(at, &one, New::File, 0o644, (0, 0)),
+    }
+}
+
+/// After many calls, blocks, slots and inodes have been in use before, and journals have come around.
+#[test]
+fn random_calls_are_whole_after_others() {
+    for seed in test_depth::seeds(10, 400) {
+        let mut numbers = Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        create(&fs, ROOT, "d", New::Directory);
+        for _ in 0..50 + 150 * (seed % 3) {
+            random_call(&fs, &mut numbers);
+        }
+        for call in 0..4 {
+            let (before, tree_before) = (Arc::new(medium.copy()), tree(&fs));
+            medium.record();
+            random_call(&fs, &mut numbers);
+            let (epochs, tree_after) = (medium.recorded(), tree(&fs));
+            for end in 1..=epochs.len() {
+                for set in subsets(epochs[end - 1].len(), test_depth::pick(3, 20), &mut numbers) {
+                    let what = format!("seed {seed}, call {call}, fence {end}, stores {set:?}");
+                    let found = sound(crashed(&before, &epochs[..end], &set), &what).0;
+                    assert!(
+                        found == tree_before || found == tree_after,
+                        "{what}: the tree is neither before nor after"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Two calls at the same time, in the journals of two processors: a crash may find either of them anywhere.
+#[test]
+fn calls_of_two_processors_are_whole_each() {
+    let on = |processor: usize| {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(processor);
+        rustix::thread::sched_setaffinity(None, &set)
+    };
+    if on(0).and_then(|()| on(1)).is_err() {
+        return test_depth::skipped("there is one processor");
+    }
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let folders = ["one", "two"].map(|name| create(&fs, ROOT, name, New::Directory));
+    // The folders have their first blocks, so that the calls touch nothing in common.
+    for folder in folders {
+        create(&fs, folder, "there", New::File);
+    }
+    let before = Arc::new(medium.copy());
+    let [one, two] = [0, 1].map(|processor| {
+        on(processor).unwrap();
+        medium.record();
+        create(&fs, folders[processor], "new", New::File);
+        medium.recorded()
+    });
+    drop(fs);
+    let mut rolled_back_most = 0;
+    for (first, second) in (0..one.len()).flat_map(|first| (0..two.len()).map(move |second| (first, second))) {
+        let state = Overlay::new(Arc::clone(&before) as Arc<dyn Medium>);
+        for store in one[..first].iter().chain(&two[..second]).flatten() {
+            state.write(store.at, &store.bytes);
+        }
+        let (found, rolled_back) = sound(Arc::new(state), &format!("fences {first} and {second}"));
+        rolled_back_most = rolled_back_most.max(rolled_back);
+        // The last store of a call is its COMMIT.
+        assert_eq!(found.contains_key("/one/new"), first == one.len() - 1, "fences {first} and {second}");
+        assert_eq!(found.contains_key("/two/new"), second == two.len() - 1, "fences {first} and {second}");
+    }
+    assert_eq!(rolled_back_most, 2);
+}

@@ -29,6 +29,30 @@ what was synchronised before is certain.
 
 Exit status: 0 if all went well; 1 if something failed or fsck has found a fault; 2 for a wrong command line.";
 
+const MKFS_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mkfs --size 1G image     make a file system in a new sparse file
+  vmio pmfs mkfs --areas 4 /dev/dax0.0";
+
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
+  vmio pmfs mount --private image ~/here
+
+The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3.";
+
+const FSCK_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs fsck image
+  vmio pmfs fsck --json image | jq '.faults[]'
+
+It sees the file system as the next mount would find it, and changes nothing.";
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs stat image
+  vmio pmfs stat --json image | jq .aligned_free_blocks";
+
 /// Make, mount and check a file system for persistent memory that keeps its huge pages (experimental)
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -40,6 +64,7 @@ pub struct PmfsArgs {
 #[derive(Subcommand)]
 enum PmfsCommand {
     /// Make an empty file system
+    #[command(after_help = MKFS_EXAMPLES)]
     Mkfs {
         /// The file or device
         medium: PathBuf,
@@ -54,6 +79,7 @@ enum PmfsCommand {
         overwrite: bool,
     },
     /// Mount a file system until it is unmounted, or the command interrupted
+    #[command(after_help = MOUNT_EXAMPLES)]
     Mount {
         /// The file or device
         medium: PathBuf,
@@ -64,6 +90,7 @@ enum PmfsCommand {
         private: bool,
     },
     /// Check a file system without changing it; fails if anything is wrong
+    #[command(after_help = FSCK_EXAMPLES)]
     Fsck {
         /// The file or device
         medium: PathBuf,
@@ -72,6 +99,7 @@ enum PmfsCommand {
         json: bool,
     },
     /// Print what a file system has, and how much space is free
+    #[command(after_help = STAT_EXAMPLES)]
     Stat {
         /// The file or device
         medium: PathBuf,
