@@ -9,14 +9,14 @@ use std::process::{Child, Command, Stdio};
 use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
 /// A mounted file system. Dropped, it is unmounted.
-struct Mounted {
+pub struct Mounted {
     server: Child,
     folder: PathBuf,
 }
 
 impl Mounted {
     /// Mounts an image once the command says that it is.
-    fn new(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn std::error::Error>> {
+    pub fn new(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn std::error::Error>> {
         fs::create_dir_all(folder)?;
         let mut command = vmio();
         command.args(["pmfs", "mount"]).arg(image).arg(folder).stdout(Stdio::piped());
@@ -31,7 +31,7 @@ impl Mounted {
         Err("the server has ended".into())
     }
 
-    fn unmount(mut self) -> TestResult {
+    pub fn unmount(mut self) -> TestResult {
         succeeded(Command::new("umount").arg(&self.folder))?;
         assert!(self.server.wait()?.success());
         Ok(())
@@ -49,7 +49,7 @@ impl Drop for Mounted {
     }
 }
 
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let can =
         fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() && rustix::process::getuid().is_root();
     if !can {
@@ -58,13 +58,13 @@ fn can_mount() -> bool {
     can
 }
 
-fn made(dir: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
+pub fn made(dir: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
     let image = dir.join("image");
     succeeded(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&image))?;
     Ok(image)
 }
 
-fn fsck(image: &Path) -> TestResult {
+pub fn fsck(image: &Path) -> TestResult {
     let said = succeeded(vmio().args(["pmfs", "fsck"]).arg(image))?;
     assert!(said.contains(": sound, "), "{said}");
     Ok(())
