@@ -7,23 +7,11 @@
 
 use std::sync::Arc;
 
-use crate::support::{Tree, made, patterned, sound, tree};
+use crate::support::{Numbers, Tree, made, patterned, sound, tree};
 use vmio_pmfs::{Changes, Fs, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
 
 /// Words since a fence of which all subsets are tried.
 const EXHAUSTIVE: usize = 7;
-
-/// A source of numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 /// The subsets of so many stores that are tried: whether each has happened.
 fn subsets(stores: usize, samples: usize, numbers: &mut Numbers) -> Vec<Vec<bool>> {
@@ -75,7 +63,7 @@ fn explore(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) -> Seen {
     let tree_after = tree(&fs);
     assert_ne!(tree_before, tree_after, "{what} does nothing");
     assert!(epochs.last().is_some_and(Vec::is_empty), "{what} returns before its last fence");
-    let (mut seen, mut numbers) = (Seen::default(), Numbers(0x9E37_79B9_7F4A_7C15));
+    let (mut seen, mut numbers) = (Seen::default(), Numbers::new(0));
     let samples = test_depth::pick(12, 200);
     for end in 1..=epochs.len() {
         for set in subsets(epochs[end - 1].len(), samples, &mut numbers) {
@@ -352,7 +340,7 @@ fn random_call(fs: &Fs, numbers: &mut Numbers) {
 #[test]
 fn random_calls_are_whole_after_others() {
     for seed in test_depth::seeds(10, 400) {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut numbers = Numbers::new(seed);
         let medium = made();
         let fs = Fs::mount(medium.clone()).unwrap();
         create(&fs, ROOT, "d", New::Directory);

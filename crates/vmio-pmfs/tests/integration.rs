@@ -2,5 +2,6 @@
 
 mod calls;
 mod crashes;
+mod damage;
 mod model;
 mod support;

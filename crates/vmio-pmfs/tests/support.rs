@@ -71,3 +71,19 @@ pub fn sound(medium: Arc<dyn Medium>, what: &str) -> (Tree, usize) {
 pub fn patterned(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(31).wrapping_add(seed * 7 + at / 253) % 251 + 1) as u8).collect()
 }
+
+/// A source of numbers.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}

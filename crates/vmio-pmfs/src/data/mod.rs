@@ -13,12 +13,10 @@ pub(crate) use write::write;
 
 use crate::error::{Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::format::inode::FILE_BYTES_MAX;
 use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
-
-/// The greatest length of a file: extents name its blocks by 32 bits.
-pub(crate) const FILE_BYTES_MAX: u64 = (u32::MAX as u64 - 1) * BLOCK_BYTES;
 
 /// The end of a range, if a file can be so long.
 pub(crate) fn end_of(offset: u64, bytes: u64) -> Result<u64> {

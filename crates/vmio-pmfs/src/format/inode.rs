@@ -4,11 +4,16 @@ use zerocopy::byteorder::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Damage, Error, Result};
+use crate::format::geometry::BLOCK_BYTES;
 
 /// The longest name.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The longest target of a symbolic link.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// The greatest length of a file: extents name its blocks by 32 bits.
+pub(crate) const FILE_BYTES_MAX: u64 = (u32::MAX as u64 - 1) * BLOCK_BYTES;
+/// The most names of an inode, and the most directories in one.
+pub(crate) const LINKS_MAX: u32 = 1 << 31;
 /// Bytes of an inode.
 pub(crate) const INODE_BYTES: usize = 256;
 /// Extents in the inode itself; others are in the chain.
@@ -136,6 +141,16 @@ pub(crate) struct Inode {
     pub(crate) extents: [Extent; INLINE_EXTENTS],
 }
 
+/// Whether an inode of this kind can have this length.
+fn can_be_so_long(kind: Kind, size: u64) -> bool {
+    match kind {
+        Kind::File => size <= FILE_BYTES_MAX,
+        Kind::Directory => size <= FILE_BYTES_MAX && size.is_multiple_of(BLOCK_BYTES),
+        Kind::Symlink => (1..=SYMLINK_BYTES_MAX as u64).contains(&size),
+        Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => size == 0,
+    }
+}
+
 /// The checksum of an inode at its place.
 fn checksum(ino: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&ino.to_le_bytes()), &bytes[4..])
@@ -184,6 +199,12 @@ impl Inode {
         }
         let kind = Kind::from_byte(raw.kind)
             .ok_or_else(|| damaged(Damage::Field { field: "kind", found: u64::from(raw.kind) }))?;
+        if !can_be_so_long(kind, raw.size.get()) {
+            return Err(damaged(Damage::Field { field: "length", found: raw.size.get() }));
+        }
+        if raw.links.get() > LINKS_MAX {
+            return Err(damaged(Damage::Field { field: "number of links", found: raw.links.get().into() }));
+        }
         let time = |seconds: I64, nanoseconds: U32| Time { seconds: seconds.get(), nanoseconds: nanoseconds.get() };
         Ok(Some(Inode {
             kind,

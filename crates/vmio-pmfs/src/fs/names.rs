@@ -9,14 +9,12 @@ use crate::directories::{self, Known, Named, Room};
 use crate::error::{Error, Result};
 use crate::format::entry::{Entry, check_name};
 use crate::format::geometry::BLOCK_BYTES;
-use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, SYMLINK_BYTES_MAX, Time};
+use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, LINKS_MAX, SYMLINK_BYTES_MAX, Time};
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::inode_bytes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Taken;
 
-/// The most names of an inode, and the most directories in one.
-pub(super) const LINKS_MAX: u32 = 1 << 31;
 /// Files in such a directory get its group.
 const SET_GROUP: u32 = 0o2000;
 
@@ -295,7 +293,7 @@ impl Fs {
         let (directory, _) = parent.directory();
         directories::erase(&mut transaction, directory, known.slot);
         (directory.inode.modified, directory.inode.changed) = (now, now);
-        directory.inode.links -= u32::from(state.is_directory());
+        directory.inode.links = directory.inode.links.saturating_sub(state.is_directory().into());
         directory.store(&self.volume, &mut transaction, None);
         let ends = self.drop_link(state, &mut transaction, now);
         let result = transaction.commit();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use parking_lot::RwLockWriteGuard;
 
 use super::Fs;
-use super::names::{LINKS_MAX, Replace};
+use super::names::Replace;
 use super::node::{Node, State};
 use crate::directories::{self, Known, Room};
 use crate::error::{Error, Result};
 use crate::format::entry::{Entry, check_name};
 use crate::format::geometry::ROOT;
-use crate::format::inode::{Kind, Time};
+use crate::format::inode::{Kind, LINKS_MAX, Time};
 
 /// The two directories of a rename, locked.
 struct Directories<'nodes> {
@@ -186,7 +186,7 @@ impl Fs {
         let (directory, _) = locked.from.directory();
         directories::erase(&mut transaction, directory, moved.known.slot);
         (directory.inode.modified, directory.inode.changed) = (now, now);
-        directory.inode.links -= is_directory;
+        directory.inode.links = directory.inode.links.saturating_sub(is_directory);
         let remapped = room.as_ref().and_then(Room::remapped);
         directory.store(&self.volume, &mut transaction, if is_same { remapped } else { None });
         if let Some(to) = &mut locked.to {

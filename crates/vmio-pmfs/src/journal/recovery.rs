@@ -12,6 +12,9 @@ use crate::format::geometry::Geometry;
 use crate::format::journal_entry::{ENTRY_BYTES, JournalEntry, Said};
 use crate::medium::Medium;
 
+/// No file system lives for as many transactions.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// The newest transaction of a journal.
 struct Newest {
     number: u64,
@@ -36,6 +39,10 @@ impl Journals {
         let mut open = Vec::new();
         for (index, ring) in rings.iter_mut().enumerate() {
             if let Some(newest) = newest(&**medium, ring) {
+                if newest.number > NUMBER_MAX {
+                    let damage = Damage::Field { field: "transaction", found: newest.number };
+                    return Err(Error::Damaged { structure: "a journal", at: ring.at, damage });
+                }
                 (ring.next, ring.lap) = (newest.next, newest.lap);
                 last = last.max(newest.number);
                 if !newest.is_over() {
