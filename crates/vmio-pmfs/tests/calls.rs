@@ -282,3 +282,32 @@ fn many_threads_leave_a_sound_file_system() {
     drop(fs);
     assert_eq!(sound(medium, "threads").0, before);
 }
+
+/// WineFS's calls need ten entries of the journal at the most.
+#[test]
+fn calls_need_few_entries_of_the_journal() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let (a, d) = (file(&fs, ROOT, "a"), folder(&fs, ROOT, "d"));
+    file(&fs, d, "there");
+    fs.write(a, 0, &patterned(1, 20_000)).unwrap();
+    let entries = |call: &dyn Fn()| {
+        medium.record();
+        call();
+        // Behind the superblock, and where the second area begins.
+        let in_journal = |at: u64| (4096..9 * 4096).contains(&at) || (4 << 20..(4 << 20) + 8 * 4096).contains(&at);
+        medium.recorded().iter().flatten().filter(|store| in_journal(store.at)).count() / 8
+    };
+    assert_eq!(entries(&|| _ = file(&fs, ROOT, "new")), 5);
+    let counts = [
+        entries(&|| _ = folder(&fs, ROOT, "folder")),
+        entries(&|| _ = fs.link(a, ROOT, b"link").unwrap()),
+        entries(&|| fs.unlink(ROOT, b"link").unwrap()),
+        entries(&|| fs.rename(ROOT, b"a", ROOT, b"b", Replace::No).unwrap()),
+        entries(&|| fs.rename(ROOT, b"b", d, b"there", Replace::Yes).unwrap()),
+        entries(&|| fs.remove_directory(ROOT, b"folder").unwrap()),
+        entries(&|| _ = fs.write(a, 20_000, &patterned(2, 9000)).unwrap()),
+        entries(&|| _ = fs.write(a, 5000, &patterned(3, 4000)).unwrap()),
+    ];
+    assert!(counts.iter().all(|count| (3..=10).contains(count)), "{counts:?}");
+}

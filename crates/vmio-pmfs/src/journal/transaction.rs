@@ -99,19 +99,27 @@ impl<'fs> Transaction<'fs> {
         Ok(())
     }
 
-    /// The runs of words that differ from what is on the medium.
+    /// The runs of words that differ from what is on the medium. Words between two of them are in if all fit an entry.
     fn differences(&self) -> Vec<(u64, Vec<u8>)> {
         let mut differences: Vec<(u64, Vec<u8>)> = Vec::new();
         for Change { at, new } in &self.changes {
             let mut old = vec![0; new.len()];
             self.medium.read(*at, &mut old);
-            let words = old.chunks(WORD).zip(new.chunks(WORD));
-            for (word_at, (_, new)) in (*at..).step_by(WORD).zip(words).filter(|(_, (old, new))| old != new) {
-                match differences.last_mut() {
-                    Some((at, bytes)) if *at + bytes.len() as u64 == word_at => bytes.extend(new),
-                    _ => differences.push((word_at, new.to_vec())),
-                }
+            let mut run: Option<std::ops::Range<usize>> = None;
+            let words = (0..new.len()).step_by(WORD).map(|start| start..start + WORD);
+            for word in words.filter(|word| old[word.clone()] != new[word.clone()]) {
+                run = match run {
+                    Some(run) if run.end == word.start || word.end - run.start <= OLD_BYTES => {
+                        Some(run.start..word.end)
+                    }
+                    Some(run) => {
+                        differences.push((at + run.start as u64, new[run].to_vec()));
+                        Some(word)
+                    }
+                    None => Some(word),
+                };
             }
+            differences.extend(run.map(|run| (at + run.start as u64, new[run].to_vec())));
         }
         differences
     }
