@@ -15,6 +15,8 @@ mod kv_text;
 mod man;
 mod mistakes;
 mod outputs;
+mod pmfs;
+mod pmfs_random;
 mod probes;
 mod prometheus;
 mod record;

@@ -49,6 +49,7 @@ fn every_command_has_a_page_with_its_examples() -> TestResult {
     names.extend(subcommands(&["bench"])?.iter().map(|name| format!("vmio-bench-{name}")));
     names.extend(subcommands(&["journal"])?.iter().map(|name| format!("vmio-journal-{name}")));
     names.extend(subcommands(&["kv"])?.iter().map(|name| format!("vmio-kv-{name}")));
+    names.extend(subcommands(&["pmfs"])?.iter().map(|name| format!("vmio-pmfs-{name}")));
     assert!(names.len() > 10, "{names:?}");
     assert_eq!(fs::read_dir(&pages)?.count(), names.len(), "a page too many, or one missing, of {names:?}");
     for name in names {

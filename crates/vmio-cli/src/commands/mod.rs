@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod journal;
 pub mod kv;
 pub mod man;
+pub mod pmfs;
 pub mod record;
 pub mod recover;
 pub mod report;

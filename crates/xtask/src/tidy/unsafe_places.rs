@@ -99,6 +99,8 @@ const ALLOWED: &[&str] = &[
     // Environments of LMDB, and RocksDB's C interface.
     "crates/kv-peers/src/lmdb.rs",
     "crates/kv-peers/src/rocksdb/library.rs",
+    // The mapping of a medium, and stores past the caches.
+    "crates/vmio-pmfs/src/medium/mapped.rs",
     // A process's own virtual machine: its page tables, its guest code, the thread's registers, and KVM's memory.
     "crates/vmio-ring0/src/address_space.rs",
     "crates/vmio-ring0/src/bases.rs",

@@ -1,0 +1,370 @@
+//! The FUSE server: requests of the kernel become calls of the file system.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Fs, New, Replace, Result};
+
+use super::reply::{self, BELIEVED};
+
+/// Entries that are looked up at once for a listing.
+const LISTED: usize = 256;
+
+pub struct Server {
+    fs: Arc<Fs>,
+}
+
+impl Server {
+    pub fn new(fs: Arc<Fs>) -> Server {
+        Server { fs }
+    }
+
+    fn entry(&self, made: Result<Attributes>, reply: ReplyEntry) {
+        match made {
+            Ok(made) => reply.entry(&BELIEVED, &reply::attributes(&made), reply::generation(&made)),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, new: New<'_>, mode: u32) -> Result<Attributes> {
+        self.fs.create(parent.0, name.as_bytes(), new, mode, (request.uid(), request.gid()))
+    }
+
+    /// `.` and `..`, which the file system has no entries for, with the cookies behind them.
+    fn dots(&self, ino: u64) -> Result<[(u64, &'static str, u64); 2]> {
+        Ok([(ino, ".", 1), (self.fs.parent(ino)?, "..", 2)])
+    }
+
+    /// The file system's cookie for the kernel's: two of those are for `.` and `..`.
+    fn cookie(offset: u64) -> u64 {
+        offset.saturating_sub(2)
+    }
+
+    fn list(&self, ino: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+        for (ino, name, cookie) in self.dots(ino)?.into_iter().filter(|(_, _, cookie)| *cookie > offset) {
+            if reply.add(INodeNo(ino), cookie, FileType::Directory, name) {
+                return Ok(());
+            }
+        }
+        let mut from = Self::cookie(offset);
+        loop {
+            let entries = self.fs.list(ino, from, LISTED)?;
+            for entry in &entries {
+                let kind = reply::file_type(entry.kind);
+                if reply.add(INodeNo(entry.ino), entry.cookie + 2, kind, OsStr::from_bytes(&entry.name)) {
+                    return Ok(());
+                }
+                from = entry.cookie;
+            }
+            if entries.len() < LISTED {
+                return Ok(());
+            }
+        }
+    }
+
+    fn list_with_attributes(&self, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<()> {
+        let mut add = |attributes: &Attributes, cookie: u64, name: &OsStr| {
+            let (ino, generation) = (INodeNo(attributes.ino), reply::generation(attributes));
+            reply.add(ino, cookie, name, &BELIEVED, &reply::attributes(attributes), generation)
+        };
+        for (ino, name, cookie) in self.dots(ino)?.into_iter().filter(|(_, _, cookie)| *cookie > offset) {
+            if add(&self.fs.attributes(ino)?, cookie, OsStr::new(name)) {
+                return Ok(());
+            }
+        }
+        let mut from = Self::cookie(offset);
+        loop {
+            let entries = self.fs.list(ino, from, LISTED)?;
+            for entry in &entries {
+                from = entry.cookie;
+                // Removed since.
+                let Ok(attributes) = self.fs.attributes(entry.ino) else { continue };
+                if add(&attributes, entry.cookie + 2, OsStr::from_bytes(&entry.name)) {
+                    return Ok(());
+                }
+            }
+            if entries.len() < LISTED {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_all(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < data.len() {
+            match self.fs.write(ino, offset + done as u64, &data[done..]) {
+                Ok(written) => done += written,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn done(outcome: Result<()>, reply: ReplyEmpty) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(reply::errno(&error)),
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        // Older kernels lack some; then they do without.
+        for flag in wanted.iter() {
+            _ = config.add_capabilities(flag);
+        }
+        // The kernel's own most is less or equal.
+        if let Err(most) = config.set_max_write(self.fs.superblock().geometry.write_bytes_max() as u32) {
+            _ = config.set_max_write(most);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.fs.lookup(parent.0, name.as_bytes()), reply);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.fs.attributes(ino.0) {
+            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (accessed, modified) = (accessed.map(reply::time), modified.map(reply::time));
+        match self.fs.set_attributes(ino.0, &Changes { mode, uid, gid, size, accessed, modified }) {
+            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.fs.read_link(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = match mode & libc::S_IFMT {
+            libc::S_IFREG => New::File,
+            libc::S_IFIFO => New::Fifo,
+            libc::S_IFSOCK => New::Socket,
+            libc::S_IFCHR => New::CharDevice(device.into()),
+            libc::S_IFBLK => New::BlockDevice(device.into()),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.entry(self.make(request, parent, name, new, mode), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        self.entry(self.make(request, parent, name, New::Directory, mode), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.fs.unlink(parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.fs.remove_directory(parent.0, name.as_bytes()), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let new = New::Symlink(target.as_os_str().as_bytes());
+        self.entry(self.make(request, parent, name, new, 0o777), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let replace = match flags {
+            _ if flags.is_empty() => Replace::Yes,
+            RenameFlags::RENAME_NOREPLACE => Replace::No,
+            // To exchange two names, or to leave a whiteout, is not supported.
+            _ => return reply.error(Errno::EINVAL),
+        };
+        done(self.fs.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), replace), reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.fs.link(ino.0, parent.0, name.as_bytes()), reply);
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.fs.open(ino.0) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+        let made = self.make(request, parent, name, New::File, mode);
+        // Nobody can remove it before it is open: the kernel has the directory locked.
+        match made.and_then(|made| self.fs.open(made.ino).map(|()| made)) {
+            Ok(made) => {
+                let (attributes, generation) = (reply::attributes(&made), reply::generation(&made));
+                reply.created(&BELIEVED, &attributes, generation, FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+            }
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut bytes = vec![0; size as usize];
+        match self.fs.read(ino.0, offset, &mut bytes) {
+            Ok(there) => reply.data(&bytes[..there]),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.write_all(ino.0, offset, data) {
+            Ok(written) => reply.written(written as u32),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        done(self.fs.close(ino.0), reply);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        done(self.fs.sync(), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        done(self.fs.sync(), reply);
+    }
+
+    /// A folder that is open stays, as a file does.
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.fs.open(ino.0) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        done(self.fs.close(ino.0), reply);
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.list(ino.0, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        match self.list_with_attributes(ino.0, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(reply::errno(&error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let space = self.fs.space();
+        let (block, name) = (BLOCK_BYTES as u32, space.name_bytes_max as u32);
+        let free = space.free_blocks;
+        reply.statfs(space.blocks, free, free, space.inodes, space.free_inodes, block, name, block);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        match mode {
+            0 => done(self.fs.allocate(ino.0, offset, length), reply),
+            _ => reply.error(Errno::EOPNOTSUPP),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! `vmio pmfs`: a file system for byte-addressable memory that keeps its huge pages.
+
+mod fuse;
+mod mount;
+mod reply;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, MappedFile, Medium, Overlay, Superblock, check};
+use vmio_report::size::{format_size, parse_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mkfs --size 1G image     make a file system in a new file
+  vmio pmfs mkfs /dev/dax0.0         make one on persistent memory
+  vmio pmfs mount image /mnt         mount it, until umount or Ctrl-C
+  vmio pmfs fsck image               check it without changing it
+
+The file system is experimental. It is mounted by FUSE. On persistent memory (a DAX device, or a file of a file system that is mounted with
+DAX), each call is atomic and durable when it returns. In an ordinary file that holds for the end of the process; after a power cut, only
+what was synchronised before is certain.
+
+Exit status: 0 if all went well; 1 if something failed or fsck has found a fault; 2 for a wrong command line.";
+
+const MKFS_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mkfs --size 1G image     make a file system in a new sparse file
+  vmio pmfs mkfs --areas 4 /dev/dax0.0";
+
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
+  vmio pmfs mount --private image ~/here
+
+The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3.";
+
+const FSCK_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs fsck image
+  vmio pmfs fsck --json image | jq '.faults[]'
+
+It sees the file system as the next mount would find it, and changes nothing.";
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  vmio pmfs stat image
+  vmio pmfs stat --json image | jq .aligned_free_blocks";
+
+/// Make, mount and check a file system for persistent memory that keeps its huge pages (experimental)
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PmfsArgs {
+    #[command(subcommand)]
+    command: PmfsCommand,
+}
+
+#[derive(Subcommand)]
+enum PmfsCommand {
+    /// Make an empty file system
+    #[command(after_help = MKFS_EXAMPLES)]
+    Mkfs {
+        /// The file or device
+        medium: PathBuf,
+        /// Make a new sparse file of this size, or give a file this size
+        #[arg(long, value_parser = parse_size)]
+        size: Option<u64>,
+        /// How many areas with a journal of their own there are (default: the number of processors)
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        areas: Option<u32>,
+        /// Make the file system even if the medium holds data or another file system: DESTROYS them
+        #[arg(long)]
+        overwrite: bool,
+    },
+    /// Mount a file system until it is unmounted, or the command interrupted
+    #[command(after_help = MOUNT_EXAMPLES)]
+    Mount {
+        /// The file or device
+        medium: PathBuf,
+        /// The folder to mount it on
+        folder: PathBuf,
+        /// Let only the user who mounts it use it
+        #[arg(long)]
+        private: bool,
+    },
+    /// Check a file system without changing it; fails if anything is wrong
+    #[command(after_help = FSCK_EXAMPLES)]
+    Fsck {
+        /// The file or device
+        medium: PathBuf,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a file system has, and how much space is free
+    #[command(after_help = STAT_EXAMPLES)]
+    Stat {
+        /// The file or device
+        medium: PathBuf,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs `vmio pmfs`.
+pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
+    match &args.command {
+        PmfsCommand::Mkfs { medium, size, areas, overwrite } => make(medium, *size, *areas, *overwrite)
+            .with_context(|| format!("cannot make a file system on {}", medium.display())),
+        PmfsCommand::Mount { medium, folder, private } => mount::run(medium, folder, *private),
+        PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
+        PmfsCommand::Stat { medium, json } => stat(medium, *json),
+    }
+}
+
+fn open(path: &Path, access: Access) -> anyhow::Result<Arc<dyn Medium>> {
+    Ok(Arc::new(MappedFile::open(path, access)?))
+}
+
+fn make(path: &Path, size: Option<u64>, areas: Option<u32>, overwrite: bool) -> anyhow::Result<()> {
+    if let Some(size) = size {
+        give_size(path, size)?;
+    }
+    let medium = open(path, Access::Write)?;
+    let processors = thread::available_parallelism().map_or(1, |count| count.get().min(1024) as u32);
+    let geometry = Geometry::of(medium.len(), areas.unwrap_or(processors));
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let superblock = Fs::make(&medium, geometry, overwrite, owner)?;
+    let Geometry { areas, .. } = superblock.geometry;
+    let size = format_size(superblock.geometry.bytes());
+    writeln!(io::stdout(), "{}: {size}, {areas} areas, UUID {}", path.display(), uuid(&superblock))?;
+    Ok(())
+}
+
+/// Makes a new file of this size, or an existing empty one so long. A file of another length is left alone.
+fn give_size(path: &Path, size: u64) -> anyhow::Result<()> {
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        bail!("--size is for files");
+    }
+    if metadata.len() != 0 && metadata.len() != size {
+        bail!("it has {} bytes already, and --size says {size}", metadata.len());
+    }
+    Ok(file.set_len(size)?)
+}
+
+fn uuid(superblock: &Superblock) -> String {
+    superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn fsck(path: &Path, json: bool) -> anyhow::Result<()> {
+    let report = match open(path, Access::Read) {
+        Ok(medium) => check(medium).map_err(anyhow::Error::from),
+        Err(error) => Err(error),
+    };
+    let report = report.with_context(|| format!("cannot check {}", path.display()))?;
+    let mut output = io::stdout().lock();
+    let census = report.census;
+    if json {
+        let faults = report.faults.iter().map(|fault| json!({ "at": fault.at, "what": fault.what }));
+        let object = json!({
+            "medium": path.to_string_lossy(),
+            "files": census.files,
+            "directories": census.directories,
+            "blocks": census.blocks,
+            "orphans": census.orphans,
+            "unfinished_transactions": report.unfinished,
+            "faults": faults.collect::<Vec<_>>(),
+        });
+        writeln!(output, "{object}")?;
+    } else {
+        for fault in &report.faults {
+            writeln!(output, "fault  at byte {}: {}", fault.at, fault.what)?;
+        }
+        if report.unfinished > 0 {
+            writeln!(output, "open   {} transactions, which the next mount rolls back", report.unfinished)?;
+        }
+        if census.orphans > 0 {
+            writeln!(output, "open   {} deleted files, whose space the next mount frees", census.orphans)?;
+        }
+        let state = if report.is_sound() { "sound" } else { "DAMAGED" };
+        let (files, directories) = (census.files, census.directories);
+        writeln!(
+            output,
+            "{}: {state}, {files} files, {directories} folders, {} blocks",
+            path.display(),
+            census.blocks
+        )?;
+    }
+    output.flush()?;
+    match report.faults.len() {
+        0 => Ok(()),
+        1 => bail!("{} has 1 fault", path.display()),
+        faults => bail!("{} has {faults} faults", path.display()),
+    }
+}
+
+fn stat(path: &Path, json: bool) -> anyhow::Result<()> {
+    let medium = open(path, Access::Read).with_context(|| format!("cannot read {}", path.display()))?;
+    // Mounting rolls back and frees what a crash has left, here in memory alone.
+    let fs = Fs::mount(Arc::new(Overlay::new(medium))).with_context(|| format!("cannot read {}", path.display()))?;
+    let (superblock, space) = (fs.superblock(), fs.space());
+    let Geometry { areas, .. } = superblock.geometry;
+    let mut output = io::stdout().lock();
+    if json {
+        let object = json!({
+            "medium": path.to_string_lossy(),
+            "uuid": uuid(superblock),
+            "bytes": superblock.geometry.bytes(),
+            "areas": areas,
+            "blocks": space.blocks,
+            "free_blocks": space.free_blocks,
+            "aligned_free_blocks": space.aligned_free_blocks,
+            "inodes": space.inodes,
+            "free_inodes": space.free_inodes,
+        });
+        writeln!(output, "{object}")?;
+    } else {
+        let size = |blocks: u64| format_size(blocks * BLOCK_BYTES);
+        writeln!(output, "UUID     {}", uuid(superblock))?;
+        writeln!(output, "size     {} in {areas} areas", format_size(superblock.geometry.bytes()))?;
+        writeln!(output, "space    {} for files, {} free", size(space.blocks), size(space.free_blocks))?;
+        writeln!(output, "aligned  {} free in extents of 2 MiB", size(space.aligned_free_blocks))?;
+        writeln!(output, "inodes   {}, {} free", space.inodes, space.free_inodes)?;
+    }
+    Ok(output.flush()?)
+}

@@ -1,0 +1,55 @@
+//! `vmio pmfs mount`: a FUSE server in the foreground.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use fuser::{Config, MountOption, Session, SessionACL};
+use vmio_pmfs::{Access, Fs, MappedFile, Medium};
+
+use super::fuse::Server;
+
+/// Threads that answer the kernel.
+const THREADS_MAX: usize = 8;
+
+pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
+    let cannot = || format!("cannot mount {}", path.display());
+    let medium = MappedFile::open(path, Access::Write).with_context(cannot)?;
+    if !medium.is_synchronous() {
+        tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
+    }
+    let medium: Arc<dyn Medium> = Arc::new(medium);
+    let fs = Arc::new(Fs::mount(medium).with_context(cannot)?);
+    let recovered = fs.recovered();
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(path.display().to_string()),
+        MountOption::Subtype("vmio-pmfs".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+    ];
+    config.acl = if private { SessionACL::Owner } else { SessionACL::All };
+    config.n_threads = Some(thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX)));
+    let on = || format!("cannot mount {} on {}", path.display(), folder.display());
+    let mut session = Session::new(Server::new(Arc::clone(&fs)), folder, &config).with_context(on)?;
+    let mut unmounter = session.unmount_callable();
+    ctrlc::set_handler(move || {
+        if let Err(error) = unmounter.unmount() {
+            tracing::warn!(%error, "cannot unmount");
+        }
+    })
+    .context("cannot wait for signals")?;
+    let mut output = io::stdout().lock();
+    if recovered.transactions > 0 || recovered.orphans > 0 {
+        let (transactions, orphans) = (recovered.transactions, recovered.orphans);
+        writeln!(output, "recovered: {transactions} transactions rolled back, {orphans} deleted files freed")?;
+    }
+    writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
+    output.flush()?;
+    drop(output);
+    session.run().context("the mount has failed")?;
+    fs.sync().with_context(|| format!("cannot flush {}", path.display()))
+}

@@ -1,0 +1,212 @@
+//! `vmio pmfs` as users run it: made, mounted, used by programs, unmounted, checked.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{TestResult, patterned, refused, succeeded, vmio};
+
+/// A mounted file system. Dropped, it is unmounted.
+pub struct Mounted {
+    server: Child,
+    folder: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts an image once the command says that it is.
+    pub fn new(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn std::error::Error>> {
+        fs::create_dir_all(folder)?;
+        let mut command = vmio();
+        command.args(["pmfs", "mount"]).arg(image).arg(folder).stdout(Stdio::piped());
+        let mut server = command.spawn()?;
+        let output = server.stdout.take().ok_or("no output")?;
+        let mounted = Mounted { server, folder: folder.to_owned() };
+        for line in BufReader::new(output).lines() {
+            if line?.ends_with(&format!("is mounted on {}", folder.display())) {
+                return Ok(mounted);
+            }
+        }
+        Err("the server has ended".into())
+    }
+
+    pub fn unmount(mut self) -> TestResult {
+        succeeded(Command::new("umount").arg(&self.folder))?;
+        assert!(self.server.wait()?.success());
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // After a failed assertion, too.
+        if matches!(self.server.try_wait(), Ok(None)) {
+            _ = Command::new("umount").arg("-l").arg(&self.folder).status();
+            _ = self.server.kill();
+            _ = self.server.wait();
+        }
+    }
+}
+
+pub fn can_mount() -> bool {
+    let can =
+        fs::File::options().read(true).write(true).open("/dev/fuse").is_ok() && rustix::process::getuid().is_root();
+    if !can {
+        test_depth::skipped("mounting by FUSE needs root and /dev/fuse");
+    }
+    can
+}
+
+pub fn made(dir: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
+    let image = dir.join("image");
+    succeeded(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&image))?;
+    Ok(image)
+}
+
+pub fn fsck(image: &Path) -> TestResult {
+    let said = succeeded(vmio().args(["pmfs", "fsck"]).arg(image))?;
+    assert!(said.contains(": sound, "), "{said}");
+    Ok(())
+}
+
+#[test]
+fn files_and_a_git_repository_are_there_after_a_remount() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let bytes = patterned(5_000_000);
+    let outside = dir.path().join("outside");
+    fs::write(&outside, &bytes)?;
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=n", "-c", "user.email=e", "-C"]).arg(folder.join("repository")).args(arguments);
+        succeeded(&mut git)
+    };
+    let mounted = Mounted::new(&image, &folder)?;
+    succeeded(Command::new("cp").arg(&outside).arg(folder.join("copy")))?;
+    fs::create_dir(folder.join("inner"))?;
+    fs::rename(folder.join("copy"), folder.join("inner/moved"))?;
+    fs::hard_link(folder.join("inner/moved"), folder.join("second"))?;
+    symlink("inner/moved", folder.join("link"))?;
+    fs::write(folder.join("short"), "gone soon")?;
+    fs::remove_file(folder.join("short"))?;
+    fs::create_dir(folder.join("repository"))?;
+    git(&["init", "-q"])?;
+    for number in 0..40 {
+        fs::write(folder.join(format!("repository/{number}")), format!("{number}\n"))?;
+    }
+    git(&["add", "."])?;
+    git(&["commit", "-qm", "one"])?;
+    assert!(fs::read(folder.join("link"))? == bytes);
+    mounted.unmount()?;
+    fsck(&image)?;
+    let mounted = Mounted::new(&image, &folder)?;
+    assert!(fs::read(folder.join("inner/moved"))? == bytes);
+    assert_eq!(fs::metadata(folder.join("second"))?.nlink(), 2);
+    assert_eq!(fs::read_link(folder.join("link"))?, Path::new("inner/moved"));
+    assert!(!folder.join("short").exists());
+    git(&["fsck", "--strict"])?;
+    assert_eq!(git(&["status", "--short"])?, "");
+    fs::remove_dir_all(folder.join("repository"))?;
+    mounted.unmount()?;
+    fsck(&image)
+}
+
+#[test]
+fn a_file_that_is_open_outlives_its_name() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let file = fs::File::options().create_new(true).read(true).write(true).open(folder.join("open"))?;
+    file.write_all_at(b"still here", 0)?;
+    fs::remove_file(folder.join("open"))?;
+    let mut bytes = [0; 10];
+    file.read_exact_at(&mut bytes, 0)?;
+    assert_eq!(&bytes, b"still here");
+    assert_eq!(file.metadata()?.nlink(), 0);
+    drop(file);
+    mounted.unmount()?;
+    fsck(&image)
+}
+
+/// All that the server has answered survives its end at any time.
+#[test]
+fn a_killed_server_loses_nothing() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mut mounted = Mounted::new(&image, &folder)?;
+    fs::create_dir(folder.join("inner"))?;
+    let bytes = patterned(300_000);
+    fs::write(folder.join("inner/file"), &bytes)?;
+    fs::rename(folder.join("inner/file"), folder.join("file"))?;
+    mounted.server.kill()?;
+    mounted.server.wait()?;
+    succeeded(Command::new("umount").arg("-l").arg(&folder))?;
+    fsck(&image)?;
+    let mounted = Mounted::new(&image, &folder)?;
+    assert!(fs::read(folder.join("file"))? == bytes);
+    assert_eq!(fs::read_dir(folder.join("inner"))?.count(), 0);
+    mounted.unmount()
+}
+
+#[test]
+fn a_file_system_is_mounted_once() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let other = dir.path().join("other");
+    fs::create_dir(&other)?;
+    refused(vmio().args(["pmfs", "mount"]).arg(&image).arg(&other), "in use")?;
+    refused(vmio().args(["pmfs", "fsck"]).arg(&image), "in use")?;
+    refused(vmio().args(["pmfs", "mkfs", "--overwrite"]).arg(&image), "in use")?;
+    mounted.unmount()
+}
+
+#[test]
+fn each_unusable_medium_has_its_error() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("medium");
+    refused(vmio().args(["pmfs", "mkfs", "--size", "1M"]).arg(&path), "a file system with these options needs")?;
+    fs::write(&path, "#!/bin/sh")?;
+    refused(vmio().args(["pmfs", "mount"]).arg(&path).arg(dir.path()), "needs 4096")?;
+    fs::write(&path, "#!/bin/sh\n".repeat(1_000_000))?;
+    refused(vmio().args(["pmfs", "mount"]).arg(&path).arg(dir.path()), "there is no file system of vmio-pmfs on it")?;
+    refused(vmio().args(["pmfs", "fsck"]).arg(&path), "there is no file system of vmio-pmfs on it")?;
+    refused(vmio().args(["pmfs", "mkfs"]).arg(&path), "it holds something else")?;
+    refused(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&path), "it has 10000000 bytes already")?;
+    succeeded(vmio().args(["pmfs", "mkfs", "--overwrite"]).arg(&path))?;
+    refused(vmio().args(["pmfs", "mkfs"]).arg(&path), "there is a file system of vmio-pmfs on it already")?;
+    let file = fs::File::options().write(true).open(&path)?;
+    file.set_len(4 << 20)?;
+    refused(vmio().args(["pmfs", "fsck"]).arg(&path), "it was cut off")
+}
+
+#[test]
+fn damage_is_found_and_named() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = made(dir.path())?;
+    let object: serde_json::Value =
+        serde_json::from_str(&succeeded(vmio().args(["pmfs", "stat", "--json"]).arg(&image))?)?;
+    assert_eq!(object["bytes"], 64 << 20);
+    let file = fs::File::options().read(true).write(true).open(&image)?;
+    // The root's inode: behind the superblock, a journal of 16 blocks and 256 for saved data.
+    let root = (1 + 16 + 256) * 4096 + 256;
+    file.write_all_at(&[9], root + 100)?;
+    let output = vmio().args(["pmfs", "fsck", "--json"]).arg(&image).output()?;
+    assert!(!output.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["faults"][0]["at"], root);
+    refused(vmio().args(["pmfs", "mount"]).arg(&image).arg(dir.path()), &format!("an inode at byte {root} is damaged"))
+}

@@ -1,0 +1,209 @@
+//! Free blocks, in memory: for each area a list of aligned extents and a map of holes.
+
+mod area;
+
+use parking_lot::Mutex;
+
+use crate::error::{Damage, Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry};
+use area::Area;
+
+/// Blocks that follow each other on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) count: u64,
+}
+
+impl Run {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.count
+    }
+}
+
+/// The free blocks of a file system.
+pub(crate) struct Allocator {
+    geometry: Geometry,
+    areas: Vec<Mutex<Area>>,
+}
+
+/// How many blocks are free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Free {
+    pub(crate) blocks: u64,
+    /// Those in aligned extents of which all blocks are free.
+    pub(crate) aligned: u64,
+}
+
+impl Allocator {
+    /// All blocks but those in use are free.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if two runs in use overlap, or one lies outside the pools.
+    pub(crate) fn new(geometry: &Geometry, mut used: Vec<Run>) -> Result<Allocator> {
+        used.sort_unstable();
+        let damaged = |block: u64, damage| Error::Damaged {
+            structure: "the extents of a file",
+            at: block.saturating_mul(BLOCK_BYTES),
+            damage,
+        };
+        let mut used = used.into_iter().peekable();
+        let mut areas = Vec::new();
+        for index in 0..geometry.areas {
+            let pool = geometry.pool(index);
+            let mut area = Area::default();
+            let mut next = pool.start;
+            while let Some(run) = used.next_if(|run| run.start < pool.end) {
+                if run.start < next {
+                    let damage = if next == pool.start {
+                        Damage::Field { field: "block", found: run.start }
+                    } else {
+                        Damage::TwoOwners { block: run.start }
+                    };
+                    return Err(damaged(run.start, damage));
+                }
+                if run.end() > pool.end {
+                    return Err(damaged(run.start, Damage::Field { field: "last block", found: run.end() }));
+                }
+                area.free(Run { start: next, count: run.start - next });
+                next = run.end();
+            }
+            area.free(Run { start: next, count: pool.end - next });
+            areas.push(Mutex::new(area));
+        }
+        match used.next() {
+            Some(run) => Err(damaged(run.start, Damage::Field { field: "block", found: run.start })),
+            None => Ok(Allocator { geometry: *geometry, areas }),
+        }
+    }
+
+    /// Takes blocks, `home` first: aligned extents for each 512, holes for the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`]; then it has taken none.
+    pub(crate) fn allocate(&self, home: u32, count: u64) -> Result<Vec<Run>> {
+        let mut taken: Vec<Run> = Vec::new();
+        let mut left = count;
+        while left > 0 {
+            let run = match left >= EXTENT_BLOCKS {
+                true => self.take_extent(home).or_else(|| self.take_hole(home, left)),
+                false => self.take_hole(home, left),
+            };
+            let Some(run) = run else {
+                taken.into_iter().for_each(|run| self.free(run));
+                return Err(Error::NoSpace { wanted: count });
+            };
+            left -= run.count;
+            match taken.last_mut() {
+                Some(last) if last.end() == run.start => last.count += run.count,
+                _ => taken.push(run),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Gives blocks back. Nothing on the medium refers to them, not even after a crash.
+    pub(crate) fn free(&self, run: Run) {
+        if run.count > 0 {
+            self.areas[self.geometry.area_of(run.start) as usize].lock().free(run);
+        }
+    }
+
+    /// How many blocks are free.
+    pub(crate) fn count(&self) -> Free {
+        self.areas.iter().fold(Free::default(), |sum, area| {
+            let area = area.lock();
+            let aligned = sum.aligned + area.extents() * EXTENT_BLOCKS;
+            Free { blocks: sum.blocks + area.extents() * EXTENT_BLOCKS + area.hole_blocks(), aligned }
+        })
+    }
+
+    /// An aligned extent of this area, else of the one that has most of them.
+    fn take_extent(&self, home: u32) -> Option<Run> {
+        self.first_local(home, Area::extents, Area::take_extent)
+    }
+
+    /// Up to `most` blocks from holes of this area, then of a broken extent of it, then of the area that has most.
+    fn take_hole(&self, home: u32, most: u64) -> Option<Run> {
+        let local = &self.areas[home as usize % self.areas.len()];
+        if let Some(run) = local.lock().take_whole(most) {
+            return Some(run);
+        }
+        self.first_local(home, Area::hole_blocks, |area| area.take_hole(most))
+            .or_else(|| self.first_local(home, Area::extents, |area| area.break_extent(most)))
+    }
+
+    fn first_local(
+        &self,
+        home: u32,
+        amount: impl Fn(&Area) -> u64,
+        take: impl Fn(&mut Area) -> Option<Run>,
+    ) -> Option<Run> {
+        if let Some(run) = take(&mut self.areas[home as usize % self.areas.len()].lock()) {
+            return Some(run);
+        }
+        // Others may take from it meanwhile; then the next one has most.
+        loop {
+            let (richest, amount) =
+                self.areas.iter().map(|area| (area, amount(&area.lock()))).max_by_key(|(_, amount)| *amount)?;
+            if amount == 0 {
+                return None;
+            }
+            if let Some(run) = take(&mut richest.lock()) {
+                return Some(run);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry { blocks: 8 * EXTENT_BLOCKS, areas: 2, inodes: 64, journal_blocks: 1, save_blocks: 1 }
+    }
+
+    #[test]
+    fn large_requests_get_aligned_extents_and_small_ones_leave_them_whole() {
+        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let all = allocator.count();
+        // Each area's first extent has the area's own parts, and the last one of all the superblock's copy.
+        assert_eq!(all.aligned, 5 * EXTENT_BLOCKS);
+        let large = allocator.allocate(0, EXTENT_BLOCKS).unwrap();
+        assert!(large[0].start.is_multiple_of(EXTENT_BLOCKS) && large[0].count == EXTENT_BLOCKS);
+        let small: Vec<Run> = (0..100).flat_map(|_| allocator.allocate(0, 3).unwrap()).collect();
+        assert_eq!(allocator.count().aligned, 4 * EXTENT_BLOCKS);
+        small.into_iter().chain(large).for_each(|run| allocator.free(run));
+        assert_eq!(allocator.count(), all);
+    }
+
+    #[test]
+    fn all_blocks_can_be_taken_once_and_come_back_whole() {
+        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let all = allocator.count();
+        let mut runs = Vec::new();
+        for size in (1..).map(|round| 1 + round * 37 % 700) {
+            match allocator.allocate(1, size) {
+                Ok(taken) => runs.extend(taken),
+                Err(error) => {
+                    assert!(matches!(error, Error::NoSpace { wanted } if wanted == size));
+                    break;
+                }
+            }
+        }
+        runs.extend(allocator.allocate(0, allocator.count().blocks).unwrap());
+        assert_eq!(allocator.count(), Free::default());
+        runs.sort_unstable();
+        assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start));
+        assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), all.blocks);
+        assert!(Allocator::new(&geometry(), runs.clone()).unwrap().count() == Free::default());
+        runs.iter().for_each(|run| allocator.free(*run));
+        assert_eq!(allocator.count(), all);
+        runs.push(Run { start: runs[3].start, count: 1 });
+        assert!(matches!(Allocator::new(&geometry(), runs), Err(Error::Damaged { .. })));
+    }
+}

@@ -1,0 +1,89 @@
+//! Making an empty file system.
+
+use std::sync::Arc;
+
+use super::Fs;
+use crate::error::{Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
+use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, Time};
+use crate::format::superblock::Superblock;
+use crate::medium::Medium;
+
+const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
+impl Fs {
+    /// Makes an empty file system on a medium, of this layout, with the root directory owned by `uid` and `gid`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooSmall`]; [`Error::HasFileSystem`] and [`Error::HasOtherContent`] unless `overwrite`.
+    pub fn make(
+        medium: &Arc<dyn Medium>,
+        geometry: Geometry,
+        overwrite: bool,
+        (uid, gid): (u32, u32),
+    ) -> Result<Superblock> {
+        let geometry = geometry.checked()?;
+        if geometry.bytes() > medium.len() {
+            return Err(Error::TooSmall { bytes: medium.len(), least: geometry.bytes() });
+        }
+        let mut first = ZEROS;
+        medium.read(0, &mut first);
+        if !overwrite && first != ZEROS {
+            return Err(match Superblock::from_block(&first, 0) {
+                Err(Error::NoFileSystem { found }) => Error::HasOtherContent { found },
+                _ => Error::HasFileSystem,
+            });
+        }
+        let mut uuid = [0; 16];
+        rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| Error::Io { action: "asking for random bytes", source: errno.into() })?;
+        let superblock = Superblock { uuid, geometry };
+        // Without a superblock there is no file system, whatever a crash leaves of the rest.
+        let copy = Geometry::copy_at(geometry.bytes()).unwrap_or_default();
+        medium.write(0, &ZEROS);
+        medium.write(copy, &ZEROS);
+        medium.fence();
+        for area in 0..geometry.areas {
+            let saves = geometry.saves_at(area);
+            let inodes = saves + u64::from(geometry.save_blocks) * BLOCK_BYTES;
+            clear(&**medium, geometry.journal_at(area), saves);
+            clear(&**medium, inodes, geometry.pool(area).start * BLOCK_BYTES);
+        }
+        let now = Time::now();
+        let root = Inode {
+            kind: Kind::Directory,
+            mode: 0o755,
+            links: 2,
+            uid,
+            gid,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            generation: 1,
+            parent_or_device: ROOT,
+            chain: 0,
+            extents: [Extent::default(); INLINE_EXTENTS],
+        };
+        medium.write(geometry.inode_at(ROOT), &root.to_bytes(ROOT));
+        medium.fence();
+        medium.write(copy, &superblock.to_block());
+        medium.fence();
+        medium.write(0, &superblock.to_block());
+        medium.fence();
+        medium.sync()?;
+        Ok(superblock)
+    }
+}
+
+/// Makes a range of whole blocks zeros. Holes of a file stay holes.
+fn clear(medium: &dyn Medium, from: u64, to: u64) {
+    for at in (from..to).step_by(BLOCK_BYTES as usize) {
+        let mut there = ZEROS;
+        medium.read(at, &mut there);
+        if there != ZEROS {
+            medium.write(at, &ZEROS);
+        }
+    }
+}

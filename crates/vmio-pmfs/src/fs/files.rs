@@ -1,0 +1,93 @@
+//! Calls on files: data, and how often they are open.
+
+use super::Fs;
+use crate::data;
+use crate::error::{Error, Result};
+use crate::format::inode::Kind;
+
+impl Fs {
+    /// Reads up to the end of a file. Returns how many bytes there are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`], [`Error::IsADirectory`], [`Error::WrongKind`].
+    pub fn read(&self, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        state.loaded.expect_file()?;
+        Ok(data::read(&self.volume, &state.loaded, offset, into))
+    }
+
+    /// Writes bytes, up to [`crate::Geometry::write_bytes_max`] of them, and returns how many. They are durable then, and after a crash
+    /// all of them are there or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`], [`Error::IsADirectory`], [`Error::WrongKind`], [`Error::FileTooLarge`], [`Error::NoSpace`].
+    pub fn write(&self, ino: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.loaded.expect_file()?;
+        let bytes = &bytes[..bytes.len().min(self.geometry().write_bytes_max())];
+        let result = data::write(&self.volume, &mut state.loaded, offset, bytes);
+        self.settled(&mut state, result)?;
+        Ok(bytes.len())
+    }
+
+    /// Gives a range of a file blocks, zeros where it had none, and makes the file as long. Ranges of 2 MiB get aligned extents.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub fn allocate(&self, ino: u64, offset: u64, bytes: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.loaded.expect_file()?;
+        let result = data::allocate(&self.volume, &mut state.loaded, offset, bytes);
+        self.settled(&mut state, result)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`], [`Error::WrongKind`].
+    pub fn read_link(&self, ino: u64) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        if state.loaded.inode.kind != Kind::Symlink {
+            return Err(Error::WrongKind { ino });
+        }
+        let mut target = vec![0; state.loaded.inode.size as usize];
+        data::read(&self.volume, &state.loaded, 0, &mut target);
+        Ok(target)
+    }
+
+    /// Counts a user of an inode: it stays as long as there is one, even without a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn open(&self, ino: u64) -> Result<()> {
+        self.node(ino)?.write()?.opens += 1;
+        Ok(())
+    }
+
+    /// The end of an [`Self::open`]. The last one ends an inode without a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn close(&self, ino: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.opens = state.opens.saturating_sub(1);
+        if state.ends_without(0) {
+            let mut transaction = self.volume.journals.begin(self.volume.home());
+            state.loaded.remove(&self.volume, &mut transaction);
+            transaction.commit()?;
+            self.forget(&mut state);
+        }
+        Ok(())
+    }
+}

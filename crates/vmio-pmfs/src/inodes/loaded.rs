@@ -1,0 +1,116 @@
+//! An inode in memory, with the map of its blocks.
+
+use std::ops::Range;
+
+use super::block_map::BlockMap;
+use super::read_inode;
+use super::volume::{Taken, Volume};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::format::inode::{Inode, Kind, STATE_BYTES};
+use crate::journal::Transaction;
+
+/// An inode in memory, with the map of its blocks.
+pub(crate) struct Loaded {
+    pub(crate) ino: u64,
+    pub(crate) inode: Inode,
+    pub(crate) map: BlockMap,
+}
+
+/// Blocks that change hands with a change of a map.
+pub(crate) struct Remapped<'volume> {
+    /// No longer the file's, once the change is committed.
+    pub(crate) freed: Vec<Run>,
+    /// New blocks of the chain.
+    chain: Vec<Taken<'volume>>,
+}
+
+impl Remapped<'_> {
+    fn new_chain(&self) -> Vec<u64> {
+        self.chain.iter().flat_map(|taken| &taken.runs).flat_map(|run| run.start..run.end()).collect()
+    }
+
+    /// The change is committed.
+    pub(crate) fn settle(self, volume: &Volume) {
+        self.chain.into_iter().for_each(Taken::keep);
+        volume.free(self.freed);
+    }
+}
+
+impl Loaded {
+    /// Reads an inode that is in use.
+    pub(crate) fn load(volume: &Volume, ino: u64) -> Result<Loaded> {
+        let inode = read_inode(&*volume.medium, &volume.geometry, ino)?.ok_or(Error::NoInode { ino })?;
+        let map = BlockMap::load(&*volume.medium, &volume.geometry, ino, &inode)?;
+        Ok(Loaded { ino, inode, map })
+    }
+
+    pub(crate) fn expect_directory(&self) -> Result<()> {
+        match self.inode.kind {
+            Kind::Directory => Ok(()),
+            _ => Err(Error::NotADirectory { ino: self.ino }),
+        }
+    }
+
+    pub(crate) fn expect_file(&self) -> Result<()> {
+        match self.inode.kind {
+            Kind::File => Ok(()),
+            Kind::Directory => Err(Error::IsADirectory { ino: self.ino }),
+            _ => Err(Error::WrongKind { ino: self.ino }),
+        }
+    }
+
+    /// Gives blocks of the file other blocks of the medium, or none. After an error the map is to be loaded again.
+    pub(crate) fn remap<'volume>(
+        &mut self,
+        volume: &'volume Volume,
+        changes: &[(Range<u32>, Vec<Run>)],
+    ) -> Result<Remapped<'volume>> {
+        let mut remapped = Remapped { freed: Vec::new(), chain: Vec::new() };
+        // A run is an extent, and the one that it is put into becomes two.
+        let extents = changes.iter().map(|(_, runs)| runs.len() + 1).sum();
+        while self.map.is_short_of(extents) {
+            let block = volume.take(1)?;
+            self.map.extend_chain(block.runs[0].start);
+            remapped.chain.push(block);
+        }
+        for (blocks, runs) in changes {
+            remapped.freed.extend(self.map.replace(blocks.clone(), runs));
+        }
+        if let Some(blocks) = self.map.new_chain_wanted() {
+            let chain = volume.take(blocks as u64)?;
+            let blocks = chain.runs.iter().flat_map(|run| run.start..run.end()).collect();
+            let old = self.map.renew(blocks);
+            // Blocks that were to become the old chain's go back by themselves.
+            let never_used: Vec<Run> = remapped.chain.iter().flat_map(|taken| taken.runs.clone()).collect();
+            remapped.freed.extend(old.into_iter().filter(|run| !never_used.contains(run)));
+            remapped.chain = vec![chain];
+        }
+        Ok(remapped)
+    }
+
+    /// Puts the inode as it is in memory now into a transaction.
+    pub(crate) fn store(
+        &mut self,
+        volume: &Volume,
+        transaction: &mut Transaction<'_>,
+        remapped: Option<&Remapped<'_>>,
+    ) {
+        self.map.store(transaction, self.ino, &mut self.inode, &remapped.map(Remapped::new_chain).unwrap_or_default());
+        transaction.set(volume.geometry.inode_at(self.ino), &self.inode.to_bytes(self.ino));
+    }
+
+    /// Puts a new inode into a transaction: its place has been free.
+    pub(crate) fn store_new(&mut self, volume: &Volume, transaction: &mut Transaction<'_>) {
+        self.map.store(transaction, self.ino, &mut self.inode, &[]);
+        let (at, bytes) = (volume.geometry.inode_at(self.ino), self.inode.to_bytes(self.ino));
+        let (state, rest) = bytes.split_at(STATE_BYTES);
+        transaction.fresh(at + STATE_BYTES as u64, rest);
+        transaction.set(at, state);
+    }
+
+    /// Puts the end of an inode into a transaction. Its blocks are free once that is committed.
+    pub(crate) fn remove(&self, volume: &Volume, transaction: &mut Transaction<'_>) {
+        transaction.set(volume.geometry.inode_at(self.ino), &[0; STATE_BYTES]);
+    }
+}

@@ -1,0 +1,408 @@
+//! Every call on a medium that records stores: each state that a crash may leave is mounted, checked and compared.
+//!
+//! A crash leaves all stores up to a fence, and any of the words stored since. Where these are few, all subsets are tried; else the beginnings
+//! in the order of stores, each one alone, each one missing, and subsets of a seed.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use crate::support::{Numbers, Tree, made, patterned, sound, tree};
+use vmio_pmfs::{Changes, Fs, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
+
+/// Words since a fence of which all subsets are tried.
+const EXHAUSTIVE: usize = 7;
+
+/// The subsets of so many stores that are tried: whether each has happened.
+fn subsets(stores: usize, samples: usize, numbers: &mut Numbers) -> Vec<Vec<bool>> {
+    if stores <= EXHAUSTIVE {
+        return (0..1_u32 << stores).map(|set| (0..stores).map(|bit| set >> bit & 1 == 1).collect()).collect();
+    }
+    let step = stores.div_ceil(samples);
+    let places = || (0..stores).step_by(step);
+    let mut all: Vec<Vec<bool>> = vec![vec![true; stores]];
+    all.extend(places().map(|end| (0..stores).map(|store| store < end).collect()));
+    all.extend(places().map(|only| (0..stores).map(|store| store == only).collect()));
+    all.extend(places().map(|but| (0..stores).map(|store| store != but).collect()));
+    all.extend((0..samples).map(|_| (0..stores).map(|_| numbers.next().is_multiple_of(2)).collect()));
+    all
+}
+
+/// The medium after a crash: some epochs whole, and a subset of the next.
+fn crashed(before: &Arc<Simulated>, epochs: &[Vec<Store>], set: &[bool]) -> Arc<dyn Medium> {
+    let medium = Overlay::new(Arc::clone(before) as Arc<dyn Medium>);
+    let (last, whole) = epochs.split_last().unwrap();
+    let some = last.iter().zip(set).filter(|(_, happened)| **happened).map(|(store, _)| store);
+    for store in whole.iter().flatten().chain(some) {
+        medium.write(store.at, &store.bytes);
+    }
+    Arc::new(medium)
+}
+
+/// The states that the explorer has seen of a call.
+#[derive(Debug, Default)]
+struct Seen {
+    states: usize,
+    before: usize,
+    after: usize,
+    rolled_back: usize,
+}
+
+/// Runs a call on a copy of the medium and tries all states.
+fn explore(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) -> Seen {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    prepare(&fs);
+    drop(fs);
+    let before = Arc::new(medium.copy());
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let tree_before = tree(&fs);
+    medium.record();
+    call(&fs);
+    let epochs = medium.recorded();
+    let tree_after = tree(&fs);
+    assert_ne!(tree_before, tree_after, "{what} does nothing");
+    assert!(epochs.last().is_some_and(Vec::is_empty), "{what} returns before its last fence");
+    let (mut seen, mut numbers) = (Seen::default(), Numbers::new(0));
+    let samples = test_depth::pick(12, 200);
+    for end in 1..=epochs.len() {
+        for set in subsets(epochs[end - 1].len(), samples, &mut numbers) {
+            let state = crashed(&before, &epochs[..end], &set);
+            let what = format!("{what}, fence {end} of {}, stores {set:?}", epochs.len());
+            let (found, rolled_back) = recovered(&state, &what, &mut numbers, seen.states % 16 == 0);
+            seen.states += 1;
+            seen.rolled_back += rolled_back;
+            match () {
+                () if found == tree_before => seen.before += 1,
+                () if found == tree_after => seen.after += 1,
+                () => panic!("{what}: the tree is neither that before nor that after the call"),
+            }
+        }
+    }
+    assert!(seen.before > 0 && seen.after > 0, "{what}: {seen:?}");
+    seen
+}
+
+/// The tree after recovery; also after a crash of the recovery.
+fn recovered(state: &Arc<dyn Medium>, what: &str, numbers: &mut Numbers, crash_again: bool) -> (Tree, usize) {
+    let (found, rolled_back) = sound(Arc::new(Overlay::new(Arc::clone(state))), what);
+    if crash_again && rolled_back > 0 {
+        let recording = Arc::new(Recording::new(Arc::clone(state)));
+        let fs = Fs::mount(recording.clone()).unwrap();
+        drop(fs);
+        let epochs = recording.epochs();
+        for end in 1..=epochs.len() {
+            for set in subsets(epochs[end - 1].len(), 4, numbers) {
+                let medium = Overlay::new(Arc::clone(state));
+                let (last, whole) = epochs[..end].split_last().unwrap();
+                let some = last.iter().zip(&set).filter(|(_, happened)| **happened).map(|(store, _)| store);
+                for (at, bytes) in whole.iter().flatten().chain(some) {
+                    medium.write(*at, bytes);
+                }
+                let again = sound(Arc::new(medium), &format!("{what}, and a crash of the recovery")).0;
+                assert!(again == found, "{what}: a crash of the recovery changes what it finds");
+            }
+        }
+    }
+    (found, rolled_back)
+}
+
+type Words = Vec<(u64, Vec<u8>)>;
+
+/// An overlay that records its stores.
+struct Recording {
+    overlay: Overlay,
+    epochs: std::sync::Mutex<Vec<Words>>,
+}
+
+impl Recording {
+    fn new(below: Arc<dyn Medium>) -> Recording {
+        Recording { overlay: Overlay::new(below), epochs: std::sync::Mutex::new(vec![Vec::new()]) }
+    }
+
+    fn epochs(&self) -> Vec<Words> {
+        self.epochs.lock().unwrap().clone()
+    }
+}
+
+impl Medium for Recording {
+    fn len(&self) -> u64 {
+        self.overlay.len()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.overlay.read(at, into);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.overlay.write(at, bytes);
+        let mut done = 0;
+        while done < bytes.len() {
+            let here = at + done as u64;
+            let len = (8 - here % 8).min((bytes.len() - done) as u64) as usize;
+            self.epochs.lock().unwrap().last_mut().unwrap().push((here, bytes[done..done + len].to_vec()));
+            done += len;
+        }
+    }
+
+    fn fence(&self) {
+        self.epochs.lock().unwrap().push(Vec::new());
+    }
+}
+
+fn create(fs: &Fs, directory: u64, name: &str, new: New<'_>) -> u64 {
+    fs.create(directory, name.as_bytes(), new, 0o755, (1, 1)).unwrap().ino
+}
+
+fn ino(fs: &Fs, name: &str) -> u64 {
+    fs.lookup(ROOT, name.as_bytes()).unwrap().ino
+}
+
+fn resize(fs: &Fs, ino: u64, size: u64) {
+    fs.set_attributes(ino, &Changes { size: Some(size), ..Changes::default() }).unwrap();
+}
+
+/// Two files with contents, a folder and a file in it.
+fn some_files(fs: &Fs) {
+    for (seed, name) in [(1, "a"), (2, "b")] {
+        let ino = create(fs, ROOT, name, New::File);
+        fs.write(ino, 0, &patterned(seed, 10_000)).unwrap();
+    }
+    let folder = create(fs, ROOT, "d", New::Directory);
+    create(fs, folder, "inner", New::File);
+    create(fs, ROOT, "empty", New::Directory);
+}
+
+/// A file whose first 2 MiB are an aligned extent, with some contents.
+fn aligned_file(fs: &Fs) {
+    let ino = create(fs, ROOT, "a", New::File);
+    fs.allocate(ino, 0, 2 << 20).unwrap();
+    fs.write(ino, 0, &patterned(3, 20_000)).unwrap();
+}
+
+/// A file of more extents than its inode has room for.
+fn chained_file(fs: &Fs) {
+    let ino = create(fs, ROOT, "a", New::File);
+    for block in 0..20 {
+        fs.write(ino, block * 8192, &patterned(block, 300)).unwrap();
+    }
+}
+
+#[test]
+fn names_are_made_whole_or_not_at_all() {
+    explore("create", some_files, |fs| _ = create(fs, ROOT, "new", New::File));
+    explore("create in an empty directory", |_| (), |fs| _ = create(fs, ROOT, "new", New::File));
+    explore("create with a long name", some_files, |fs| _ = create(fs, ROOT, &"n".repeat(200), New::File));
+    explore("mkdir", some_files, |fs| _ = create(fs, ROOT, "new", New::Directory));
+    explore("symlink", some_files, |fs| _ = create(fs, ROOT, "new", New::Symlink(b"somewhere/else")));
+    explore("link", some_files, |fs| _ = fs.link(ino(fs, "a"), ino(fs, "d"), b"hard").unwrap());
+    let seen = explore(
+        "create again",
+        |fs| {
+            some_files(fs);
+            fs.unlink(ROOT, b"a").unwrap();
+        },
+        |fs| _ = create(fs, ROOT, "new", New::File),
+    );
+    assert!(seen.rolled_back > 0, "{seen:?}");
+}
+
+#[test]
+fn names_are_removed_whole_or_not_at_all() {
+    explore("unlink", some_files, |fs| fs.unlink(ROOT, b"a").unwrap());
+    explore(
+        "unlink of one of two",
+        |fs| {
+            some_files(fs);
+            fs.link(ino(fs, "a"), ROOT, b"two").unwrap();
+        },
+        |fs| fs.unlink(ROOT, b"a").unwrap(),
+    );
+    explore("unlink while open", some_files, |fs| {
+        fs.open(ino(fs, "a")).unwrap();
+        fs.unlink(ROOT, b"a").unwrap();
+    });
+    explore("unlink with a chain", chained_file, |fs| fs.unlink(ROOT, b"a").unwrap());
+    explore("rmdir", some_files, |fs| fs.remove_directory(ROOT, b"empty").unwrap());
+}
+
+#[test]
+fn renames_are_whole() {
+    let rename = |fs: &Fs, from, name: &str, to, new_name: &str| {
+        fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), Replace::Yes).unwrap();
+    };
+    explore("rename", some_files, |fs| rename(fs, ROOT, "a", ROOT, "new"));
+    explore("rename over a file", some_files, |fs| rename(fs, ROOT, "a", ROOT, "b"));
+    explore("rename over an open file", some_files, |fs| {
+        fs.open(ino(fs, "b")).unwrap();
+        rename(fs, ROOT, "a", ROOT, "b");
+    });
+    explore("rename into a folder", some_files, |fs| rename(fs, ROOT, "a", ino(fs, "d"), "a"));
+    explore("rename over a file of a folder", some_files, |fs| rename(fs, ROOT, "a", ino(fs, "d"), "inner"));
+    explore("rename of a folder", some_files, |fs| rename(fs, ROOT, "d", ino(fs, "empty"), "d"));
+    explore("rename over a folder", some_files, |fs| rename(fs, ROOT, "d", ROOT, "empty"));
+}
+
+#[test]
+fn writes_are_whole() {
+    let write = |at: u64, len: usize| {
+        move |fs: &Fs| {
+            assert_eq!(fs.write(ino(fs, "a"), at, &patterned(9, len)).unwrap(), len);
+        }
+    };
+    explore("the first write", |fs| _ = create(fs, ROOT, "a", New::File), write(0, 5000));
+    explore("a write in a hole", some_files, write(100, 6000));
+    explore("a write of a few bytes", some_files, write(4000, 200));
+    explore("an append", some_files, write(10_000, 300));
+    explore("an append to another block", some_files, write(10_000, 9000));
+    explore("a write across the end", some_files, write(9_500, 1000));
+    explore("a write far behind the end", some_files, write(50_000, 100));
+    explore("a write in an aligned extent", aligned_file, write(1000, 9000));
+    explore("a write of bytes in an aligned extent", aligned_file, write(4093, 7));
+    explore("a write across the end of an aligned extent", aligned_file, write((2 << 20) - 3000, 6000));
+    explore("a write to a chain", chained_file, write(15 * 8192, 5000));
+    explore("a write that fills holes of a chain", chained_file, write(3 * 8192, 60_000));
+    explore(
+        "an append after a truncation",
+        |fs| {
+            some_files(fs);
+            resize(fs, ino(fs, "a"), 5000);
+        },
+        write(7000, 2000),
+    );
+}
+
+#[test]
+fn lengths_change_whole() {
+    explore("truncate to nothing", some_files, |fs| resize(fs, ino(fs, "a"), 0));
+    explore("truncate in a block", some_files, |fs| resize(fs, ino(fs, "a"), 5000));
+    explore("truncate up", some_files, |fs| resize(fs, ino(fs, "a"), 30_000));
+    explore(
+        "truncate up after down",
+        |fs| {
+            some_files(fs);
+            resize(fs, ino(fs, "a"), 4500);
+        },
+        |fs| resize(fs, ino(fs, "a"), 8000),
+    );
+    explore("truncate of an aligned extent", aligned_file, |fs| resize(fs, ino(fs, "a"), 100_000));
+    explore("truncate of a chain", chained_file, |fs| resize(fs, ino(fs, "a"), 12 * 8192));
+    explore("truncate of a chain into the inode", chained_file, |fs| resize(fs, ino(fs, "a"), 3 * 8192));
+    explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
+}
+
+/// A mounted file system goes on after one crash as if it had not been: the next calls are whole as well.
+#[test]
+fn a_crash_after_a_recovery_rolls_back_nothing_old() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    some_files(&fs);
+    drop(fs);
+    let before = Arc::new(medium.copy());
+    let fs = Fs::mount(medium.clone()).unwrap();
+    medium.record();
+    fs.write(ino(&fs, "a"), 0, &patterned(7, 3000)).unwrap();
+    let epochs = medium.recorded();
+    // In place, but not committed.
+    let end = epochs.len() - 2;
+    let state = crashed(&before, &epochs[..end], &vec![true; epochs[end - 1].len()]);
+    let fs = Fs::mount(Arc::clone(&state)).unwrap();
+    assert_eq!(fs.recovered().transactions, 1);
+    fs.write(ino(&fs, "a"), 0, &patterned(8, 3000)).unwrap();
+    let after = tree(&fs);
+    drop(fs);
+    let (found, rolled_back) = sound(state, "after the second life");
+    assert_eq!(rolled_back, 0);
+    assert!(found == after);
+}
+
+/// A call on one of four names in one of two folders, as it comes.
+fn random_call(fs: &Fs, numbers: &mut Numbers) {
+    let folder = |number: u64| if number.is_multiple_of(2) { ROOT } else { ino(fs, "d") };
+    let name = |number: u64| vec![b'a' + (number % 4) as u8; 1 + (number % 4) as usize * 60];
+    let (at, to) = (folder(numbers.next()), folder(numbers.next()));
+    let (one, other) = (name(numbers.next()), name(numbers.next()));
+    let (kind, place, len) = (numbers.next() % 8, numbers.next() % 40_000, 1 + numbers.next() % 9000);
+    let found = fs.lookup(at, &one).map(|found| found.ino);
+    // A call that is not possible does nothing.
+    match (kind, found) {
+        (0, _) => _ = fs.create(at, &one, New::File, 0o644, (0, 0)),
+        (1, _) => _ = fs.unlink(at, &one),
+        (2, _) => _ = fs.rename(at, &one, to, &other, Replace::Yes),
+        (3, Ok(found)) => _ = fs.link(found, to, &other),
+        (4, Ok(found)) => resize(fs, found, place),
+        (_, Ok(found)) => _ = fs.write(found, place, &patterned(len, len as usize)).unwrap(),
+        (_, Err(_)) => _ = fs.create(at, &one, New::File, 0o644, (0, 0)),
+    }
+}
+
+/// After many calls, blocks, slots and inodes have been in use before, and journals have come around.
+#[test]
+fn random_calls_are_whole_after_others() {
+    for seed in test_depth::seeds(10, 400) {
+        let mut numbers = Numbers::new(seed);
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        create(&fs, ROOT, "d", New::Directory);
+        for _ in 0..50 + 150 * (seed % 3) {
+            random_call(&fs, &mut numbers);
+        }
+        for call in 0..4 {
+            let (before, tree_before) = (Arc::new(medium.copy()), tree(&fs));
+            medium.record();
+            random_call(&fs, &mut numbers);
+            let (epochs, tree_after) = (medium.recorded(), tree(&fs));
+            for end in 1..=epochs.len() {
+                for set in subsets(epochs[end - 1].len(), test_depth::pick(3, 20), &mut numbers) {
+                    let what = format!("seed {seed}, call {call}, fence {end}, stores {set:?}");
+                    let found = sound(crashed(&before, &epochs[..end], &set), &what).0;
+                    assert!(
+                        found == tree_before || found == tree_after,
+                        "{what}: the tree is neither before nor after"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Two calls at the same time, in the journals of two processors: a crash may find either of them anywhere.
+#[test]
+fn calls_of_two_processors_are_whole_each() {
+    let on = |processor: usize| {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(processor);
+        rustix::thread::sched_setaffinity(None, &set)
+    };
+    if on(0).and_then(|()| on(1)).is_err() {
+        return test_depth::skipped("there is one processor");
+    }
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let folders = ["one", "two"].map(|name| create(&fs, ROOT, name, New::Directory));
+    // The folders have their first blocks, so that the calls touch nothing in common.
+    for folder in folders {
+        create(&fs, folder, "there", New::File);
+    }
+    let before = Arc::new(medium.copy());
+    let [one, two] = [0, 1].map(|processor| {
+        on(processor).unwrap();
+        medium.record();
+        create(&fs, folders[processor], "new", New::File);
+        medium.recorded()
+    });
+    drop(fs);
+    let mut rolled_back_most = 0;
+    for (first, second) in (0..one.len()).flat_map(|first| (0..two.len()).map(move |second| (first, second))) {
+        let state = Overlay::new(Arc::clone(&before) as Arc<dyn Medium>);
+        for store in one[..first].iter().chain(&two[..second]).flatten() {
+            state.write(store.at, &store.bytes);
+        }
+        let (found, rolled_back) = sound(Arc::new(state), &format!("fences {first} and {second}"));
+        rolled_back_most = rolled_back_most.max(rolled_back);
+        // The last store of a call is its COMMIT.
+        assert_eq!(found.contains_key("/one/new"), first == one.len() - 1, "fences {first} and {second}");
+        assert_eq!(found.contains_key("/two/new"), second == two.len() - 1, "fences {first} and {second}");
+    }
+    assert_eq!(rolled_back_most, 2);
+}

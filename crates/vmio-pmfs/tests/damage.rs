@@ -1,0 +1,124 @@
+//! Changed bytes of a sound medium, often with checksums that fit: errors at worst, never a panic, and a file system that is found sound
+//! can be used.
+
+use std::sync::Arc;
+
+use crate::support::{Numbers, made, patterned};
+use vmio_pmfs::{Changes, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+
+#[allow(clippy::unwrap_used)]
+fn sound() -> Arc<Simulated> {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let folder = fs.create(ROOT, b"folder", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    let file = fs.create(folder, &[b'n'; 100], New::File, 0o644, (0, 0)).unwrap().ino;
+    for block in 0..14 {
+        fs.write(file, block * 8192, b"bytes").unwrap();
+    }
+    fs.link(file, ROOT, b"second").unwrap();
+    fs.create(ROOT, b"link", New::Symlink(b"folder"), 0o777, (0, 0)).unwrap();
+    fs.create(folder, b"inner", New::Directory, 0o755, (0, 0)).unwrap();
+    let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0)).unwrap().ino;
+    fs.allocate(aligned, 0, 2 << 20).unwrap();
+    fs.write(aligned, 100, &patterned(1, 5000)).unwrap();
+    medium
+}
+
+/// A structure of the medium: its first byte, its length, where its checksum is and begins to cover, and the number that seeds it.
+type Structure = (u64, usize, usize, usize, Option<u64>);
+
+/// The inodes, the journals, the superblock, and each block of the pools that is not zeros.
+fn structures(medium: &dyn Medium) -> Vec<Structure> {
+    let mut all = vec![(0, 4096, 8, 12, None)];
+    for area in 0..2_u64 {
+        let own = area * (4 << 20) + if area == 0 { 4096 } else { 0 };
+        all.extend((0..40).map(|entry| (own + entry * 64, 64, 0, 4, None)));
+        let inodes = own + (8 + 16) * 4096;
+        all.extend((0..12).map(|index| (inodes + index * 256, 256, 0, 4, Some(area * 64 + index))));
+        for at in (inodes + 4 * 4096..inodes + 60 * 4096).step_by(4096) {
+            let mut block = [0; 4096];
+            medium.read(at, &mut block);
+            if block != [0; 4096] {
+                // The block may be of the chain of any inode.
+                all.extend([2, 3, 64, 65].map(|ino| (at, 4096, 0, 4, Some(ino))));
+            }
+        }
+    }
+    all
+}
+
+fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
+    let (at, len, checksum_at, covered, seed) = all[numbers.next() as usize % all.len()];
+    let mut bytes = vec![0; len];
+    medium.read(at, &mut bytes);
+    let place = numbers.next() as usize % (len.min(256) / 4) * 4;
+    let value = match numbers.next() % 4 {
+        0 => numbers.next(),
+        1 => u64::MAX - numbers.next() % 3,
+        2 => 1 << (numbers.next() % 64),
+        _ => numbers.next() % 3000,
+    };
+    let count = [1, 2, 4, 8][numbers.next() as usize % 4].min(len - place);
+    bytes[place..place + count].copy_from_slice(&value.to_le_bytes()[..count]);
+    if !numbers.next().is_multiple_of(4) {
+        let seed = seed.map_or(0, |seed| crc32c::crc32c(&seed.to_le_bytes()));
+        let checksum = crc32c::crc32c_append(seed, &bytes[covered..]);
+        bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+    medium.write(at, &bytes);
+}
+
+/// Uses all that there is. Errors are answers.
+fn use_all(fs: &Fs) {
+    let (mut left, mut seen) = (vec![ROOT], 0);
+    while let Some(directory) = left.pop() {
+        for named in fs.list(directory, 0, 100).unwrap_or_default() {
+            seen += 1;
+            match named.kind {
+                Kind::Directory if seen < 100 => left.push(named.ino),
+                Kind::Symlink => _ = fs.read_link(named.ino),
+                _ => {
+                    _ = fs.read(named.ino, 0, &mut [0; 9000]);
+                    _ = fs.write(named.ino, 5000, &[1; 9000]);
+                    _ = fs.write(named.ino, 1 << 20, &[1; 9000]);
+                    _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
+                }
+            }
+            _ = fs.rename(directory, &named.name, ROOT, b"moved", Replace::Yes);
+            _ = fs.unlink(ROOT, b"moved");
+        }
+    }
+    _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
+}
+
+#[test]
+fn damage_causes_errors_and_no_panic() {
+    let sound = sound();
+    let all = structures(&*sound);
+    let (mut refused, mut faulty, mut harmless) = (0, 0, 0);
+    for seed in test_depth::seeds(3000, 300_000) {
+        let mut numbers = Numbers::new(seed);
+        let medium: Arc<dyn Medium> = Arc::new(Overlay::new(Arc::clone(&sound) as Arc<dyn Medium>));
+        for _ in 0..1 + seed % 3 {
+            change(&*medium, &all, &mut numbers);
+        }
+        let report = check(Arc::clone(&medium));
+        let is_sound = report.as_ref().is_ok_and(|report| report.is_sound());
+        match Fs::mount(Arc::clone(&medium)) {
+            Ok(fs) => use_all(&fs),
+            Err(error) => {
+                refused += 1;
+                assert!(!is_sound, "seed {seed}: a sound file system cannot be mounted: {error}");
+            }
+        }
+        if is_sound {
+            harmless += 1;
+            let after = check(medium).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert!(after.is_sound(), "seed {seed}: damaged by its use: {:?}", after.faults);
+        } else {
+            faulty += 1;
+        }
+    }
+    let seen = [refused, faulty - refused, harmless];
+    assert!(test_depth::seeds_are_chosen() || seen.iter().all(|count| *count > 50), "{seen:?}");
+}

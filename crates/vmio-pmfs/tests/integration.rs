@@ -1,0 +1,7 @@
+//! The tests of the file system, one program.
+
+mod calls;
+mod crashes;
+mod damage;
+mod model;
+mod support;

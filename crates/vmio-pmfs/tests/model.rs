@@ -1,0 +1,150 @@
+//! Random calls against a map, with remounts.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+use crate::support::{Node, made, patterned, sound, tree};
+use vmio_pmfs::{Changes, Error, Fs, New, ROOT, Replace};
+
+const NAMES: usize = 6;
+
+#[derive(Clone, Debug)]
+enum Call {
+    Create(usize),
+    Write { file: usize, at: u32, bytes: u32, seed: u8 },
+    Resize { file: usize, size: u32 },
+    Allocate { file: usize, at: u32, bytes: u32 },
+    Rename(usize, usize),
+    Link(usize, usize),
+    Unlink(usize),
+    Remount,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let at = 0_u32..3_000_000;
+    let bytes = prop_oneof![3 => 1_u32..9000, 1 => 9000_u32..65536];
+    prop_oneof![
+        3 => (0..NAMES).prop_map(Call::Create),
+        8 => (0..NAMES, prop_oneof![at.clone(), 0_u32..20_000], bytes, any::<u8>())
+            .prop_map(|(file, at, bytes, seed)| Call::Write { file, at, bytes, seed }),
+        3 => (0..NAMES, at.clone()).prop_map(|(file, size)| Call::Resize { file, size }),
+        2 => (0..NAMES, at, 1_u32..2_200_000).prop_map(|(file, at, bytes)| Call::Allocate { file, at, bytes }),
+        3 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Call::Rename(from, to)),
+        1 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Call::Link(from, to)),
+        2 => (0..NAMES).prop_map(Call::Unlink),
+        1 => Just(Call::Remount),
+    ]
+}
+
+/// Names are of different lengths, so that entries have one to five slots.
+fn name(index: usize) -> Vec<u8> {
+    vec![b'a' + index as u8; 1 + index * 50]
+}
+
+/// Files by name; names of one file have the same number.
+#[derive(Default)]
+struct Model {
+    names: BTreeMap<usize, usize>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn file(&mut self, name: usize) -> Option<&mut Vec<u8>> {
+        self.names.get(&name).map(|file| &mut self.files[*file])
+    }
+
+    fn tree(&self) -> crate::support::Tree {
+        let links = |file: usize| self.names.values().filter(|other| **other == file).count() as u32;
+        let node = |file: usize| Node::File(links(file), self.files[file].clone());
+        let path = |index: usize| format!("/{}", String::from_utf8_lossy(&name(index)));
+        self.names.iter().map(|(index, file)| (path(*index), node(*file))).collect()
+    }
+}
+
+fn full(outcome: Result<(), Error>) -> bool {
+    match outcome {
+        Ok(()) => false,
+        Err(Error::NoSpace { .. }) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn play(calls: Vec<Call>) {
+    let medium = made();
+    let mut fs = Fs::mount(medium.clone()).unwrap();
+    let mut model = Model::default();
+    for call in calls {
+        let ino = |index: usize| fs.lookup(ROOT, &name(index)).map(|found| found.ino);
+        match call {
+            Call::Create(index) => {
+                let made = fs.create(ROOT, &name(index), New::File, 0o600, (0, 0));
+                assert_eq!(made.is_ok(), !model.names.contains_key(&index));
+                if made.is_ok() {
+                    model.files.push(Vec::new());
+                    model.names.insert(index, model.files.len() - 1);
+                }
+            }
+            Call::Write { file, at, bytes, seed } => {
+                let Ok(ino) = ino(file) else { continue };
+                let (at, bytes) = (at as usize, patterned(seed.into(), bytes as usize));
+                if !full(fs.write(ino, at as u64, &bytes).map(|written| assert_eq!(written, bytes.len()))) {
+                    let there = model.file(file).unwrap();
+                    there.resize(there.len().max(at + bytes.len()), 0);
+                    there[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            Call::Resize { file, size } => {
+                let Ok(ino) = ino(file) else { continue };
+                let changes = Changes { size: Some(size.into()), ..Changes::default() };
+                if !full(fs.set_attributes(ino, &changes).map(drop)) {
+                    model.file(file).unwrap().resize(size as usize, 0);
+                }
+            }
+            Call::Allocate { file, at, bytes } => {
+                let Ok(ino) = ino(file) else { continue };
+                if !full(fs.allocate(ino, at.into(), bytes.into())) {
+                    let there = model.file(file).unwrap();
+                    there.resize(there.len().max((at + bytes) as usize), 0);
+                }
+            }
+            Call::Rename(from, to) => {
+                let renamed = fs.rename(ROOT, &name(from), ROOT, &name(to), Replace::Yes);
+                assert_eq!(renamed.is_ok(), model.names.contains_key(&from));
+                if renamed.is_ok() && model.names[&from] != *model.names.get(&to).unwrap_or(&usize::MAX) {
+                    let file = model.names.remove(&from).unwrap();
+                    model.names.insert(to, file);
+                }
+            }
+            Call::Link(from, to) => {
+                let Ok(ino) = ino(from) else { continue };
+                let linked = fs.link(ino, ROOT, &name(to));
+                assert_eq!(linked.is_ok(), !model.names.contains_key(&to));
+                if linked.is_ok() {
+                    model.names.insert(to, model.names[&from]);
+                }
+            }
+            Call::Unlink(index) => {
+                assert_eq!(fs.unlink(ROOT, &name(index)).is_ok(), model.names.remove(&index).is_some());
+            }
+            Call::Remount => {
+                drop(fs);
+                assert!(sound(medium.clone(), "remount").0 == model.tree(), "after a remount");
+                fs = Fs::mount(medium.clone()).unwrap();
+            }
+        }
+    }
+    assert!(tree(&fs) == model.tree(), "at the end");
+    drop(fs);
+    assert!(sound(medium, "the end").0 == model.tree(), "after the last remount");
+}
+
+#[test]
+fn random_calls_do_what_they_do_to_a_map() {
+    let cases = test_depth::pick(60, 2000);
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    proptest!(config, |(calls in prop::collection::vec(call(), 1..60))| play(calls));
+}

@@ -1,0 +1,127 @@
+//! Any contents of a vmio-pmfs medium: they cause an error at worst, never a panic, and a file system found sound can be used.
+#![no_main]
+
+use std::sync::{Arc, OnceLock};
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use vmio_pmfs::{Changes, Fs, Geometry, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+
+const GEOMETRY: Geometry = Geometry { blocks: 1024, areas: 1, inodes: 32, journal_blocks: 8, save_blocks: 4 };
+const BLOCK: u64 = 4096;
+/// Journal, saved data and inodes follow the superblock.
+const INODES_AT: u64 = (1 + 8 + 4) * BLOCK;
+const INODE_BYTES: u64 = 256;
+
+/// A part of the medium that a change falls into.
+#[derive(Arbitrary, Debug)]
+enum Part {
+    Superblock,
+    Journal(u16),
+    Inode(u8),
+    /// A block of the pool, where the first ones are in use.
+    Pool(u8),
+}
+
+/// A change to a sound file system: bytes of a word.
+#[derive(Arbitrary, Debug)]
+struct Change {
+    part: Part,
+    word: u16,
+    value: u64,
+    /// Number of the value's bytes that count, so that numbers may change a little.
+    bytes: u8,
+    /// Whether the checksum is corrected.
+    is_sealed: bool,
+}
+
+/// A file system with a directory, files of few and of many extents, a link and a finished transaction.
+fn sound() -> Arc<dyn Medium> {
+    static SOUND: OnceLock<Arc<Simulated>> = OnceLock::new();
+    let make = || -> vmio_pmfs::Result<Arc<Simulated>> {
+        let medium = Arc::new(Simulated::new(GEOMETRY.bytes()));
+        let shared: Arc<dyn Medium> = medium.clone();
+        Fs::make(&shared, GEOMETRY, false, (0, 0))?;
+        let fs = Fs::mount(shared)?;
+        let folder = fs.create(ROOT, b"folder", New::Directory, 0o755, (0, 0))?.ino;
+        let file = fs.create(folder, &[b'n'; 100], New::File, 0o644, (0, 0))?.ino;
+        for block in 0..14 {
+            fs.write(file, block * 2 * BLOCK, b"bytes")?;
+        }
+        fs.link(file, ROOT, b"second")?;
+        fs.create(ROOT, b"link", New::Symlink(b"folder"), 0o777, (0, 0))?;
+        let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0))?.ino;
+        fs.allocate(aligned, 0, 2 << 20)?;
+        fs.write(aligned, 100, b"in place")?;
+        Ok(medium)
+    };
+    let sound = SOUND.get_or_init(|| make().unwrap_or_else(|error| panic!("the sound file system: {error}")));
+    Arc::clone(sound) as Arc<dyn Medium>
+}
+
+/// The structure that a part is in: its first byte, its length, where its checksum is and covers, and the number that seeds it.
+fn structure(part: &Part) -> (u64, u64, usize, usize, Option<u64>) {
+    match part {
+        Part::Superblock => (0, BLOCK, 8, 12, None),
+        Part::Journal(entry) => (BLOCK + u64::from(entry % 512) * 64, 64, 0, 4, None),
+        Part::Inode(ino) => {
+            let ino = u64::from(ino % 32);
+            (INODES_AT + ino * INODE_BYTES, INODE_BYTES, 0, 4, Some(ino))
+        }
+        Part::Pool(block) => (INODES_AT + 32 * INODE_BYTES + u64::from(*block) * BLOCK, BLOCK, 0, 4, Some(3)),
+    }
+}
+
+fn apply(medium: &dyn Medium, change: &Change) {
+    let (at, len, checksum_at, covered, seed) = structure(&change.part);
+    let mut bytes = vec![0; len as usize];
+    medium.read(at, &mut bytes);
+    let count = 1 + usize::from(change.bytes % 8);
+    let place = (usize::from(change.word) * 4 % bytes.len()).min(bytes.len() - count);
+    bytes[place..place + count].copy_from_slice(&change.value.to_le_bytes()[..count]);
+    if change.is_sealed {
+        let seed = seed.map_or(0, |seed| crc32c::crc32c(&seed.to_le_bytes()));
+        let checksum = crc32c::crc32c_append(seed, &bytes[covered..]);
+        bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+    medium.write(at, &bytes);
+}
+
+/// Uses all that there is. Errors are answers.
+fn use_all(fs: &Fs) {
+    let (mut left, mut seen) = (vec![ROOT], 0);
+    while let Some(directory) = left.pop() {
+        for named in fs.list(directory, 0, 100).unwrap_or_default() {
+            seen += 1;
+            match named.kind {
+                Kind::Directory if seen < 200 => left.push(named.ino),
+                Kind::Symlink => _ = fs.read_link(named.ino),
+                _ => {
+                    _ = fs.read(named.ino, 0, &mut [0; 9000]);
+                    _ = fs.write(named.ino, 5000, &[1; 9000]);
+                    _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
+                }
+            }
+            _ = fs.rename(directory, &named.name, ROOT, b"moved", Replace::Yes);
+            _ = fs.unlink(ROOT, b"moved");
+        }
+    }
+    _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
+}
+
+fuzz_target!(|changes: Vec<Change>| {
+    let medium: Arc<dyn Medium> = Arc::new(Overlay::new(sound()));
+    for change in &changes {
+        apply(&*medium, change);
+    }
+    let report = check(Arc::clone(&medium));
+    let is_sound = report.as_ref().is_ok_and(|report| report.is_sound());
+    match Fs::mount(Arc::clone(&medium)) {
+        Ok(fs) => use_all(&fs),
+        Err(error) => assert!(!is_sound, "a sound file system cannot be mounted: {error}"),
+    }
+    if is_sound {
+        let after = check(medium).unwrap_or_else(|error| panic!("after its use: {error}"));
+        assert!(after.is_sound(), "a sound file system is damaged by its use: {:?}", after.faults);
+    }
+});
