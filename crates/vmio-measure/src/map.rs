@@ -52,8 +52,8 @@ pub struct MapArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_measured)]
     secs: Option<f64>,
     /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-reader-thread, vmio-managed (Linux mmap kept
-    /// within the budget), vmio-kernel (the kernel module), vmio-ring0 (guest mode at ring 0), vmio-ring0-polled (the same, and a thread of the kernel submits
-    /// reads and writes), vmio-16k and vmio-64k (units of that size); mmap; pread
+    /// within the budget), vmio-kernel (the kernel module), vmio-ring0 (guest mode at ring 0), vmio-ring0-polled (with its submissions polled),
+    /// vmio-16k and vmio-64k (units of that size); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
     /// Features of the kernel that vmio does without, as on an older kernel (`vmio doctor` lists them)
