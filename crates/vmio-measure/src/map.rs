@@ -51,9 +51,9 @@ pub struct MapArgs {
     /// Seconds to measure each run, after a warm-up that is not counted [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = parse_measured)]
     secs: Option<f64>,
-    /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-reader-thread, vmio-managed (Linux mmap kept
-    /// within the budget), vmio-kernel (the kernel module), vmio-ring0 (guest mode at ring 0), vmio-ring0-polled (with its submissions polled),
-    /// vmio-16k and vmio-64k (units of that size); mmap; pread
+    /// Engines to compare: vmio, vmio-memfd (frames whose stores the kernel tracks), vmio-reader-thread, vmio-managed (Linux mmap kept
+    /// within the budget), vmio-kernel (the kernel module), vmio-ring0 (guest mode); vmio-ring0-polled (polled submissions), vmio-16k and
+    /// vmio-64k (units); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
     /// Features of the kernel that vmio does without, as on an older kernel (`vmio doctor` lists them)

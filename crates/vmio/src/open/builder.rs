@@ -284,7 +284,7 @@ impl CacheBuilder {
     ///
     /// The files are those that [`Cache::open_backing`] opens, and those given to [`Cache::submit_for`]. A write to a regular file still asks for
     /// the file's length by a system call. A system call also makes up for what a request did not do: at the end of the file, without direct I/O, and
-    /// where all rings are in use, of which there are four for each core and 64 at most. Each ring is a descriptor ([`Cache::descriptors`]).
+    /// where all rings are in use. There are four rings for each core, 64 at most. Each ring is a descriptor ([`Cache::descriptors`]).
     ///
     /// While there are requests, and for 50 ms after the last, the thread takes a core; then a system call wakes it. It runs on the cores of the thread
     /// that builds the cache. A thread that waits for a request's end takes its own core for up to a millisecond, and then sleeps.
