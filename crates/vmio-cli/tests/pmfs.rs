@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -40,12 +40,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // After a failed assertion, too.
-        if matches!(self.server.try_wait(), Ok(None)) {
-            _ = Command::new("umount").arg("-l").arg(&self.folder).status();
-            _ = self.server.kill();
-            _ = self.server.wait();
-        }
+        // After a failed assertion, too. A server that has died leaves its mount.
+        _ = Command::new("umount").arg("-l").arg(&self.folder).stderr(Stdio::null()).status();
+        _ = self.server.kill();
+        _ = self.server.wait();
     }
 }
 
@@ -209,4 +207,86 @@ fn damage_is_found_and_named() -> TestResult {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(report["faults"][0]["at"], root);
     refused(vmio().args(["pmfs", "mount"]).arg(&image).arg(dir.path()), &format!("an inode at byte {root} is damaged"))
+}
+
+/// The kernel may use an inode that it knows by its number long after the name has gone.
+#[test]
+fn an_inode_that_a_process_has_by_a_path_is_no_other_files() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let path = folder.join("mine");
+    fs::write(&path, "mine")?;
+    let mine = fs::File::options().read(true).custom_flags(libc::O_PATH).open(&path)?;
+    let number = mine.metadata()?.ino();
+    fs::remove_file(&path)?;
+    for other in 0..100 {
+        fs::write(folder.join(other.to_string()), "another's")?;
+        assert_ne!(fs::metadata(folder.join(other.to_string()))?.ino(), number);
+    }
+    assert_eq!(mine.metadata()?.nlink(), 0);
+    drop(mine);
+    mounted.unmount()?;
+    fsck(&image)
+}
+
+/// As other file systems do it.
+#[test]
+fn a_program_that_another_user_changes_loses_its_owners_rights() -> TestResult {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let program = folder.join("program");
+    fs::write(&program, "text")?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6777))?;
+    let mut other = Command::new("sh");
+    succeeded(other.args(["-c", "printf more >> \"$0\""]).arg(&program).uid(65534).gid(65534))?;
+    assert_eq!(fs::metadata(&program)?.mode() & 0o7777, 0o777);
+    assert_eq!(fs::read_to_string(&program)?, "textmore");
+    mounted.unmount()?;
+    fsck(&image)
+}
+
+#[test]
+fn a_new_image_is_its_owners_and_has_its_space() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = made(dir.path())?;
+    let metadata = fs::metadata(&image)?;
+    assert_eq!((metadata.mode() & 0o777, metadata.blocks() * 512 >= 64 << 20), (0o600, true));
+    let sparse = dir.path().join("sparse");
+    succeeded(vmio().args(["pmfs", "mkfs", "--size", "1G", "--sparse"]).arg(&sparse))?;
+    assert!(fs::metadata(&sparse)?.blocks() * 512 < 1 << 30);
+    refused(vmio().args(["pmfs", "mkfs"]).arg(dir.path().join("absent")), "--size makes one")
+}
+
+#[test]
+fn an_interrupt_of_a_mount_in_use_may_be_repeated() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mut mounted = Mounted::new(&image, &folder)?;
+    let held = fs::File::create(folder.join("held"))?;
+    let server = rustix::process::Pid::from_child(&mounted.server);
+    rustix::process::kill_process(server, rustix::process::Signal::INT)?;
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(mounted.server.try_wait()?.is_none(), "the file is open");
+    drop(held);
+    // The kernel closes it some time after the program.
+    while mounted.server.try_wait()?.is_none() {
+        rustix::process::kill_process(server, rustix::process::Signal::INT)?;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(mounted.server.wait()?.success());
+    fsck(&image)
 }

@@ -12,24 +12,29 @@ use fuser::{
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Fs, New, Replace, Result};
+use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Replace, Result};
 
+use super::known::Known;
 use super::reply::{self, BELIEVED};
 
 /// Entries that are looked up at once for a listing.
 const LISTED: usize = 256;
 
+/// The bits by which a program runs as another user or group.
+const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+
 pub struct Server {
     fs: Arc<Fs>,
+    known: Known,
 }
 
 impl Server {
     pub fn new(fs: Arc<Fs>) -> Server {
-        Server { fs }
+        Server { known: Known::new(Arc::clone(&fs)), fs }
     }
 
     fn entry(&self, made: Result<Attributes>, reply: ReplyEntry) {
-        match made {
+        match made.and_then(|made| self.known.tell(&made).map(|()| made)) {
             Ok(made) => reply.entry(&BELIEVED, &reply::attributes(&made), reply::generation(&made)),
             Err(error) => reply.error(reply::errno(&error)),
         }
@@ -86,16 +91,32 @@ impl Server {
             let entries = self.fs.list(ino, from, LISTED)?;
             for entry in &entries {
                 from = entry.cookie;
-                // Removed since.
-                let Ok(attributes) = self.fs.attributes(entry.ino) else { continue };
+                let attributes = match self.fs.attributes(entry.ino) {
+                    // Removed since.
+                    Err(Error::NoInode { .. }) => continue,
+                    found => found?,
+                };
+                match self.known.tell(&attributes) {
+                    Err(Error::NoInode { .. }) => continue,
+                    told => told?,
+                }
                 if add(&attributes, entry.cookie + 2, OsStr::from_bytes(&entry.name)) {
-                    return Ok(());
+                    return self.known.forget(entry.ino, 1);
                 }
             }
             if entries.len() < LISTED {
                 return Ok(());
             }
         }
+    }
+
+    /// A program that another user has changed no longer runs with its owner's rights.
+    fn clear_set_ids(&self, ino: u64) -> Result<()> {
+        let mode = self.fs.attributes(ino)?.mode;
+        if mode & SET_IDS != 0 {
+            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !SET_IDS), ..Changes::default() })?;
+        }
+        Ok(())
     }
 
     fn write_all(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize> {
@@ -133,6 +154,18 @@ impl Filesystem for Server {
             _ = config.set_max_write(most);
         }
         Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Err(error) = self.known.forget_all() {
+            tracing::error!(%error, "deleted files stay until the next mount");
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, times: u64) {
+        if let Err(error) = self.known.forget(ino.0, times) {
+            tracing::error!(%error, "a deleted file stays until the next mount");
+        }
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -249,7 +282,12 @@ impl Filesystem for Server {
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
         let made = self.make(request, parent, name, New::File, mode);
         // Nobody can remove it before it is open: the kernel has the directory locked.
-        match made.and_then(|made| self.fs.open(made.ino).map(|()| made)) {
+        let opened = made.and_then(|made| {
+            self.known.tell(&made)?;
+            self.fs.open(made.ino)?;
+            Ok(made)
+        });
+        match opened {
             Ok(made) => {
                 let (attributes, generation) = (reply::attributes(&made), reply::generation(&made));
                 reply.created(&BELIEVED, &attributes, generation, FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
@@ -283,12 +321,16 @@ impl Filesystem for Server {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.write_all(ino.0, offset, data) {
+        let cleared = match flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            true => self.clear_set_ids(ino.0),
+            false => Ok(()),
+        };
+        match cleared.and_then(|()| self.write_all(ino.0, offset, data)) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(reply::errno(&error)),
         }

@@ -1,17 +1,21 @@
 //! `vmio pmfs`: a file system for byte-addressable memory that keeps its huge pages.
 
 mod fuse;
+mod known;
 mod mount;
 mod reply;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use serde_json::json;
 use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, MappedFile, Medium, Overlay, Superblock, check};
 use vmio_report::size::{format_size, parse_size};
@@ -19,20 +23,23 @@ use vmio_report::size::{format_size, parse_size};
 const EXAMPLES: &str = "\
 Examples:
   vmio pmfs mkfs --size 1G image     make a file system in a new file
-  vmio pmfs mkfs /dev/dax0.0         make one on persistent memory
+  vmio pmfs mkfs --size 1G /mnt/pmem/image
+                                     make one on persistent memory: in a file of a file system that is mounted with DAX
   vmio pmfs mount image /mnt         mount it, until umount or Ctrl-C
   vmio pmfs fsck image               check it without changing it
 
-The file system is experimental. It is mounted by FUSE. On persistent memory (a DAX device, or a file of a file system that is mounted with
-DAX), each call is atomic and durable when it returns. In an ordinary file that holds for the end of the process; after a power cut, only
-what was synchronised before is certain.
+The file system is experimental. It is mounted by FUSE. On persistent memory each call is atomic and durable when it returns. In an
+ordinary file that holds for the end of the process. A power cut may damage a file system there that is mounted, and what was
+synchronised before with it.
 
 Exit status: 0 if all went well; 1 if something failed or fsck has found a fault; 2 for a wrong command line.";
 
 const MKFS_EXAMPLES: &str = "\
 Examples:
-  vmio pmfs mkfs --size 1G image     make a file system in a new sparse file
-  vmio pmfs mkfs --areas 4 /dev/dax0.0";
+  vmio pmfs mkfs --size 1G image     make a file system in a new file
+  vmio pmfs mkfs --size 1G --sparse image
+                                     take disk space only as it is used; a full disk then ends the server of the mount
+  vmio pmfs mkfs --areas 4 --size 8G /mnt/pmem/image";
 
 const MOUNT_EXAMPLES: &str = "\
 Examples:
@@ -68,9 +75,12 @@ enum PmfsCommand {
     Mkfs {
         /// The file or device
         medium: PathBuf,
-        /// Make a new sparse file of this size, or give a file this size
+        /// Make a new file of this size, which only its owner may read, or give an empty file this size
         #[arg(long, value_parser = parse_size)]
         size: Option<u64>,
+        /// With --size: do not allocate disk space now
+        #[arg(long, requires = "size")]
+        sparse: bool,
         /// How many areas with a journal of their own there are (default: the number of processors)
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
         areas: Option<u32>,
@@ -112,8 +122,10 @@ enum PmfsCommand {
 /// Runs `vmio pmfs`.
 pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
     match &args.command {
-        PmfsCommand::Mkfs { medium, size, areas, overwrite } => make(medium, *size, *areas, *overwrite)
-            .with_context(|| format!("cannot make a file system on {}", medium.display())),
+        PmfsCommand::Mkfs { medium, size, sparse, areas, overwrite } => {
+            make(medium, *size, *sparse, *areas, *overwrite)
+                .with_context(|| format!("cannot make a file system on {}", medium.display()))
+        }
         PmfsCommand::Mount { medium, folder, private } => mount::run(medium, folder, *private),
         PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
@@ -124,9 +136,11 @@ fn open(path: &Path, access: Access) -> anyhow::Result<Arc<dyn Medium>> {
     Ok(Arc::new(MappedFile::open(path, access)?))
 }
 
-fn make(path: &Path, size: Option<u64>, areas: Option<u32>, overwrite: bool) -> anyhow::Result<()> {
-    if let Some(size) = size {
-        give_size(path, size)?;
+fn make(path: &Path, size: Option<u64>, sparse: bool, areas: Option<u32>, overwrite: bool) -> anyhow::Result<()> {
+    match size {
+        Some(size) => give_size(path, size, sparse)?,
+        None if !path.exists() => bail!("there is no such file: --size makes one"),
+        None => {}
     }
     let medium = open(path, Access::Write)?;
     let processors = thread::available_parallelism().map_or(1, |count| count.get().min(1024) as u32);
@@ -139,9 +153,11 @@ fn make(path: &Path, size: Option<u64>, areas: Option<u32>, overwrite: bool) -> 
     Ok(())
 }
 
-/// Makes a new file of this size, or an existing empty one so long. A file of another length is left alone.
-fn give_size(path: &Path, size: u64) -> anyhow::Result<()> {
-    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+/// Makes a new file of this size, or an existing empty one so long. A file of another length is left alone; a new one is gone after an error.
+fn give_size(path: &Path, size: u64, sparse: bool) -> anyhow::Result<()> {
+    let is_new = !path.exists();
+    // Others may not read what files of theirs in it are forbidden to them.
+    let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         bail!("--size is for files");
@@ -149,7 +165,23 @@ fn give_size(path: &Path, size: u64) -> anyhow::Result<()> {
     if metadata.len() != 0 && metadata.len() != size {
         bail!("it has {} bytes already, and --size says {size}", metadata.len());
     }
-    Ok(file.set_len(size)?)
+    let given = match sparse {
+        true => file.set_len(size),
+        // A store to a hole on a full disk is a SIGBUS.
+        false => allocate(&file, size),
+    };
+    if given.is_err() && is_new {
+        std::fs::remove_file(path)?;
+    }
+    given.with_context(|| format!("cannot have {} of disk space (--sparse takes it later)", format_size(size)))
+}
+
+/// Gives a file space for so many bytes, where its file system can.
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => file.set_len(bytes),
+        done => Ok(done?),
+    }
 }
 
 fn uuid(superblock: &Superblock) -> String {

@@ -7,6 +7,8 @@ use std::thread;
 
 use anyhow::Context;
 use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use vmio_pmfs::{Access, Fs, MappedFile, Medium};
 
 use super::fuse::Server;
@@ -36,9 +38,18 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     let on = || format!("cannot mount {} on {}", path.display(), folder.display());
     let mut session = Session::new(Server::new(Arc::clone(&fs)), folder, &config).with_context(on)?;
     let mut unmounter = session.unmount_callable();
+    let mounted_on = folder.to_owned();
     ctrlc::set_handler(move || {
-        if let Err(error) = unmounter.unmount() {
-            tracing::warn!(%error, "cannot unmount");
+        // The session forgets its mount even if that is busy.
+        match unmount(&mounted_on, UnmountFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::BUSY) => eprintln!("{} is busy: close what uses it, and interrupt again", mounted_on.display()),
+            // As a user without rights, by fusermount3.
+            Err(_) => {
+                if let Err(error) = unmounter.unmount() {
+                    eprintln!("cannot unmount {}: {error}", mounted_on.display());
+                }
+            }
         }
     })
     .context("cannot wait for signals")?;
