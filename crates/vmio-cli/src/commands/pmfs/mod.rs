@@ -176,7 +176,7 @@ fn give_size(path: &Path, size: u64, sparse: bool) -> anyhow::Result<()> {
     given.with_context(|| format!("cannot have {} of disk space (--sparse takes it later)", format_size(size)))
 }
 
-/// Gives a file space for so many bytes, where its file system can.
+/// Allocates the space of a file, where its file system can.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP) => file.set_len(bytes),
