@@ -12,9 +12,14 @@ pub const GEOMETRY: Geometry = Geometry { blocks: 2048, areas: 2, inodes: 64, jo
 
 /// A medium with an empty file system.
 pub fn made() -> Arc<Simulated> {
-    let medium = Arc::new(Simulated::new(GEOMETRY.bytes()));
+    made_of(GEOMETRY)
+}
+
+/// A medium with an empty file system of a layout.
+pub fn made_of(geometry: Geometry) -> Arc<Simulated> {
+    let medium = Arc::new(Simulated::new(geometry.bytes()));
     let shared: Arc<dyn Medium> = medium.clone();
-    Fs::make(&shared, GEOMETRY, false, (0, 0)).unwrap();
+    Fs::make(&shared, geometry, false, (0, 0)).unwrap();
     medium
 }
 
