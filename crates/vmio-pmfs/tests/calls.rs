@@ -283,6 +283,64 @@ fn many_threads_leave_a_sound_file_system() {
     assert_eq!(sound(medium, "threads").0, before);
 }
 
+/// A medium that calls a function before each fence.
+struct Fenced {
+    below: Arc<Simulated>,
+    before: std::sync::Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Medium for Fenced {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.below.read(at, into);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.below.write(at, bytes);
+    }
+
+    fn fence(&self) {
+        if let Some(before) = &*self.before.lock().unwrap() {
+            before();
+        }
+        self.below.fence();
+    }
+}
+
+/// A program that knows the number of a new file, from an earlier file for instance, opens it before its creation has returned.
+#[test]
+fn a_file_that_is_opened_while_it_is_made_is_one() {
+    let medium = Arc::new(Fenced { below: made(), before: std::sync::Mutex::default() });
+    let fs = Arc::new(Fs::mount(medium.clone()).unwrap());
+    let number = file(&fs, ROOT, "a");
+    fs.unlink(ROOT, b"a").unwrap();
+    let openers: Arc<std::sync::Mutex<Vec<std::thread::JoinHandle<bool>>>> = Arc::default();
+    *medium.before.lock().unwrap() = Some(Box::new({
+        let (fs, openers) = (Arc::downgrade(&fs), Arc::clone(&openers));
+        move || {
+            let (fs, (done, is_done)) = (fs.upgrade().unwrap(), std::sync::mpsc::channel());
+            openers.lock().unwrap().push(std::thread::spawn(move || {
+                let opened = fs.open(number).is_ok();
+                _ = done.send(());
+                opened
+            }));
+            // If the file is locked, the opener goes on when this thread does.
+            _ = is_done.recv_timeout(std::time::Duration::from_millis(300));
+        }
+    }));
+    // The number goes to the same processor's next file. Threads that were moved have another one, and try again.
+    assert!((0..100).any(|name| file(&fs, ROOT, &format!("{name}")) == number));
+    *medium.before.lock().unwrap() = None;
+    let openers = std::mem::take(&mut *openers.lock().unwrap());
+    assert!(openers.into_iter().map(|opener| opener.join().unwrap()).filter(|opened| *opened).count() > 0);
+    let name = fs.list(ROOT, 0, 200).unwrap().into_iter().find(|named| named.ino == number).unwrap().name;
+    fs.unlink(ROOT, &name).unwrap();
+    assert_eq!(fs.attributes(number).unwrap().links, 0, "the file is open");
+}
+
 /// WineFS's calls need ten entries of the journal at the most.
 #[test]
 fn calls_need_few_entries_of_the_journal() {

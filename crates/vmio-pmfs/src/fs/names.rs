@@ -170,18 +170,24 @@ impl Fs {
         };
         let room = Room::find(&self.volume, directory, index, name.len())?;
         let entry = Entry { ino, kind: made.inode.kind, name: name.to_vec() };
+        let node = Arc::new(Node::new(made));
+        let mut made = node.state.write();
+        // Callers that ask for the number wait until COMMIT. So nobody reads the inode into another node.
+        self.nodes.lock().insert(ino, Arc::clone(&node));
         let mut transaction = self.volume.journals.begin(self.volume.home());
-        made.store_new(&self.volume, &mut transaction);
+        made.loaded.store_new(&self.volume, &mut transaction);
         room.put(&mut transaction, directory, &entry);
         directory.inode.links += u32::from(is_directory);
         (directory.inode.modified, directory.inode.changed) = (now, now);
         directory.store(&self.volume, &mut transaction, room.remapped());
-        transaction.commit()?;
+        if let Err(error) = transaction.commit() {
+            made.is_gone = true;
+            self.nodes.lock().remove(&ino);
+            return Err(error);
+        }
         room.settle(&self.volume, index, entry);
         target.into_iter().for_each(Taken::keep);
-        let attributes = Attributes::of(&made);
-        self.nodes.lock().insert(ino, Arc::new(Node::new(made)));
-        Ok(attributes)
+        Ok(Attributes::of(&made.loaded))
     }
 
     /// Writes a symbolic link's target to a block of its own.
