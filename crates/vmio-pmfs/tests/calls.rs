@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{GEOMETRY, contents, made, patterned, sound, tree};
+use crate::support::{GEOMETRY, contents, fill, made, patterned, sound, tree};
 use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, ROOT, Replace, Simulated};
 
 fn file(fs: &Fs, directory: u64, name: &str) -> u64 {
@@ -231,6 +231,29 @@ fn a_file_of_many_extents_shrinks_and_grows() {
         sound(Arc::new(medium.copy()), "a smaller one");
     }
     assert_eq!(fs.attributes(a).unwrap().blocks, 5, "the chain is gone");
+}
+
+#[test]
+fn files_shrink_on_a_full_medium() {
+    // All places of the inode in use; more than 200 changed places.
+    for (extents, kept) in [(10, 0), (10, 7), (600, 300), (600, 250), (600, 2), (600, 0)] {
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        let a = file(&fs, ROOT, "a");
+        for block in 0..extents {
+            fs.write(a, block * 8192, &block.to_le_bytes()).unwrap();
+        }
+        fill(&fs, "rest");
+        let before = contents(&fs, a);
+        let size = kept * 8192 + 4000;
+        let shrunk = fs.set_attributes(a, &Changes { size: Some(size), ..Changes::default() });
+        assert_eq!(shrunk.unwrap_or_else(|error| panic!("{extents} to {kept}: {error}")).size, size);
+        assert_eq!(contents(&fs, a), before[..size as usize]);
+        let (tree, space) = (tree(&fs), fs.space());
+        drop(fs);
+        assert_eq!(sound(medium.clone(), "shrunk"), (tree, 0));
+        assert_eq!(Fs::mount(medium).unwrap().space(), space);
+    }
 }
 
 #[test]

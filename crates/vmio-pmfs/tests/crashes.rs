@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{GEOMETRY, Numbers, Tree, made, made_of, patterned, sound, tree};
+use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
 use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
 
 /// Words since a fence of which all subsets are tried.
@@ -288,6 +288,17 @@ fn lengths_change_whole() {
     explore("truncate of an aligned extent", aligned_file, |fs| resize(fs, ino(fs, "a"), 100_000));
     explore("truncate of a chain", chained_file, |fs| resize(fs, ino(fs, "a"), 12 * 8192));
     explore("truncate of a chain into the inode", chained_file, |fs| resize(fs, ino(fs, "a"), 3 * 8192));
+    explore(
+        "truncate of a long chain on a full medium",
+        |fs| {
+            let ino = create(fs, ROOT, "a", New::File);
+            for block in 0..320 {
+                fs.write(ino, block * 8192, &patterned(block, 300)).unwrap();
+            }
+            fill(fs, "rest");
+        },
+        |fs| resize(fs, ino(fs, "a"), 100 * 8192),
+    );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
 }
 
