@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
-use vmio_pmfs::{Changes, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
 
 #[allow(clippy::unwrap_used)]
 fn sound() -> Arc<Simulated> {
@@ -66,6 +66,68 @@ fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
         bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
     }
     medium.write(at, &bytes);
+}
+
+/// Has the entry of a short name in a directory say something else, with a checksum that fits.
+fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Kind) {
+    let mut slot = [0; 64];
+    let checksum = |ino: &[u8], kind: u8| {
+        let covered = [&directory.to_le_bytes(), ino, &[kind, name.len() as u8], name].concat();
+        crc32c::crc32c(&covered).to_le_bytes()
+    };
+    for at in (0..medium.len()).step_by(64) {
+        medium.read(at, &mut slot);
+        if slot[16..].starts_with(name) && slot[8..12] == checksum(&slot[..8], slot[12]) && slot[..8] != [0; 8] {
+            slot[8..12].copy_from_slice(&checksum(&ino.to_le_bytes(), kind as u8));
+            slot[..8].copy_from_slice(&ino.to_le_bytes());
+            slot[12] = kind as u8;
+            return medium.write(at, &slot);
+        }
+    }
+    panic!("there is no entry {name:?} in directory {directory}");
+}
+
+/// Entries that lead to the directory they are in, or one above it: no call waits for itself.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn entries_that_lead_up_are_refused() {
+    let sound = made();
+    let fs = Fs::mount(sound.clone()).unwrap();
+    let outer = fs.create(ROOT, b"outer", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    let inner = fs.create(outer, b"inner", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    for directory in [ROOT, outer, inner] {
+        fs.create(directory, b"bad", New::File, 0o644, (0, 0)).unwrap();
+        fs.create(directory, b"good", New::File, 0o644, (0, 0)).unwrap();
+    }
+    drop(fs);
+    type Call = fn(&Fs, u64) -> vmio_pmfs::Result<()>;
+    let calls: [(&str, Call); 7] = [
+        ("lookup", |fs, at| fs.lookup(at, b"bad").map(drop)),
+        ("unlink", |fs, at| fs.unlink(at, b"bad")),
+        ("rmdir", |fs, at| fs.remove_directory(at, b"bad")),
+        ("rename", |fs, at| fs.rename(at, b"bad", at, b"new", Replace::Yes)),
+        ("rename over", |fs, at| fs.rename(at, b"good", at, b"bad", Replace::Yes)),
+        ("rename up", |fs, at| fs.rename(at, b"bad", ROOT, b"good", Replace::Yes)),
+        ("rename down", |fs, at| fs.rename(ROOT, b"good", at, b"bad", Replace::Yes)),
+    ];
+    for (at, to) in [(ROOT, ROOT), (outer, outer), (outer, ROOT), (inner, outer), (inner, ROOT)] {
+        for kind in [Kind::File, Kind::Directory] {
+            let medium: Arc<dyn Medium> = Arc::new(sound.copy());
+            retarget(&*medium, at, b"bad", to, kind);
+            assert!(!check(Arc::clone(&medium)).unwrap().is_sound());
+            for (name, call) in calls {
+                let medium: Arc<dyn Medium> = Arc::new(Overlay::new(Arc::clone(&medium)));
+                let (answer, answered) = std::sync::mpsc::channel();
+                std::thread::spawn(move || answer.send(call(&Fs::mount(medium).unwrap(), at)));
+                let what = format!("{name} of an entry in {at} that says it is {to}, a {kind:?}");
+                let result = answered.recv_timeout(std::time::Duration::from_secs(60));
+                let error = result.unwrap_or_else(|_| panic!("no answer: {what}")).err();
+                // The kinds of call and entry may be found to differ before.
+                let is_other = matches!(error, Some(Error::IsADirectory { .. })) && kind == Kind::Directory;
+                assert!(is_other || matches!(error, Some(Error::Damaged { .. })), "{what}: {error:?}");
+            }
+        }
+    }
 }
 
 /// Uses all that there is. Errors are answers.
