@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::support::{GEOMETRY, contents, fill, made, patterned, sound, tree};
-use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, ROOT, Replace, Simulated};
+use crate::support::{GEOMETRY, contents, fill, made, made_of, patterned, sound, tree};
+use vmio_pmfs::{Changes, Error, Fs, Geometry, Kind, Medium, New, ROOT, Replace, Simulated};
 
 fn file(fs: &Fs, directory: u64, name: &str) -> u64 {
     fs.create(directory, name.as_bytes(), New::File, 0o644, (1, 2)).unwrap().ino
@@ -256,6 +256,28 @@ fn files_shrink_on_a_full_medium() {
     }
 }
 
+/// A write that changes a place in each of 140 blocks of a chain needs two entries for each.
+#[test]
+fn the_largest_change_fits_the_smallest_journal() {
+    let geometry = Geometry { blocks: 512 * 200, areas: 1, inodes: 64, save_blocks: 256, ..GEOMETRY };
+    let medium = made_of(geometry);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let a = file(&fs, ROOT, "a");
+    let mut other = 1000;
+    for block in 0..140 {
+        fs.write(a, block * 4096, b"x").unwrap();
+        for _ in 0..254 {
+            fs.write(a, other * 4096, b"y").unwrap();
+            other += 2;
+        }
+    }
+    let bytes = patterned(1, 140 * 4096);
+    assert_eq!(fs.write(a, 0, &bytes).unwrap(), bytes.len());
+    let mut read = vec![0; bytes.len()];
+    fs.read(a, 0, &mut read).unwrap();
+    assert_eq!(read, bytes);
+}
+
 #[test]
 fn listings_go_on_where_they_were_while_names_come_and_go() {
     let fs = Fs::mount(made()).unwrap();
@@ -376,7 +398,7 @@ fn calls_need_few_entries_of_the_journal() {
         medium.record();
         call();
         // Behind the superblock, and where the second area begins.
-        let in_journal = |at: u64| (4096..9 * 4096).contains(&at) || (4 << 20..(4 << 20) + 8 * 4096).contains(&at);
+        let in_journal = |at: u64| (4096..15 * 4096).contains(&at) || (4 << 20..(4 << 20) + 14 * 4096).contains(&at);
         medium.recorded().iter().flatten().filter(|store| in_journal(store.at)).count() / 8
     };
     assert_eq!(entries(&|| _ = file(&fs, ROOT, "new")), 5);

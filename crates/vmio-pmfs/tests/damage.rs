@@ -33,7 +33,7 @@ fn structures(medium: &dyn Medium) -> Vec<Structure> {
     for area in 0..2_u64 {
         let own = area * (4 << 20) + if area == 0 { 4096 } else { 0 };
         all.extend((0..40).map(|entry| (own + entry * 64, 64, 0, 4, None)));
-        let inodes = own + (8 + 16) * 4096;
+        let inodes = own + (14 + 16) * 4096;
         all.extend((0..12).map(|index| (inodes + index * 256, 256, 0, 4, Some(area * 64 + index))));
         for at in (inodes + 4 * 4096..inodes + 60 * 4096).step_by(4096) {
             let mut block = [0; 4096];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vmio_pmfs::{Fs, Geometry, Kind, Medium, New, ROOT, Simulated, check};
 
 /// Two areas of 4 MiB: each has an aligned extent, and holes.
-pub const GEOMETRY: Geometry = Geometry { blocks: 2048, areas: 2, inodes: 64, journal_blocks: 8, save_blocks: 16 };
+pub const GEOMETRY: Geometry = Geometry { blocks: 2048, areas: 2, inodes: 64, journal_blocks: 14, save_blocks: 16 };
 
 /// A medium with an empty file system.
 pub fn made() -> Arc<Simulated> {

@@ -14,8 +14,14 @@ pub const EXTENT_BYTES: u64 = 2 << 20;
 pub(crate) const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 /// The number of the root directory.
 pub const ROOT: u64 = 1;
+/// Changed places of a file's map, above which the chain is written anew instead.
+pub(crate) const MAP_CHANGES_MAX: usize = 200;
 /// The fewest blocks of a journal: any change of a map fits.
-const JOURNAL_BLOCKS_MIN: u32 = 8;
+const JOURNAL_BLOCKS_MIN: u32 = 14;
+/// The most: a mount reads a journal as a whole.
+const JOURNAL_BLOCKS_MAX: u32 = 4096;
+/// The most blocks of saved data. A write has an entry for each aligned extent that it overwrites.
+const SAVE_BLOCKS_MAX: u32 = 4096;
 /// The most areas.
 const AREAS_MAX: u32 = 1024;
 /// The most blocks: extents name blocks of a file by 32 bits, and 16 PiB are enough.
@@ -23,6 +29,13 @@ const BLOCKS_MAX: u64 = 1 << 42;
 
 const INODES_A_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES as u64;
 const ENTRIES_A_BLOCK: u64 = BLOCK_BYTES / ENTRY_BYTES as u64;
+
+/// Entries of the largest transaction, a write: START and COMMIT, two for each changed place of the map (itself, and the head of its block
+/// of the chain), fewer than one for each second word of the inode, and one for each aligned extent that it overwrites a part of.
+const ENTRIES_MAX: u64 =
+    2 + 2 * MAP_CHANGES_MAX as u64 + INODE_BYTES as u64 / 16 + SAVE_BLOCKS_MAX as u64 / EXTENT_BLOCKS + 2;
+
+const _: () = assert!(ENTRIES_MAX < JOURNAL_BLOCKS_MIN as u64 * ENTRIES_A_BLOCK / 2);
 
 /// How a file system is laid out. It follows from a few numbers in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +84,8 @@ impl Geometry {
             && (1..=AREAS_MAX).contains(&self.areas)
             && self.inodes >= 2
             && u64::from(self.inodes).is_multiple_of(INODES_A_BLOCK)
-            && self.journal_blocks >= JOURNAL_BLOCKS_MIN
-            && self.save_blocks >= 1
+            && (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks)
+            && (1..=SAVE_BLOCKS_MAX).contains(&self.save_blocks)
             && self.checked().is_ok()
     }
 

@@ -9,13 +9,10 @@ use std::ops::Range;
 use crate::alloc::Run;
 use crate::error::{Damage, Error, Result};
 use crate::format::chain::{self, CHAIN_EXTENTS};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry, MAP_CHANGES_MAX};
 use crate::format::inode::{Extent, INLINE_EXTENTS, Inode};
 use crate::journal::Transaction;
 use crate::medium::Medium;
-
-/// Changed places, above which the chain is written anew instead.
-const CHANGES_MAX: usize = 200;
 
 /// Blocks of a file that are there, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +238,7 @@ impl BlockMap {
     pub(crate) fn new_chain_wanted(&self) -> Option<usize> {
         let places = self.by_block.len().saturating_sub(INLINE_EXTENTS);
         let is_empty = places == 0 && !self.chain.is_empty();
-        (is_empty || self.changed.len() > CHANGES_MAX).then(|| places.div_ceil(CHAIN_EXTENTS))
+        (is_empty || self.changed.len() > MAP_CHANGES_MAX).then(|| places.div_ceil(CHAIN_EXTENTS))
     }
 
     /// Puts all extents side by side, in a new chain of these blocks. Returns the old one.

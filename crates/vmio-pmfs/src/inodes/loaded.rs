@@ -7,11 +7,9 @@ use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
+use crate::format::geometry::MAP_CHANGES_MAX;
 use crate::format::inode::{Inode, Kind, STATE_BYTES};
 use crate::journal::Transaction;
-
-/// The most blocks of a chain that are rewritten in place. The journal has an entry for each.
-const REWRITTEN_MAX: usize = 200;
 
 /// An inode in memory, with the map of its blocks.
 pub(crate) struct Loaded {
@@ -83,10 +81,10 @@ impl Loaded {
         }
         let Some(blocks) = self.map.new_chain_wanted() else { return Ok(remapped) };
         let chain = match volume.take(blocks as u64) {
-            // A full medium must let files become smaller.
+            // A full medium must let files become smaller. The journal has an entry for each block.
             Err(Error::NoSpace { .. })
                 if changes.iter().all(|(_, runs)| runs.is_empty())
-                    && blocks <= REWRITTEN_MAX.min(volume.geometry.save_blocks as usize) =>
+                    && blocks <= MAP_CHANGES_MAX.min(volume.geometry.save_blocks as usize) =>
             {
                 remapped.freed.extend(self.map.renew_in_place(blocks));
                 return Ok(remapped);
