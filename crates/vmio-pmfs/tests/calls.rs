@@ -83,6 +83,30 @@ fn a_medium_with_something_else_is_refused_unless_it_may_be_overwritten() {
 }
 
 #[test]
+fn a_layout_that_cannot_be_is_refused() {
+    let wrong = [
+        Geometry { areas: 0, ..GEOMETRY },
+        Geometry { inodes: 0, ..GEOMETRY },
+        Geometry { inodes: 17, ..GEOMETRY },
+        Geometry { journal_blocks: 13, ..GEOMETRY },
+        Geometry { save_blocks: 0, ..GEOMETRY },
+        Geometry { save_blocks: u32::MAX, ..GEOMETRY },
+        Geometry { blocks: GEOMETRY.blocks + 1, ..GEOMETRY },
+        // A part of the medium: nobody would find the superblock's copy.
+        Geometry { blocks: GEOMETRY.blocks - 512, areas: 1, ..GEOMETRY },
+    ];
+    for geometry in wrong {
+        let medium: Arc<dyn Medium> = Arc::new(Simulated::new(GEOMETRY.bytes() + 4096));
+        let made = Fs::make(&medium, geometry, true, (0, 0));
+        assert!(matches!(made, Err(Error::Layout { .. })), "{geometry:?}: {made:?}");
+    }
+    let medium: Arc<dyn Medium> = Arc::new(Simulated::new(GEOMETRY.bytes() + 4096));
+    Fs::make(&medium, GEOMETRY, true, (0, 0)).unwrap();
+    medium.write(100, &[9; 8]);
+    assert!(Fs::mount(medium).is_ok(), "the copy is found");
+}
+
+#[test]
 fn the_copy_of_the_superblock_is_used_if_the_first_is_damaged() {
     let medium = made();
     medium.write(100, &[9; 8]);

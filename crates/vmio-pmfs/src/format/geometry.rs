@@ -61,12 +61,30 @@ impl Geometry {
         Geometry { blocks, areas, inodes, journal_blocks: 16, save_blocks: 256 }
     }
 
-    /// Whether the parts fit their areas.
+    /// Whether a file system can be laid out like this. Then no other function here overflows or divides by zero.
     ///
     /// # Errors
     ///
-    /// [`Error::TooSmall`] and [`Error::TooLarge`].
+    /// [`Error::Layout`], [`Error::TooSmall`] and [`Error::TooLarge`].
     pub fn checked(self) -> Result<Geometry> {
+        let possible = [
+            ("blocks", self.blocks, self.blocks.is_multiple_of(EXTENT_BLOCKS)),
+            ("areas", self.areas.into(), (1..=AREAS_MAX).contains(&self.areas)),
+            (
+                "inodes of an area",
+                self.inodes.into(),
+                self.inodes >= 2 && u64::from(self.inodes).is_multiple_of(INODES_A_BLOCK),
+            ),
+            (
+                "blocks of a journal",
+                self.journal_blocks.into(),
+                (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks),
+            ),
+            ("blocks of saved data", self.save_blocks.into(), (1..=SAVE_BLOCKS_MAX).contains(&self.save_blocks)),
+        ];
+        if let Some((field, found, _)) = possible.into_iter().find(|(.., is_possible)| !is_possible) {
+            return Err(Error::Layout { field, found });
+        }
         if self.blocks > BLOCKS_MAX {
             return Err(Error::TooLarge { bytes: self.bytes(), most: BLOCKS_MAX * BLOCK_BYTES });
         }
@@ -76,17 +94,6 @@ impl Geometry {
             return Err(Error::TooSmall { bytes: self.bytes(), least: least * BLOCK_BYTES });
         }
         Ok(self)
-    }
-
-    /// Whether the numbers are such as this crate writes; then no other function here overflows.
-    pub(crate) fn is_plausible(&self) -> bool {
-        self.blocks.is_multiple_of(EXTENT_BLOCKS)
-            && (1..=AREAS_MAX).contains(&self.areas)
-            && self.inodes >= 2
-            && u64::from(self.inodes).is_multiple_of(INODES_A_BLOCK)
-            && (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks)
-            && (1..=SAVE_BLOCKS_MAX).contains(&self.save_blocks)
-            && self.checked().is_ok()
     }
 
     /// Length of the file system.
