@@ -218,6 +218,8 @@ fn large_allocations_get_aligned_extents_and_keep_them() {
     let left = fs.space();
     assert_eq!(left.aligned_free_blocks, aligned - 512);
     assert!(contents(&fs, a).iter().all(|byte| *byte == 0));
+    fs.allocate(a, 10 << 20, 0).unwrap();
+    assert_eq!(fs.attributes(a).unwrap().size, 2 << 20, "no bytes are nothing");
     for (seed, at) in [(1, 0), (2, 77), (3, 500_000)] {
         fs.write(a, at, &patterned(seed, 40_000)).unwrap();
     }
