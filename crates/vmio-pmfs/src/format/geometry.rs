@@ -30,8 +30,8 @@ const BLOCKS_MAX: u64 = 1 << 42;
 const INODES_A_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES as u64;
 const ENTRIES_A_BLOCK: u64 = BLOCK_BYTES / ENTRY_BYTES as u64;
 
-/// Entries of the largest transaction, a write: START and COMMIT, two for each changed place of the map (itself, and the head of its block
-/// of the chain), fewer than one for each second word of the inode, and one for each aligned extent that it overwrites a part of.
+/// Entries of the largest transaction, a write. START and COMMIT are two. A changed place of the map takes two: itself, and the head of
+/// its block of the chain. The inode takes fewer than one for each second word, an overwritten aligned extent takes one.
 const ENTRIES_MAX: u64 =
     2 + 2 * MAP_CHANGES_MAX as u64 + INODE_BYTES as u64 / 16 + SAVE_BLOCKS_MAX as u64 / EXTENT_BLOCKS + 2;
 

@@ -75,8 +75,8 @@ impl Fs {
         Ok(Attributes::of(&self.child(&state.loaded, known)?.read()?.loaded))
     }
 
-    /// The node of an entry. The directory is locked, and locks go down the tree, so an entry that leads elsewhere, which only damage makes,
-    /// is refused before its inode is locked.
+    /// The node of an entry. The caller has locked the directory, and locks go down the tree. Damage alone makes an entry that leads
+    /// elsewhere; this refuses it before a caller locks its inode.
     pub(super) fn child(&self, directory: &Loaded, known: Known) -> Result<Arc<Node>> {
         let damaged = |field, found| {
             let at = directories::slot_at(&directory.map, known.slot).unwrap_or_default();
