@@ -68,6 +68,40 @@ fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
     medium.write(at, &bytes);
 }
 
+/// The mount deletes inodes without a name, but neither the root nor a directory that has entries.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn a_directory_that_has_entries_is_not_deleted() {
+    let sound = made();
+    let fs = Fs::mount(sound.clone()).unwrap();
+    let folder = fs.create(ROOT, b"folder", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    fs.create(folder, b"file", New::File, 0o644, (0, 0)).unwrap();
+    drop(fs);
+    let inode = |ino: u64| {
+        let own = ino / 64 * (4 << 20) + if ino < 64 { 4096 } else { 0 };
+        own + (14 + 16) * 4096 + ino % 64 * 256
+    };
+    let links = |medium: &dyn Medium, ino: u64, links: u32| {
+        let mut bytes = [0; 256];
+        medium.read(inode(ino), &mut bytes);
+        bytes[40..44].copy_from_slice(&links.to_le_bytes());
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&ino.to_le_bytes()), &bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        medium.write(inode(ino), &bytes);
+    };
+    // The folder has no name: its entry in the root is gone.
+    let nameless = Arc::new(sound.copy());
+    retarget(&*nameless, ROOT, b"folder", 0, Kind::Directory);
+    links(&*nameless, folder, 0);
+    links(&*nameless, ROOT, 2);
+    let rootless = Arc::new(sound.copy());
+    links(&*rootless, ROOT, 0);
+    for medium in [nameless, rootless] {
+        assert!(!check(medium.clone()).unwrap().is_sound());
+        assert!(matches!(Fs::mount(medium), Err(Error::Damaged { structure: "an inode", .. })));
+    }
+}
+
 /// Has the entry of a short name in a directory say something else, with a checksum that fits.
 fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Kind) {
     let mut slot = [0; 64];
