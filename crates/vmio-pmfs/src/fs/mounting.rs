@@ -72,15 +72,15 @@ impl Fs {
         let (journals, transactions) = Journals::recover(&medium, &geometry)?;
         expect_root(&*medium, &geometry)?;
         let scans: Vec<Result<Scan>> = thread::scope(|scope| {
-            let scan = |area| {
-                scope.spawn({
-                    let medium = &*medium;
-                    move || scan(medium, &geometry, area)
-                })
-            };
-            let threads: Vec<_> = (0..geometry.areas).map(scan).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|outcome| outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            let medium = &*medium;
+            let spawn = |area| thread::Builder::new().spawn_scoped(scope, move || scan(medium, &geometry, area));
+            let threads: Vec<_> = (0..geometry.areas).map(|area| (area, spawn(area))).collect();
+            let scanned = threads.into_iter().map(|(area, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // There are as many threads as there can be.
+                Err(_) => scan(medium, &geometry, area),
+            });
+            scanned.collect()
         });
         let scans = scans.into_iter().collect::<Result<Vec<Scan>>>()?;
         let used = scans.iter().flat_map(|scan| &scan.used).copied().collect();
