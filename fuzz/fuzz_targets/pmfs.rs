@@ -7,10 +7,10 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use vmio_pmfs::{Changes, Fs, Geometry, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
 
-const GEOMETRY: Geometry = Geometry { blocks: 1024, areas: 1, inodes: 32, journal_blocks: 8, save_blocks: 4 };
+const GEOMETRY: Geometry = Geometry { blocks: 1024, areas: 1, inodes: 32, journal_blocks: 14, save_blocks: 4 };
 const BLOCK: u64 = 4096;
 /// Journal, saved data and inodes follow the superblock.
-const INODES_AT: u64 = (1 + 8 + 4) * BLOCK;
+const INODES_AT: u64 = (1 + 14 + 4) * BLOCK;
 const INODE_BYTES: u64 = 256;
 
 /// A part of the medium that a change falls into.
@@ -63,7 +63,7 @@ fn sound() -> Arc<dyn Medium> {
 fn structure(part: &Part) -> (u64, u64, usize, usize, Option<u64>) {
     match part {
         Part::Superblock => (0, BLOCK, 8, 12, None),
-        Part::Journal(entry) => (BLOCK + u64::from(entry % 512) * 64, 64, 0, 4, None),
+        Part::Journal(entry) => (BLOCK + u64::from(entry % 896) * 64, 64, 0, 4, None),
         Part::Inode(ino) => {
             let ino = u64::from(ino % 32);
             (INODES_AT + ino * INODE_BYTES, INODE_BYTES, 0, 4, Some(ino))

@@ -78,6 +78,14 @@ pub enum Error {
         /// The unknown bits.
         features: u64,
     },
+    /// No file system is laid out like this.
+    #[error("a file system cannot have {found} {field}")]
+    Layout {
+        /// The number that is wrong.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
     /// The medium is too small for a file system.
     #[error("it has {bytes} bytes, and a file system with these options needs {least}")]
     TooSmall {
@@ -227,7 +235,9 @@ impl Error {
             Error::NotADirectory { .. } => libc::ENOTDIR,
             Error::IsADirectory { .. } => libc::EISDIR,
             Error::NotEmpty { .. } => libc::ENOTEMPTY,
-            Error::IntoItself { .. } | Error::BadName { .. } | Error::WrongKind { .. } => libc::EINVAL,
+            Error::IntoItself { .. } | Error::BadName { .. } | Error::WrongKind { .. } | Error::Layout { .. } => {
+                libc::EINVAL
+            }
             Error::NameTooLong { .. } => libc::ENAMETOOLONG,
             Error::TooManyLinks { .. } => libc::EMLINK,
             Error::FileTooLarge { .. } | Error::ChangeTooLarge { .. } => libc::EFBIG,

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::support::{GEOMETRY, contents, made, patterned, sound, tree};
-use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, ROOT, Replace, Simulated};
+use crate::support::{GEOMETRY, contents, fill, made, made_of, patterned, sound, tree};
+use vmio_pmfs::{Changes, Error, Fs, Geometry, Kind, Medium, New, ROOT, Replace, Simulated};
 
 fn file(fs: &Fs, directory: u64, name: &str) -> u64 {
     fs.create(directory, name.as_bytes(), New::File, 0o644, (1, 2)).unwrap().ino
@@ -80,6 +80,30 @@ fn a_medium_with_something_else_is_refused_unless_it_may_be_overwritten() {
     assert!(matches!(Fs::make(&other, GEOMETRY, false, (0, 0)), Err(Error::HasOtherContent { .. })));
     let small: Arc<dyn Medium> = Arc::new(Simulated::new(1 << 20));
     assert!(matches!(Fs::make(&small, GEOMETRY, false, (0, 0)), Err(Error::TooSmall { .. })));
+}
+
+#[test]
+fn a_layout_that_cannot_be_is_refused() {
+    let wrong = [
+        Geometry { areas: 0, ..GEOMETRY },
+        Geometry { inodes: 0, ..GEOMETRY },
+        Geometry { inodes: 17, ..GEOMETRY },
+        Geometry { journal_blocks: 13, ..GEOMETRY },
+        Geometry { save_blocks: 0, ..GEOMETRY },
+        Geometry { save_blocks: u32::MAX, ..GEOMETRY },
+        Geometry { blocks: GEOMETRY.blocks + 1, ..GEOMETRY },
+        // A part of the medium: nobody would find the superblock's copy.
+        Geometry { blocks: GEOMETRY.blocks - 512, areas: 1, ..GEOMETRY },
+    ];
+    for geometry in wrong {
+        let medium: Arc<dyn Medium> = Arc::new(Simulated::new(GEOMETRY.bytes() + 4096));
+        let made = Fs::make(&medium, geometry, true, (0, 0));
+        assert!(matches!(made, Err(Error::Layout { .. })), "{geometry:?}: {made:?}");
+    }
+    let medium: Arc<dyn Medium> = Arc::new(Simulated::new(GEOMETRY.bytes() + 4096));
+    Fs::make(&medium, GEOMETRY, true, (0, 0)).unwrap();
+    medium.write(100, &[9; 8]);
+    assert!(Fs::mount(medium).is_ok(), "the copy is found");
 }
 
 #[test]
@@ -194,6 +218,8 @@ fn large_allocations_get_aligned_extents_and_keep_them() {
     let left = fs.space();
     assert_eq!(left.aligned_free_blocks, aligned - 512);
     assert!(contents(&fs, a).iter().all(|byte| *byte == 0));
+    fs.allocate(a, 10 << 20, 0).unwrap();
+    assert_eq!(fs.attributes(a).unwrap().size, 2 << 20, "no bytes are nothing");
     for (seed, at) in [(1, 0), (2, 77), (3, 500_000)] {
         fs.write(a, at, &patterned(seed, 40_000)).unwrap();
     }
@@ -231,6 +257,51 @@ fn a_file_of_many_extents_shrinks_and_grows() {
         sound(Arc::new(medium.copy()), "a smaller one");
     }
     assert_eq!(fs.attributes(a).unwrap().blocks, 5, "the chain is gone");
+}
+
+#[test]
+fn files_shrink_on_a_full_medium() {
+    // All places of the inode in use; more than 200 changed places.
+    for (extents, kept) in [(10, 0), (10, 7), (600, 300), (600, 250), (600, 2), (600, 0)] {
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        let a = file(&fs, ROOT, "a");
+        for block in 0..extents {
+            fs.write(a, block * 8192, &block.to_le_bytes()).unwrap();
+        }
+        fill(&fs, "rest");
+        let before = contents(&fs, a);
+        let size = kept * 8192 + 4000;
+        let shrunk = fs.set_attributes(a, &Changes { size: Some(size), ..Changes::default() });
+        assert_eq!(shrunk.unwrap_or_else(|error| panic!("{extents} to {kept}: {error}")).size, size);
+        assert_eq!(contents(&fs, a), before[..size as usize]);
+        let (tree, space) = (tree(&fs), fs.space());
+        drop(fs);
+        assert_eq!(sound(medium.clone(), "shrunk"), (tree, 0));
+        assert_eq!(Fs::mount(medium).unwrap().space(), space);
+    }
+}
+
+/// A write that changes a place in each of 140 blocks of a chain needs two entries for each.
+#[test]
+fn the_largest_change_fits_the_smallest_journal() {
+    let geometry = Geometry { blocks: 512 * 200, areas: 1, inodes: 64, save_blocks: 256, ..GEOMETRY };
+    let medium = made_of(geometry);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let a = file(&fs, ROOT, "a");
+    let mut other = 1000;
+    for block in 0..140 {
+        fs.write(a, block * 4096, b"x").unwrap();
+        for _ in 0..254 {
+            fs.write(a, other * 4096, b"y").unwrap();
+            other += 2;
+        }
+    }
+    let bytes = patterned(1, 140 * 4096);
+    assert_eq!(fs.write(a, 0, &bytes).unwrap(), bytes.len());
+    let mut read = vec![0; bytes.len()];
+    fs.read(a, 0, &mut read).unwrap();
+    assert_eq!(read, bytes);
 }
 
 #[test]
@@ -283,6 +354,64 @@ fn many_threads_leave_a_sound_file_system() {
     assert_eq!(sound(medium, "threads").0, before);
 }
 
+/// A medium that calls a function before each fence.
+struct Fenced {
+    below: Arc<Simulated>,
+    before: std::sync::Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Medium for Fenced {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.below.read(at, into);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.below.write(at, bytes);
+    }
+
+    fn fence(&self) {
+        if let Some(before) = &*self.before.lock().unwrap() {
+            before();
+        }
+        self.below.fence();
+    }
+}
+
+/// A program that knows the number of a new file, from an earlier file for instance, opens it before its creation has returned.
+#[test]
+fn a_file_that_is_opened_while_it_is_made_is_one() {
+    let medium = Arc::new(Fenced { below: made(), before: std::sync::Mutex::default() });
+    let fs = Arc::new(Fs::mount(medium.clone()).unwrap());
+    let number = file(&fs, ROOT, "a");
+    fs.unlink(ROOT, b"a").unwrap();
+    let openers: Arc<std::sync::Mutex<Vec<std::thread::JoinHandle<bool>>>> = Arc::default();
+    *medium.before.lock().unwrap() = Some(Box::new({
+        let (fs, openers) = (Arc::downgrade(&fs), Arc::clone(&openers));
+        move || {
+            let (fs, (done, is_done)) = (fs.upgrade().unwrap(), std::sync::mpsc::channel());
+            openers.lock().unwrap().push(std::thread::spawn(move || {
+                let opened = fs.open(number).is_ok();
+                _ = done.send(());
+                opened
+            }));
+            // If the file is locked, the opener goes on when this thread does.
+            _ = is_done.recv_timeout(std::time::Duration::from_millis(300));
+        }
+    }));
+    // The number goes to the same processor's next file. Threads that were moved have another one, and try again.
+    assert!((0..100).any(|name| file(&fs, ROOT, &format!("{name}")) == number));
+    *medium.before.lock().unwrap() = None;
+    let openers = std::mem::take(&mut *openers.lock().unwrap());
+    assert!(openers.into_iter().map(|opener| opener.join().unwrap()).filter(|opened| *opened).count() > 0);
+    let name = fs.list(ROOT, 0, 200).unwrap().into_iter().find(|named| named.ino == number).unwrap().name;
+    fs.unlink(ROOT, &name).unwrap();
+    assert_eq!(fs.attributes(number).unwrap().links, 0, "the file is open");
+}
+
 /// WineFS's calls need ten entries of the journal at the most.
 #[test]
 fn calls_need_few_entries_of_the_journal() {
@@ -295,7 +424,7 @@ fn calls_need_few_entries_of_the_journal() {
         medium.record();
         call();
         // Behind the superblock, and where the second area begins.
-        let in_journal = |at: u64| (4096..9 * 4096).contains(&at) || (4 << 20..(4 << 20) + 8 * 4096).contains(&at);
+        let in_journal = |at: u64| (4096..15 * 4096).contains(&at) || (4 << 20..(4 << 20) + 14 * 4096).contains(&at);
         medium.recorded().iter().flatten().filter(|store| in_journal(store.at)).count() / 8
     };
     assert_eq!(entries(&|| _ = file(&fs, ROOT, "new")), 5);

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::support::{Numbers, Tree, made, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
+use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
+use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
 
 /// Words since a fence of which all subsets are tried.
 const EXHAUSTIVE: usize = 7;
@@ -288,6 +288,17 @@ fn lengths_change_whole() {
     explore("truncate of an aligned extent", aligned_file, |fs| resize(fs, ino(fs, "a"), 100_000));
     explore("truncate of a chain", chained_file, |fs| resize(fs, ino(fs, "a"), 12 * 8192));
     explore("truncate of a chain into the inode", chained_file, |fs| resize(fs, ino(fs, "a"), 3 * 8192));
+    explore(
+        "truncate of a long chain on a full medium",
+        |fs| {
+            let ino = create(fs, ROOT, "a", New::File);
+            for block in 0..320 {
+                fs.write(ino, block * 8192, &patterned(block, 300)).unwrap();
+            }
+            fill(fs, "rest");
+        },
+        |fs| resize(fs, ino(fs, "a"), 100 * 8192),
+    );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
 }
 
@@ -314,6 +325,47 @@ fn a_crash_after_a_recovery_rolls_back_nothing_old() {
     let (found, rolled_back) = sound(state, "after the second life");
     assert_eq!(rolled_back, 0);
     assert!(found == after);
+}
+
+/// Crash, recovery, another call, and another crash: each call is whole, whatever the first one has left in the journal.
+#[test]
+fn calls_after_a_recovery_are_whole_too() {
+    // One area, so both calls have the same journal.
+    let medium = made_of(Geometry { areas: 1, ..GEOMETRY });
+    let fs = Fs::mount(medium.clone()).unwrap();
+    for (seed, name) in [(1, "a"), (2, "b")] {
+        let ino = create(&fs, ROOT, name, New::File);
+        fs.allocate(ino, 0, 2 << 20).unwrap();
+        fs.write(ino, (2 << 20) - 8000, &patterned(seed, 8000)).unwrap();
+    }
+    let (before, tree_before) = (Arc::new(medium.copy()), tree(&fs));
+    medium.record();
+    // It saves old data and makes the file longer. The second call needs fewer entries.
+    fs.write(ino(&fs, "a"), (2 << 20) - 3000, &patterned(3, 6000)).unwrap();
+    let (epochs, tree_after) = (medium.recorded(), tree(&fs));
+    let mut numbers = Numbers::new(0);
+    for end in 1..=epochs.len() {
+        for set in subsets(epochs[end - 1].len(), test_depth::pick(6, 60), &mut numbers) {
+            let what = format!("fence {end} of {}, stores {set:?}", epochs.len());
+            let state = crashed(&before, &epochs[..end], &set);
+            let recording = Arc::new(Recording::new(Arc::clone(&state)));
+            let fs = Fs::mount(recording.clone()).unwrap();
+            let between = tree(&fs);
+            assert!(between == tree_before || between == tree_after, "{what}");
+            let mounted = recording.epochs().len();
+            fs.write(ino(&fs, "b"), (2 << 20) - 8000, &patterned(4, 6000)).unwrap();
+            let (after, stores) = (tree(&fs), recording.epochs());
+            for again in mounted..=stores.len() {
+                let medium = Overlay::new(Arc::clone(&state));
+                for (at, bytes) in stores[..again].iter().flatten() {
+                    medium.write(*at, bytes);
+                }
+                let what = format!("{what}, then fence {again} of {}", stores.len());
+                let found = sound(Arc::new(medium), &what).0;
+                assert!(found == between || found == after, "{what}: the tree is neither before nor after");
+            }
+        }
+    }
 }
 
 /// A call on one of four names in one of two folders, as it comes.

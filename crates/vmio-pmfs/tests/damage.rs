@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
-use vmio_pmfs::{Changes, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
 
 #[allow(clippy::unwrap_used)]
 fn sound() -> Arc<Simulated> {
@@ -33,7 +33,7 @@ fn structures(medium: &dyn Medium) -> Vec<Structure> {
     for area in 0..2_u64 {
         let own = area * (4 << 20) + if area == 0 { 4096 } else { 0 };
         all.extend((0..40).map(|entry| (own + entry * 64, 64, 0, 4, None)));
-        let inodes = own + (8 + 16) * 4096;
+        let inodes = own + (14 + 16) * 4096;
         all.extend((0..12).map(|index| (inodes + index * 256, 256, 0, 4, Some(area * 64 + index))));
         for at in (inodes + 4 * 4096..inodes + 60 * 4096).step_by(4096) {
             let mut block = [0; 4096];
@@ -66,6 +66,102 @@ fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
         bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
     }
     medium.write(at, &bytes);
+}
+
+/// The mount deletes inodes without a name, but neither the root nor a directory that has entries.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn a_directory_that_has_entries_is_not_deleted() {
+    let sound = made();
+    let fs = Fs::mount(sound.clone()).unwrap();
+    let folder = fs.create(ROOT, b"folder", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    fs.create(folder, b"file", New::File, 0o644, (0, 0)).unwrap();
+    drop(fs);
+    let inode = |ino: u64| {
+        let own = ino / 64 * (4 << 20) + if ino < 64 { 4096 } else { 0 };
+        own + (14 + 16) * 4096 + ino % 64 * 256
+    };
+    let links = |medium: &dyn Medium, ino: u64, links: u32| {
+        let mut bytes = [0; 256];
+        medium.read(inode(ino), &mut bytes);
+        bytes[40..44].copy_from_slice(&links.to_le_bytes());
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&ino.to_le_bytes()), &bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        medium.write(inode(ino), &bytes);
+    };
+    // The folder has no name: its entry in the root is gone.
+    let nameless = Arc::new(sound.copy());
+    retarget(&*nameless, ROOT, b"folder", 0, Kind::Directory);
+    links(&*nameless, folder, 0);
+    links(&*nameless, ROOT, 2);
+    let rootless = Arc::new(sound.copy());
+    links(&*rootless, ROOT, 0);
+    for medium in [nameless, rootless] {
+        assert!(!check(medium.clone()).unwrap().is_sound());
+        assert!(matches!(Fs::mount(medium), Err(Error::Damaged { structure: "an inode", .. })));
+    }
+}
+
+/// Has the entry of a short name in a directory say something else, with a checksum that fits.
+fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Kind) {
+    let mut slot = [0; 64];
+    let checksum = |ino: &[u8], kind: u8| {
+        let covered = [&directory.to_le_bytes(), ino, &[kind, name.len() as u8], name].concat();
+        crc32c::crc32c(&covered).to_le_bytes()
+    };
+    for at in (0..medium.len()).step_by(64) {
+        medium.read(at, &mut slot);
+        if slot[16..].starts_with(name) && slot[8..12] == checksum(&slot[..8], slot[12]) && slot[..8] != [0; 8] {
+            slot[8..12].copy_from_slice(&checksum(&ino.to_le_bytes(), kind as u8));
+            slot[..8].copy_from_slice(&ino.to_le_bytes());
+            slot[12] = kind as u8;
+            return medium.write(at, &slot);
+        }
+    }
+    panic!("there is no entry {name:?} in directory {directory}");
+}
+
+/// Entries that lead to the directory they are in, or one above it: no call waits for itself.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn entries_that_lead_up_are_refused() {
+    let sound = made();
+    let fs = Fs::mount(sound.clone()).unwrap();
+    let outer = fs.create(ROOT, b"outer", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    let inner = fs.create(outer, b"inner", New::Directory, 0o755, (0, 0)).unwrap().ino;
+    for directory in [ROOT, outer, inner] {
+        fs.create(directory, b"bad", New::File, 0o644, (0, 0)).unwrap();
+        fs.create(directory, b"good", New::File, 0o644, (0, 0)).unwrap();
+    }
+    drop(fs);
+    type Call = fn(&Fs, u64) -> vmio_pmfs::Result<()>;
+    let calls: [(&str, Call); 7] = [
+        ("lookup", |fs, at| fs.lookup(at, b"bad").map(drop)),
+        ("unlink", |fs, at| fs.unlink(at, b"bad")),
+        ("rmdir", |fs, at| fs.remove_directory(at, b"bad")),
+        ("rename", |fs, at| fs.rename(at, b"bad", at, b"new", Replace::Yes)),
+        ("rename over", |fs, at| fs.rename(at, b"good", at, b"bad", Replace::Yes)),
+        ("rename up", |fs, at| fs.rename(at, b"bad", ROOT, b"good", Replace::Yes)),
+        ("rename down", |fs, at| fs.rename(ROOT, b"good", at, b"bad", Replace::Yes)),
+    ];
+    for (at, to) in [(ROOT, ROOT), (outer, outer), (outer, ROOT), (inner, outer), (inner, ROOT)] {
+        for kind in [Kind::File, Kind::Directory] {
+            let medium: Arc<dyn Medium> = Arc::new(sound.copy());
+            retarget(&*medium, at, b"bad", to, kind);
+            assert!(!check(Arc::clone(&medium)).unwrap().is_sound());
+            for (name, call) in calls {
+                let medium: Arc<dyn Medium> = Arc::new(Overlay::new(Arc::clone(&medium)));
+                let (answer, answered) = std::sync::mpsc::channel();
+                std::thread::spawn(move || answer.send(call(&Fs::mount(medium).unwrap(), at)));
+                let what = format!("{name} of an entry in {at} that says it is {to}, a {kind:?}");
+                let result = answered.recv_timeout(std::time::Duration::from_secs(60));
+                let error = result.unwrap_or_else(|_| panic!("no answer: {what}")).err();
+                // The kinds of call and entry may be found to differ before.
+                let is_other = matches!(error, Some(Error::IsADirectory { .. })) && kind == Kind::Directory;
+                assert!(is_other || matches!(error, Some(Error::Damaged { .. })), "{what}: {error:?}");
+            }
+        }
+    }
 }
 
 /// Uses all that there is. Errors are answers.

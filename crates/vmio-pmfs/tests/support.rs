@@ -5,17 +5,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vmio_pmfs::{Fs, Geometry, Kind, Medium, ROOT, Simulated, check};
+use vmio_pmfs::{Fs, Geometry, Kind, Medium, New, ROOT, Simulated, check};
 
 /// Two areas of 4 MiB: each has an aligned extent, and holes.
-pub const GEOMETRY: Geometry = Geometry { blocks: 2048, areas: 2, inodes: 64, journal_blocks: 8, save_blocks: 16 };
+pub const GEOMETRY: Geometry = Geometry { blocks: 2048, areas: 2, inodes: 64, journal_blocks: 14, save_blocks: 16 };
 
 /// A medium with an empty file system.
 pub fn made() -> Arc<Simulated> {
-    let medium = Arc::new(Simulated::new(GEOMETRY.bytes()));
+    made_of(GEOMETRY)
+}
+
+/// A medium with an empty file system of a layout.
+pub fn made_of(geometry: Geometry) -> Arc<Simulated> {
+    let medium = Arc::new(Simulated::new(geometry.bytes()));
     let shared: Arc<dyn Medium> = medium.clone();
-    Fs::make(&shared, GEOMETRY, false, (0, 0)).unwrap();
+    Fs::make(&shared, geometry, false, (0, 0)).unwrap();
     medium
+}
+
+/// Makes a file that takes all blocks that are free.
+pub fn fill(fs: &Fs, name: &str) {
+    let ino = fs.create(ROOT, name.as_bytes(), New::File, 0o644, (0, 0)).unwrap().ino;
+    let mut end = 0;
+    for step in [65_536, 4096] {
+        while fs.write(ino, end, &patterned(1, step)).is_ok() {
+            end += step as u64;
+        }
+    }
+    assert_eq!(fs.space().free_blocks, 0);
 }
 
 /// The contents of a path.

@@ -1,6 +1,6 @@
 //! Whether names and inodes agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Inodes, Report};
 use crate::directories::Index;
@@ -14,6 +14,8 @@ use crate::medium::Medium;
 struct Said {
     /// Names of each inode.
     names: BTreeMap<u64, u32>,
+    /// Directories that have entries.
+    filled: BTreeSet<u64>,
     /// Directories in each.
     subdirectories: BTreeMap<u64, u32>,
     /// The directories that each directory has a name in.
@@ -35,6 +37,9 @@ pub(super) fn check(report: &mut Report, medium: &dyn Medium, geometry: &Geometr
         let names = names + u32::from(*ino == ROOT);
         let inside = said.subdirectories.get(ino).copied().unwrap_or(0);
         match (names, links) {
+            (0, 0) if said.filled.contains(ino) => {
+                report.add(at, format!("directory {ino} has no name, and entries"));
+            }
             (0, 0) => (),
             (1, links) if links == 2 + inside => (),
             (1, links) => report.add(at, format!("directory {ino} counts {links} links and has {}", 2 + inside)),
@@ -63,6 +68,9 @@ fn read_directories(report: &mut Report, medium: &dyn Medium, geometry: &Geometr
                 continue;
             }
         };
+        if !index.is_empty() {
+            said.filled.insert(*directory);
+        }
         for (name, known) in index.names() {
             let shown = String::from_utf8_lossy(name);
             if check_name(name).is_err() {

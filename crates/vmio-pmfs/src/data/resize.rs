@@ -29,6 +29,9 @@ pub(crate) fn resize<'volume>(
 /// there are any. After an error the file is to be loaded again.
 pub(crate) fn allocate(volume: &Volume, file: &mut Loaded, offset: u64, bytes: u64) -> Result<()> {
     let end = end_of(offset, bytes)?;
+    if bytes == 0 {
+        return Ok(());
+    }
     let (mut block, last) = (block_of(offset), end.div_ceil(BLOCK_BYTES) as u32);
     let (mut taken, mut changes) = (Vec::new(), Vec::new());
     while block < last {

@@ -14,8 +14,14 @@ pub const EXTENT_BYTES: u64 = 2 << 20;
 pub(crate) const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 /// The number of the root directory.
 pub const ROOT: u64 = 1;
+/// Changed places of a file's map, above which the chain is written anew instead.
+pub(crate) const MAP_CHANGES_MAX: usize = 200;
 /// The fewest blocks of a journal: any change of a map fits.
-const JOURNAL_BLOCKS_MIN: u32 = 8;
+const JOURNAL_BLOCKS_MIN: u32 = 14;
+/// The most: a mount reads a journal as a whole.
+const JOURNAL_BLOCKS_MAX: u32 = 4096;
+/// The most blocks of saved data. A write has an entry for each aligned extent that it overwrites.
+const SAVE_BLOCKS_MAX: u32 = 4096;
 /// The most areas.
 const AREAS_MAX: u32 = 1024;
 /// The most blocks: extents name blocks of a file by 32 bits, and 16 PiB are enough.
@@ -23,6 +29,13 @@ const BLOCKS_MAX: u64 = 1 << 42;
 
 const INODES_A_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES as u64;
 const ENTRIES_A_BLOCK: u64 = BLOCK_BYTES / ENTRY_BYTES as u64;
+
+/// Entries of the largest transaction, a write. START and COMMIT are two. A changed place of the map takes two: itself, and the head of
+/// its block of the chain. The inode takes fewer than one for each second word, an overwritten aligned extent takes one.
+const ENTRIES_MAX: u64 =
+    2 + 2 * MAP_CHANGES_MAX as u64 + INODE_BYTES as u64 / 16 + SAVE_BLOCKS_MAX as u64 / EXTENT_BLOCKS + 2;
+
+const _: () = assert!(ENTRIES_MAX < JOURNAL_BLOCKS_MIN as u64 * ENTRIES_A_BLOCK / 2);
 
 /// How a file system is laid out. It follows from a few numbers in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +61,30 @@ impl Geometry {
         Geometry { blocks, areas, inodes, journal_blocks: 16, save_blocks: 256 }
     }
 
-    /// Whether the parts fit their areas.
+    /// Whether a file system can be laid out like this. Then no other function here overflows or divides by zero.
     ///
     /// # Errors
     ///
-    /// [`Error::TooSmall`] and [`Error::TooLarge`].
+    /// [`Error::Layout`], [`Error::TooSmall`] and [`Error::TooLarge`].
     pub fn checked(self) -> Result<Geometry> {
+        let possible = [
+            ("blocks", self.blocks, self.blocks.is_multiple_of(EXTENT_BLOCKS)),
+            ("areas", self.areas.into(), (1..=AREAS_MAX).contains(&self.areas)),
+            (
+                "inodes of an area",
+                self.inodes.into(),
+                self.inodes >= 2 && u64::from(self.inodes).is_multiple_of(INODES_A_BLOCK),
+            ),
+            (
+                "blocks of a journal",
+                self.journal_blocks.into(),
+                (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks),
+            ),
+            ("blocks of saved data", self.save_blocks.into(), (1..=SAVE_BLOCKS_MAX).contains(&self.save_blocks)),
+        ];
+        if let Some((field, found, _)) = possible.into_iter().find(|(.., is_possible)| !is_possible) {
+            return Err(Error::Layout { field, found });
+        }
         if self.blocks > BLOCKS_MAX {
             return Err(Error::TooLarge { bytes: self.bytes(), most: BLOCKS_MAX * BLOCK_BYTES });
         }
@@ -63,17 +94,6 @@ impl Geometry {
             return Err(Error::TooSmall { bytes: self.bytes(), least: least * BLOCK_BYTES });
         }
         Ok(self)
-    }
-
-    /// Whether the numbers are such as this crate writes; then no other function here overflows.
-    pub(crate) fn is_plausible(&self) -> bool {
-        self.blocks.is_multiple_of(EXTENT_BLOCKS)
-            && (1..=AREAS_MAX).contains(&self.areas)
-            && self.inodes >= 2
-            && u64::from(self.inodes).is_multiple_of(INODES_A_BLOCK)
-            && self.journal_blocks >= JOURNAL_BLOCKS_MIN
-            && self.save_blocks >= 1
-            && self.checked().is_ok()
     }
 
     /// Length of the file system.

@@ -91,9 +91,10 @@ impl Superblock {
             journal_blocks: fields.journal_blocks.get(),
             save_blocks: fields.save_blocks.get(),
         };
-        if !geometry.is_plausible() {
-            return Err(damaged(Damage::Field { field: "number of blocks", found: geometry.blocks }));
-        }
+        geometry.checked().map_err(|error| match error {
+            Error::Layout { field, found } => damaged(Damage::Field { field, found }),
+            _ => damaged(Damage::Field { field: "number of blocks", found: geometry.blocks }),
+        })?;
         Ok(Superblock { uuid: fields.uuid, geometry })
     }
 }

@@ -12,11 +12,11 @@ use crate::medium::Medium;
 const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 impl Fs {
-    /// Makes an empty file system on a medium, of this layout, with the root directory owned by `uid` and `gid`.
+    /// Makes an empty file system on a whole medium, of this layout, with the root directory owned by `uid` and `gid`.
     ///
     /// # Errors
     ///
-    /// [`Error::TooSmall`]; [`Error::HasFileSystem`] and [`Error::HasOtherContent`] unless `overwrite`.
+    /// [`Error::TooSmall`], [`Error::Layout`]; [`Error::HasFileSystem`] and [`Error::HasOtherContent`] unless `overwrite`.
     pub fn make(
         medium: &Arc<dyn Medium>,
         geometry: Geometry,
@@ -27,6 +27,10 @@ impl Fs {
         if geometry.bytes() > medium.len() {
             return Err(Error::TooSmall { bytes: medium.len(), least: geometry.bytes() });
         }
+        // Readers find the superblock's copy by the length of the medium.
+        let Some(copy) = Geometry::copy_at(medium.len()).filter(|at| at + BLOCK_BYTES == geometry.bytes()) else {
+            return Err(Error::Layout { field: "blocks on this medium", found: geometry.blocks });
+        };
         let mut first = ZEROS;
         medium.read(0, &mut first);
         if !overwrite && first != ZEROS {
@@ -40,7 +44,6 @@ impl Fs {
             .map_err(|errno| Error::Io { action: "asking for random bytes", source: errno.into() })?;
         let superblock = Superblock { uuid, geometry };
         // Without a superblock there is no file system, whatever a crash leaves of the rest.
-        let copy = Geometry::copy_at(geometry.bytes()).unwrap_or_default();
         medium.write(0, &ZEROS);
         medium.write(copy, &ZEROS);
         medium.fence();

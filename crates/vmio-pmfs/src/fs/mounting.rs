@@ -8,13 +8,15 @@ use parking_lot::Mutex;
 
 use super::{Fs, Recovered};
 use crate::alloc::{Allocator, Run};
-use crate::error::{Error, Result};
-use crate::format::geometry::{BLOCK_BYTES, Geometry};
-use crate::format::inode::{INODE_BYTES, Inode};
+use crate::directories::Index;
+use crate::error::{Damage, Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
+use crate::format::inode::{INODE_BYTES, Inode, Kind};
 use crate::format::superblock::Superblock;
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::FreeInodes;
 use crate::inodes::loaded::Loaded;
+use crate::inodes::read_inode;
 use crate::inodes::volume::Volume;
 use crate::journal::Journals;
 use crate::medium::Medium;
@@ -68,16 +70,17 @@ impl Fs {
         let superblock = Superblock::read(&*medium)?;
         let geometry = superblock.geometry;
         let (journals, transactions) = Journals::recover(&medium, &geometry)?;
+        expect_root(&*medium, &geometry)?;
         let scans: Vec<Result<Scan>> = thread::scope(|scope| {
-            let scan = |area| {
-                scope.spawn({
-                    let medium = &*medium;
-                    move || scan(medium, &geometry, area)
-                })
-            };
-            let threads: Vec<_> = (0..geometry.areas).map(scan).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|outcome| outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            let medium = &*medium;
+            let spawn = |area| thread::Builder::new().spawn_scoped(scope, move || scan(medium, &geometry, area));
+            let threads: Vec<_> = (0..geometry.areas).map(|area| (area, spawn(area))).collect();
+            let scanned = threads.into_iter().map(|(area, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // There are as many threads as there can be.
+                Err(_) => scan(medium, &geometry, area),
+            });
+            scanned.collect()
         });
         let scans = scans.into_iter().collect::<Result<Vec<Scan>>>()?;
         let used = scans.iter().flat_map(|scan| &scan.used).copied().collect();
@@ -100,12 +103,30 @@ impl Fs {
 
     fn delete_orphan(&self, ino: u64) -> Result<()> {
         let orphan = Loaded::load(&self.volume, ino)?;
+        if orphan.inode.kind == Kind::Directory && !Index::load(&*self.volume.medium, &orphan)?.is_empty() {
+            return Err(damaged_inode(self.geometry(), ino, "number of links", 0));
+        }
         let mut transaction = self.volume.journals.begin(self.volume.home());
         orphan.remove(&self.volume, &mut transaction);
         transaction.commit()?;
         self.volume.free(orphan.map.all_runs());
         self.free_inodes.give_back(ino);
         Ok(())
+    }
+}
+
+fn damaged_inode(geometry: &Geometry, ino: u64, field: &'static str, found: u64) -> Error {
+    Error::Damaged { structure: "an inode", at: geometry.inode_at(ino), damage: Damage::Field { field, found } }
+}
+
+/// The root would be deleted if it counted no links.
+fn expect_root(medium: &dyn Medium, geometry: &Geometry) -> Result<()> {
+    match read_inode(medium, geometry, ROOT)? {
+        Some(Inode { kind: Kind::Directory, links: 1.., .. }) => Ok(()),
+        Some(Inode { kind: Kind::Directory, links, .. }) => {
+            Err(damaged_inode(geometry, ROOT, "number of links", links.into()))
+        }
+        other => Err(damaged_inode(geometry, ROOT, "kind", other.map_or(0, |root| root.kind as u64))),
     }
 }
 

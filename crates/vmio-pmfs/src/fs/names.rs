@@ -6,7 +6,7 @@ use super::attributes::Attributes;
 use super::node::{Node, State};
 use super::{Fs, gone};
 use crate::directories::{self, Known, Named, Room};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::format::entry::{Entry, check_name};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, LINKS_MAX, SYMLINK_BYTES_MAX, Time};
@@ -70,9 +70,30 @@ impl Fs {
         let node = self.node(directory)?;
         let state = node.read_directory(&self.volume)?;
         let known = state.index.as_ref().and_then(|index| index.get(name));
-        let ino = known.ok_or_else(|| Error::no_entry(directory, name))?.ino;
+        let known = known.ok_or_else(|| Error::no_entry(directory, name))?;
         // The directory stays locked: nobody can take the name away meanwhile.
-        self.attributes(ino)
+        Ok(Attributes::of(&self.child(&state.loaded, known)?.read()?.loaded))
+    }
+
+    /// The node of an entry. The caller has locked the directory, and locks go down the tree. Damage alone makes an entry that leads
+    /// elsewhere; this refuses it before a caller locks its inode.
+    pub(super) fn child(&self, directory: &Loaded, known: Known) -> Result<Arc<Node>> {
+        let damaged = |field, found| {
+            let at = directories::slot_at(&directory.map, known.slot).unwrap_or_default();
+            Error::Damaged { structure: "an entry of a directory", at, damage: Damage::Field { field, found } }
+        };
+        // The root is in itself, and has no entry there.
+        if known.ino == directory.ino {
+            return Err(damaged("inode", known.ino));
+        }
+        let node = self.node(known.ino)?;
+        if node.kind != known.kind {
+            return Err(damaged("kind", known.kind as u64));
+        }
+        if node.kind == Kind::Directory && node.parent() != directory.ino {
+            return Err(damaged("inode", known.ino));
+        }
+        Ok(node)
     }
 
     /// The entries of a directory from a cookie on, 0 for the beginning; `.` and `..` are not among them.
@@ -170,18 +191,24 @@ impl Fs {
         };
         let room = Room::find(&self.volume, directory, index, name.len())?;
         let entry = Entry { ino, kind: made.inode.kind, name: name.to_vec() };
+        let node = Arc::new(Node::new(made));
+        let mut made = node.state.write();
+        // Callers that ask for the number wait until COMMIT. So nobody reads the inode into another node.
+        self.nodes.lock().insert(ino, Arc::clone(&node));
         let mut transaction = self.volume.journals.begin(self.volume.home());
-        made.store_new(&self.volume, &mut transaction);
+        made.loaded.store_new(&self.volume, &mut transaction);
         room.put(&mut transaction, directory, &entry);
         directory.inode.links += u32::from(is_directory);
         (directory.inode.modified, directory.inode.changed) = (now, now);
         directory.store(&self.volume, &mut transaction, room.remapped());
-        transaction.commit()?;
+        if let Err(error) = transaction.commit() {
+            made.is_gone = true;
+            self.nodes.lock().remove(&ino);
+            return Err(error);
+        }
         room.settle(&self.volume, index, entry);
         target.into_iter().for_each(Taken::keep);
-        let attributes = Attributes::of(&made);
-        self.nodes.lock().insert(ino, Arc::new(Node::new(made)));
-        Ok(attributes)
+        Ok(Attributes::of(&made.loaded))
     }
 
     /// Writes a symbolic link's target to a block of its own.
@@ -259,7 +286,7 @@ impl Fs {
         if known.kind == Kind::Directory {
             return Err(Error::IsADirectory { ino: known.ino });
         }
-        let node = self.node(known.ino)?;
+        let node = self.child(&parent.loaded, known)?;
         let mut state = node.write()?;
         self.remove_name(&mut parent, &mut state, name, known)
     }
@@ -273,7 +300,7 @@ impl Fs {
         let parent = self.node(directory)?;
         let mut parent = parent.write_directory(&self.volume)?;
         let known = parent.directory().1.get(name).ok_or_else(|| Error::no_entry(directory, name))?;
-        let node = self.node(known.ino)?;
+        let node = self.child(&parent.loaded, known)?;
         let mut state = node.write_directory(&self.volume)?;
         if !state.directory().1.is_empty() {
             return Err(Error::NotEmpty { ino: known.ino });

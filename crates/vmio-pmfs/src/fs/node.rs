@@ -14,6 +14,7 @@ use crate::inodes::volume::Volume;
 /// An inode in memory.
 pub(super) struct Node {
     pub(super) ino: u64,
+    pub(super) kind: Kind,
     /// Of a directory, the one it is in. Changed only by renames, of which there is one at a time.
     parent: AtomicU64,
     pub(super) state: RwLock<State>,
@@ -33,7 +34,8 @@ pub(super) struct State {
 impl Node {
     pub(super) fn new(loaded: Loaded) -> Node {
         let parent = AtomicU64::new(loaded.inode.parent_or_device);
-        Node { ino: loaded.ino, parent, state: RwLock::new(State { loaded, index: None, opens: 0, is_gone: false }) }
+        let (ino, kind) = (loaded.ino, loaded.inode.kind);
+        Node { ino, kind, parent, state: RwLock::new(State { loaded, index: None, opens: 0, is_gone: false }) }
     }
 
     pub(super) fn parent(&self) -> u64 {

@@ -30,9 +30,11 @@ impl<'nodes> Directories<'nodes> {
 struct Move<'names> {
     name: &'names [u8],
     known: Known,
+    node: Arc<Node>,
     new_name: &'names [u8],
     /// The entry that has the new name now.
     target: Option<Known>,
+    target_node: Option<Arc<Node>>,
 }
 
 impl Fs {
@@ -53,6 +55,8 @@ impl Fs {
             return Err(Error::no_entry(to, new_name));
         }
         let target = locked.to().directory().1.get(new_name);
+        let node = self.child(&locked.from.loaded, known)?;
+        let target_node = target.map(|target| self.child(&locked.to().loaded, target)).transpose()?;
         if let Some(target) = target {
             if replace == Replace::No {
                 return Err(Error::entry_exists(to, new_name));
@@ -76,7 +80,7 @@ impl Fs {
         {
             return Err(Error::NotEmpty { ino: target.ino });
         }
-        self.move_entry(&mut locked, &Move { name, known, new_name, target })
+        self.move_entry(&mut locked, &Move { name, known, node, new_name, target, target_node })
     }
 
     /// Locks two directories, one above the other first.
@@ -111,9 +115,7 @@ impl Fs {
     }
 
     fn move_entry(&self, locked: &mut Directories<'_>, moved: &Move<'_>) -> Result<()> {
-        let moved_node = self.node(moved.known.ino)?;
-        let target_node = moved.target.map(|target| self.node(target.ino)).transpose()?;
-        let mut target = match &target_node {
+        let mut target = match &moved.target_node {
             Some(node) if moved.known.kind == Kind::Directory => {
                 let mut state = node.write_directory(&self.volume)?;
                 if !state.directory().1.is_empty() {
@@ -124,7 +126,7 @@ impl Fs {
             Some(node) => Some(node.write()?),
             None => None,
         };
-        let mut state = moved_node.write()?;
+        let mut state = moved.node.write()?;
         let result = self.commit_move(locked, moved, &mut state, target.as_mut());
         let result = match &mut target {
             Some(target) => self.settled(target, result),
@@ -137,7 +139,7 @@ impl Fs {
         };
         let ends = self.settled(&mut locked.from, result)?;
         if state.is_directory() {
-            moved_node.set_parent(state.loaded.inode.parent_or_device);
+            moved.node.set_parent(state.loaded.inode.parent_or_device);
         }
         if let Some(target) = target.as_mut().filter(|_| ends) {
             self.forget(target);

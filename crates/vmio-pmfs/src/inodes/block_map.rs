@@ -9,13 +9,10 @@ use std::ops::Range;
 use crate::alloc::Run;
 use crate::error::{Damage, Error, Result};
 use crate::format::chain::{self, CHAIN_EXTENTS};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry, MAP_CHANGES_MAX};
 use crate::format::inode::{Extent, INLINE_EXTENTS, Inode};
 use crate::journal::Transaction;
 use crate::medium::Medium;
-
-/// Changed places, above which the chain is written anew instead.
-const CHANGES_MAX: usize = 200;
 
 /// Blocks of a file that are there, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +52,8 @@ pub(crate) struct BlockMap {
     changed: BTreeSet<usize>,
     /// The blocks of the chain.
     chain: Vec<u64>,
+    /// Whether the next changes save blocks of the chain as a whole and overwrite them.
+    is_rewritten: bool,
 }
 
 impl BlockMap {
@@ -137,6 +136,12 @@ impl BlockMap {
         Piece::Hole { count: next.min(most) }
     }
 
+    /// Whether blocks of the file lie in an extent that has others before and behind them.
+    pub(crate) fn is_inside_one(&self, blocks: &Range<u32>) -> bool {
+        let before = self.by_block.range(..blocks.start).next_back().map(|(_, place)| self.places[*place]);
+        before.is_some_and(|extent| extent.file_block + extent.count > blocks.end)
+    }
+
     /// Whether this number of further extents needs another block of the chain.
     pub(crate) fn is_short_of(&self, extents: usize) -> bool {
         self.free.len() < extents
@@ -157,7 +162,7 @@ impl BlockMap {
 
     /// Gives blocks of the file other blocks of the medium, or none. Returns what they had.
     ///
-    /// The map has room for as many extents as there are runs, and one more.
+    /// The map has room for as many extents as there are runs, and one more if the blocks lie inside one.
     pub(crate) fn replace(&mut self, blocks: Range<u32>, runs: &[Run]) -> Vec<Run> {
         let freed = self.clear(blocks.clone());
         let mut next = blocks.start;
@@ -233,7 +238,7 @@ impl BlockMap {
     pub(crate) fn new_chain_wanted(&self) -> Option<usize> {
         let places = self.by_block.len().saturating_sub(INLINE_EXTENTS);
         let is_empty = places == 0 && !self.chain.is_empty();
-        (is_empty || self.changed.len() > CHANGES_MAX).then(|| places.div_ceil(CHAIN_EXTENTS))
+        (is_empty || self.changed.len() > MAP_CHANGES_MAX).then(|| places.div_ceil(CHAIN_EXTENTS))
     }
 
     /// Puts all extents side by side, in a new chain of these blocks. Returns the old one.
@@ -247,6 +252,15 @@ impl BlockMap {
         self.places = places;
         let old = std::mem::replace(&mut self.chain, blocks);
         old.into_iter().map(|block| Run { start: block, count: 1 }).collect()
+    }
+
+    /// Puts all extents side by side, in the first blocks of the chain. Returns its others.
+    pub(crate) fn renew_in_place(&mut self, blocks: usize) -> Vec<Run> {
+        let mut kept = self.chain.clone();
+        let rest = kept.split_off(blocks.min(kept.len()));
+        self.renew(kept);
+        self.is_rewritten = true;
+        rest.into_iter().map(|block| Run { start: block, count: 1 }).collect()
     }
 
     /// Puts the changes into a transaction and the inode, which the caller writes. Nothing refers yet to blocks of the chain in `fresh`.
@@ -264,9 +278,11 @@ impl BlockMap {
             let at = self.chain[index] * BLOCK_BYTES;
             match fresh.contains(&self.chain[index]) {
                 true => transaction.fresh(at, &block),
+                false if self.is_rewritten => transaction.overwrite(at, &block),
                 false => transaction.set(at, &block),
             }
         }
+        self.is_rewritten = false;
     }
 }
 

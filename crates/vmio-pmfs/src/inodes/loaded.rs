@@ -7,6 +7,7 @@ use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
+use crate::format::geometry::MAP_CHANGES_MAX;
 use crate::format::inode::{Inode, Kind, STATE_BYTES};
 use crate::journal::Transaction;
 
@@ -67,8 +68,9 @@ impl Loaded {
         changes: &[(Range<u32>, Vec<Run>)],
     ) -> Result<Remapped<'volume>> {
         let mut remapped = Remapped { freed: Vec::new(), chain: Vec::new() };
-        // A run is an extent, and the one that it is put into becomes two.
-        let extents = changes.iter().map(|(_, runs)| runs.len() + 1).sum();
+        // A run is an extent, and the one that it is put into the middle of becomes two.
+        let extents =
+            changes.iter().map(|(blocks, runs)| runs.len() + usize::from(self.map.is_inside_one(blocks))).sum();
         while self.map.is_short_of(extents) {
             let block = volume.take(1)?;
             self.map.extend_chain(block.runs[0].start);
@@ -77,15 +79,24 @@ impl Loaded {
         for (blocks, runs) in changes {
             remapped.freed.extend(self.map.replace(blocks.clone(), runs));
         }
-        if let Some(blocks) = self.map.new_chain_wanted() {
-            let chain = volume.take(blocks as u64)?;
-            let blocks = chain.runs.iter().flat_map(|run| run.start..run.end()).collect();
-            let old = self.map.renew(blocks);
-            // Blocks that were to become the old chain's go back by themselves.
-            let never_used: Vec<Run> = remapped.chain.iter().flat_map(|taken| taken.runs.clone()).collect();
-            remapped.freed.extend(old.into_iter().filter(|run| !never_used.contains(run)));
-            remapped.chain = vec![chain];
-        }
+        let Some(blocks) = self.map.new_chain_wanted() else { return Ok(remapped) };
+        let chain = match volume.take(blocks as u64) {
+            // A full medium must let files become smaller. The journal has an entry for each block.
+            Err(Error::NoSpace { .. })
+                if changes.iter().all(|(_, runs)| runs.is_empty())
+                    && blocks <= MAP_CHANGES_MAX.min(volume.geometry.save_blocks as usize) =>
+            {
+                remapped.freed.extend(self.map.renew_in_place(blocks));
+                return Ok(remapped);
+            }
+            chain => chain?,
+        };
+        let blocks = chain.runs.iter().flat_map(|run| run.start..run.end()).collect();
+        let old = self.map.renew(blocks);
+        // Blocks that were to become the old chain's go back by themselves.
+        let never_used: Vec<Run> = remapped.chain.iter().flat_map(|taken| taken.runs.clone()).collect();
+        remapped.freed.extend(old.into_iter().filter(|run| !never_used.contains(run)));
+        remapped.chain = vec![chain];
         Ok(remapped)
     }
 

@@ -38,13 +38,16 @@ impl Journals {
         let mut last = 0;
         let mut open = Vec::new();
         for (index, ring) in rings.iter_mut().enumerate() {
-            if let Some(newest) = newest(&**medium, ring) {
-                if newest.number > NUMBER_MAX {
-                    let damage = Damage::Field { field: "transaction", found: newest.number };
-                    return Err(Error::Damaged { structure: "a journal", at: ring.at, damage });
-                }
+            let entries = entries(&**medium, ring);
+            // A crash may leave entries of a transaction without its START: no other transaction may have their number.
+            let highest = entries.iter().flatten().map(|entry| entry.transaction).max().unwrap_or(0);
+            if highest > NUMBER_MAX {
+                let damage = Damage::Field { field: "transaction", found: highest };
+                return Err(Error::Damaged { structure: "a journal", at: ring.at, damage });
+            }
+            last = last.max(highest);
+            if let Some(newest) = newest(&entries, ring) {
                 (ring.next, ring.lap) = (newest.next, newest.lap);
-                last = last.max(newest.number);
                 if !newest.is_over() {
                     open.push((index, newest));
                 }
@@ -65,12 +68,15 @@ impl Journals {
     }
 }
 
-/// The newest transaction whose beginning is in the ring.
-fn newest(medium: &dyn Medium, ring: &Ring) -> Option<Newest> {
+/// The places of a ring, with nothing where there is no whole entry.
+fn entries(medium: &dyn Medium, ring: &Ring) -> Vec<Option<JournalEntry>> {
     let mut bytes = vec![0; ring.entries as usize * ENTRY_BYTES];
     medium.read(ring.at, &mut bytes);
-    let entries: Vec<Option<JournalEntry>> =
-        bytes.as_chunks::<ENTRY_BYTES>().0.iter().map(JournalEntry::from_bytes).collect();
+    bytes.as_chunks::<ENTRY_BYTES>().0.iter().map(JournalEntry::from_bytes).collect()
+}
+
+/// The newest transaction whose beginning is in the ring.
+fn newest(entries: &[Option<JournalEntry>], ring: &Ring) -> Option<Newest> {
     let starts = entries.iter().enumerate().filter_map(|(place, entry)| Some((place, (*entry)?)));
     let (place, start) =
         starts.filter(|(_, entry)| entry.said == Said::Start).max_by_key(|(_, entry)| entry.transaction)?;
@@ -167,6 +173,50 @@ mod tests {
                 assert_eq!(Journals::recover(&crashed, &GEOMETRY).unwrap().1, 0);
             }
         }
+    }
+
+    /// A crash keeps all of a transaction's entries but START. A shorter one takes their place in the ring and is cut short, too.
+    #[test]
+    fn entries_without_a_start_are_no_part_of_a_later_transaction() {
+        let medium = Arc::new(Simulated::new(GEOMETRY.bytes()));
+        let (one, other) = (AT + 65536, AT + 131_072);
+        medium.write(one, &[1; 8]);
+        medium.write(other, &[2; 8]);
+        let shared: Arc<dyn Medium> = medium.clone();
+        let (journals, _) = Journals::recover(&shared, &GEOMETRY).unwrap();
+        let mut transaction = journals.begin(0);
+        transaction.set(AT, &[3; 8]);
+        transaction.commit().unwrap();
+        let before = medium.copy();
+        medium.record();
+        let mut longer = journals.begin(0);
+        longer.set(AT, &[4; 8]);
+        longer.overwrite(one, &[4; 8]);
+        longer.commit().unwrap();
+        let epochs = medium.recorded();
+        // Saved data, then entries, of which START is the first.
+        let start = epochs[1][0].at;
+        let is_start = |at: u64| (start..start + ENTRY_BYTES as u64).contains(&at);
+        let crashed = Arc::new(before);
+        for store in epochs[..2].iter().flatten().filter(|store| !is_start(store.at)) {
+            crashed.write(store.at, &store.bytes);
+        }
+        let shared: Arc<dyn Medium> = crashed.clone();
+        let (journals, rolled_back) = Journals::recover(&shared, &GEOMETRY).unwrap();
+        assert_eq!(rolled_back, 0);
+        let again = crashed.copy();
+        crashed.record();
+        let mut shorter = journals.begin(0);
+        shorter.overwrite(other, &[5; 8]);
+        shorter.commit().unwrap();
+        for store in crashed.recorded()[..3].iter().flatten() {
+            again.write(store.at, &store.bytes);
+        }
+        let again: Arc<dyn Medium> = Arc::new(again);
+        assert_eq!(word(&*again, other), u64::from_le_bytes([5; 8]));
+        assert_eq!(Journals::recover(&again, &GEOMETRY).unwrap().1, 1);
+        let words = [AT, one, other].map(|at| word(&*again, at).to_le_bytes()[0]);
+        assert_eq!(words, [3, 1, 2]);
     }
 
     #[test]

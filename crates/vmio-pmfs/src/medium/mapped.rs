@@ -30,7 +30,7 @@ pub struct MappedFile {
     base: NonNull<u8>,
     bytes: usize,
     access: Access,
-    /// Whether a fence makes stores durable: the kernel has granted MAP_SYNC.
+    /// Whether a fence makes stores durable: the kernel has granted MAP_SYNC, and the processor is an x86-64 one.
     synchronous: bool,
 }
 
@@ -90,9 +90,12 @@ impl MappedFile {
             // SAFETY: a new mapping at an address that the kernel chooses hits no memory in use.
             unsafe { mmap(std::ptr::null_mut(), bytes, rights, flags, file.as_fd(), 0) }
         };
-        let synchronous = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC);
-        let is_synchronous = synchronous.is_ok();
-        let base = synchronous.or_else(|_| map(MapFlags::SHARED)).map_err(failed("mapping the file"))?;
+        // Elsewhere stores stay in the caches at a fence, and only a flush by the kernel makes them durable.
+        let is_past_caches = cfg!(target_arch = "x86_64");
+        let synchronous =
+            is_past_caches.then(|| map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC)).and_then(|map| map.ok());
+        let is_synchronous = synchronous.is_some();
+        let base = synchronous.map_or_else(|| map(MapFlags::SHARED), Ok).map_err(failed("mapping the file"))?;
         let base = NonNull::new(base.cast()).ok_or(Error::InUse)?;
         Ok(MappedFile { _file: file, base, bytes, access, synchronous: is_synchronous })
     }
