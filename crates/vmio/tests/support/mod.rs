@@ -181,8 +181,11 @@ pub fn check_budget(cache: &Cache, mappings: &[&Mapping]) {
     let stats = cache.stats();
     assert!(stats.free_pages <= stats.capacity_pages, "{stats:?}");
     assert!(stats.resident_pages <= stats.capacity_pages, "{stats:?}");
-    let resident: u64 = mappings.iter().map(|map| map.residency(0..map.len()).resident_pages()).sum();
-    assert!(resident <= stats.capacity_pages, "{resident} pages resident: {stats:?}");
+    // One mapping after the other: a page that goes from the first while another comes to the last, as read-ahead has it, counts twice.
+    let resident = || mappings.iter().map(|map| map.residency(0..map.len()).resident_pages()).sum::<u64>();
+    let counts: Vec<u64> =
+        (0..20).map_while(|_| Some(resident()).filter(|resident| *resident > stats.capacity_pages)).collect();
+    assert!(counts.len() < 20, "{counts:?} pages resident: {stats:?}");
 }
 
 /// A cache without mappings holds nothing: no page of the budget is lost, none is counted twice.
