@@ -290,3 +290,32 @@ fn an_interrupt_of_a_mount_in_use_may_be_repeated() -> TestResult {
     assert!(mounted.server.wait()?.success());
     fsck(&image)
 }
+
+/// Other file systems leave the beginning of a medium alone.
+#[test]
+fn data_anywhere_in_an_image_is_not_overwritten_unasked() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    let file = fs::File::create(&image)?;
+    file.set_len(64 << 20)?;
+    file.write_all_at(b"_BHRfS_M", 65600)?;
+    refused(vmio().args(["pmfs", "mkfs"]).arg(&image), "it holds something else")?;
+    succeeded(vmio().args(["pmfs", "mkfs", "--overwrite"]).arg(&image))?;
+    fsck(&image)
+}
+
+#[test]
+fn names_that_are_too_long_are_an_error_of_each_call() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let long = folder.join("n".repeat(256));
+    let errors = [fs::metadata(&long).map(drop), fs::remove_file(&long), fs::remove_dir(&long), fs::write(&long, "")];
+    for error in errors {
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    }
+    mounted.unmount()
+}

@@ -58,10 +58,12 @@ pub enum Error {
     /// The medium has a file system, which making one would destroy.
     #[error("there is a file system of vmio-pmfs on it already")]
     HasFileSystem,
-    /// The medium begins with other data, which making a file system would destroy.
-    #[error("it holds something else: it begins with the bytes {found:02x?}")]
+    /// The medium holds other data, which making a file system would destroy.
+    #[error("it holds something else: the bytes {found:02x?} at byte {at}")]
     HasOtherContent {
-        /// The first bytes.
+        /// Where these are.
+        at: u64,
+        /// Some bytes of it.
         found: [u8; 8],
     },
     /// A newer program has made the file system.

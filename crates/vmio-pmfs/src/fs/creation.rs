@@ -1,5 +1,6 @@
 //! Making an empty file system.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Fs;
@@ -35,9 +36,13 @@ impl Fs {
         medium.read(0, &mut first);
         if !overwrite && first != ZEROS {
             return Err(match Superblock::from_block(&first, 0) {
-                Err(Error::NoFileSystem { found }) => Error::HasOtherContent { found },
+                Err(Error::NoFileSystem { found }) => Error::HasOtherContent { at: 0, found },
                 _ => Error::HasFileSystem,
             });
+        }
+        if !overwrite {
+            // Other file systems leave their first block empty.
+            changed(&geometry).chain([copy..copy + BLOCK_BYTES]).try_for_each(|part| check_empty(&**medium, part))?;
         }
         let mut uuid = [0; 16];
         rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
@@ -47,12 +52,7 @@ impl Fs {
         medium.write(0, &ZEROS);
         medium.write(copy, &ZEROS);
         medium.fence();
-        for area in 0..geometry.areas {
-            let saves = geometry.saves_at(area);
-            let inodes = saves + u64::from(geometry.save_blocks) * BLOCK_BYTES;
-            clear(&**medium, geometry.journal_at(area), saves);
-            clear(&**medium, inodes, geometry.pool(area).start * BLOCK_BYTES);
-        }
+        changed(&geometry).for_each(|part| clear(&**medium, part));
         let now = Time::now();
         let root = Inode {
             kind: Kind::Directory,
@@ -81,8 +81,30 @@ impl Fs {
 }
 
 /// Makes a range of whole blocks zeros. Holes of a file stay holes.
-fn clear(medium: &dyn Medium, from: u64, to: u64) {
-    for at in (from..to).step_by(BLOCK_BYTES as usize) {
+/// What a new file system needs empty, as ranges of bytes: the journals and the inode tables.
+fn changed(geometry: &Geometry) -> impl Iterator<Item = Range<u64>> + use<'_> {
+    (0..geometry.areas).flat_map(|area| {
+        let saves = geometry.saves_at(area);
+        let inodes = saves + u64::from(geometry.save_blocks) * BLOCK_BYTES;
+        [geometry.journal_at(area)..saves, inodes..geometry.pool(area).start * BLOCK_BYTES]
+    })
+}
+
+/// Refuses blocks that hold anything.
+fn check_empty(medium: &dyn Medium, blocks: Range<u64>) -> Result<()> {
+    for block in blocks.step_by(BLOCK_BYTES as usize) {
+        let mut there = ZEROS;
+        medium.read(block, &mut there);
+        let (words, _) = there.as_chunks::<8>();
+        if let Some((word, found)) = words.iter().enumerate().find(|(_, word)| **word != [0; 8]) {
+            return Err(Error::HasOtherContent { at: block + 8 * word as u64, found: *found });
+        }
+    }
+    Ok(())
+}
+
+fn clear(medium: &dyn Medium, blocks: Range<u64>) {
+    for at in blocks.step_by(BLOCK_BYTES as usize) {
         let mut there = ZEROS;
         medium.read(at, &mut there);
         if there != ZEROS {

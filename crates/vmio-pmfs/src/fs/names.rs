@@ -67,6 +67,7 @@ impl Fs {
     ///
     /// [`Error::NoEntry`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn lookup(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
+        check_name(name)?;
         let node = self.node(directory)?;
         let state = node.read_directory(&self.volume)?;
         let known = state.index.as_ref().and_then(|index| index.get(name));
@@ -280,6 +281,7 @@ impl Fs {
     ///
     /// [`Error::NoEntry`], [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn unlink(&self, directory: u64, name: &[u8]) -> Result<()> {
+        check_name(name)?;
         let parent = self.node(directory)?;
         let mut parent = parent.write_directory(&self.volume)?;
         let known = parent.directory().1.get(name).ok_or_else(|| Error::no_entry(directory, name))?;
@@ -297,6 +299,7 @@ impl Fs {
     ///
     /// [`Error::NotEmpty`], [`Error::NoEntry`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn remove_directory(&self, directory: u64, name: &[u8]) -> Result<()> {
+        check_name(name)?;
         let parent = self.node(directory)?;
         let mut parent = parent.write_directory(&self.volume)?;
         let known = parent.directory().1.get(name).ok_or_else(|| Error::no_entry(directory, name))?;
