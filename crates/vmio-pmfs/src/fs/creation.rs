@@ -42,7 +42,8 @@ impl Fs {
         }
         if !overwrite {
             // Other file systems leave their first block empty.
-            changed(&geometry).chain([copy..copy + BLOCK_BYTES]).try_for_each(|part| check_empty(&**medium, part))?;
+            changed(&geometry).try_for_each(|part| check_empty(&**medium, part))?;
+            check_empty(&**medium, copy..copy + BLOCK_BYTES)?;
         }
         let mut uuid = [0; 16];
         rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
@@ -81,7 +82,7 @@ impl Fs {
 }
 
 /// Makes a range of whole blocks zeros. Holes of a file stay holes.
-/// What a new file system needs empty, as ranges of bytes: the journals and the inode tables.
+/// The journals and the inode tables, as ranges of bytes: a new file system has them empty.
 fn changed(geometry: &Geometry) -> impl Iterator<Item = Range<u64>> + use<'_> {
     (0..geometry.areas).flat_map(|area| {
         let saves = geometry.saves_at(area);
