@@ -5,7 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use vmio_pmfs::{Changes, Fs, Geometry, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+use use_all::use_all;
+use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, ROOT, Simulated, check};
+
+#[path = "../../crates/vmio-pmfs/tests/use_all.rs"]
+mod use_all;
 
 const GEOMETRY: Geometry = Geometry { blocks: 1024, areas: 1, inodes: 32, journal_blocks: 14, save_blocks: 4 };
 const BLOCK: u64 = 4096;
@@ -85,28 +89,6 @@ fn apply(medium: &dyn Medium, change: &Change) {
         bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
     }
     medium.write(at, &bytes);
-}
-
-/// Uses all that there is. Errors are answers.
-fn use_all(fs: &Fs) {
-    let (mut left, mut seen) = (vec![ROOT], 0);
-    while let Some(directory) = left.pop() {
-        for named in fs.list(directory, 0, 100).unwrap_or_default() {
-            seen += 1;
-            match named.kind {
-                Kind::Directory if seen < 200 => left.push(named.ino),
-                Kind::Symlink => _ = fs.read_link(named.ino),
-                _ => {
-                    _ = fs.read(named.ino, 0, &mut [0; 9000]);
-                    _ = fs.write(named.ino, 5000, &[1; 9000]);
-                    _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
-                }
-            }
-            _ = fs.rename(directory, &named.name, ROOT, b"moved", Replace::Yes);
-            _ = fs.unlink(ROOT, b"moved");
-        }
-    }
-    _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
 }
 
 fuzz_target!(|changes: Vec<Change>| {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
-use vmio_pmfs::{Changes, Error, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+use crate::use_all::use_all;
+use vmio_pmfs::{Error, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
 
 #[allow(clippy::unwrap_used)]
 fn sound() -> Arc<Simulated> {
@@ -162,29 +163,6 @@ fn entries_that_lead_up_are_refused() {
             }
         }
     }
-}
-
-/// Uses all that there is. Errors are answers.
-fn use_all(fs: &Fs) {
-    let (mut left, mut seen) = (vec![ROOT], 0);
-    while let Some(directory) = left.pop() {
-        for named in fs.list(directory, 0, 100).unwrap_or_default() {
-            seen += 1;
-            match named.kind {
-                Kind::Directory if seen < 100 => left.push(named.ino),
-                Kind::Symlink => _ = fs.read_link(named.ino),
-                _ => {
-                    _ = fs.read(named.ino, 0, &mut [0; 9000]);
-                    _ = fs.write(named.ino, 5000, &[1; 9000]);
-                    _ = fs.write(named.ino, 1 << 20, &[1; 9000]);
-                    _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
-                }
-            }
-            _ = fs.rename(directory, &named.name, ROOT, b"moved", Replace::Yes);
-            _ = fs.unlink(ROOT, b"moved");
-        }
-    }
-    _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
 }
 
 #[test]

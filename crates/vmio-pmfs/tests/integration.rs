@@ -5,3 +5,4 @@ mod crashes;
 mod damage;
 mod model;
 mod support;
+mod use_all;

@@ -143,7 +143,7 @@ mod loom_model {
 
     use super::*;
 
-    /// What one thread pops, pushes and pops again, another does not have.
+    /// A frame that one thread pops, pushes and pops again is no other thread's.
     #[test]
     fn loom_a_thing_of_a_list_has_one_owner() {
         loom::model(|| {

@@ -6,10 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmio_pmfs::{Attributes, Error, Fs, Result};
 
-/// How often the kernel was told of each inode. These are in use for the file system, as those are that are open.
+/// The inodes that the kernel was told of. These are in use for the file system, as those are that are open.
 pub struct Known {
     fs: Arc<Fs>,
-    told: Mutex<HashMap<u64, u64>>,
+    told: Mutex<HashMap<u64, Told>>,
+}
+
+/// An inode by its number, and how often the kernel was told of it.
+struct Told {
+    generation: u32,
+    times: u64,
 }
 
 impl Known {
@@ -19,20 +25,25 @@ impl Known {
 
     /// Counts that the kernel is about to be told of an inode. An error if that is gone by now.
     pub fn tell(&self, of: &Attributes) -> Result<()> {
-        if let Some(count) = self.told().get_mut(&of.ino) {
-            *count += 1;
+        let gone = || Error::NoInode { ino: of.ino };
+        if let Some(told) = self.told().get_mut(&of.ino) {
+            // It may be the next one of its number.
+            if told.generation != of.generation {
+                return Err(gone());
+            }
+            told.times += 1;
             return Ok(());
         }
         self.fs.open(of.ino)?;
         if self.fs.attributes(of.ino)?.generation != of.generation {
             self.fs.close(of.ino)?;
-            return Err(Error::NoInode { ino: of.ino });
+            return Err(gone());
         }
         let is_first = {
-            let mut told = self.told();
-            let count = told.entry(of.ino).or_default();
-            *count += 1;
-            *count == 1
+            let mut all = self.told();
+            let told = all.entry(of.ino).or_insert(Told { generation: of.generation, times: 0 });
+            told.times += 1;
+            told.times == 1
         };
         if is_first { Ok(()) } else { self.fs.close(of.ino) }
     }
@@ -41,9 +52,9 @@ impl Known {
     pub fn forget(&self, ino: u64, times: u64) -> Result<()> {
         let mut told = self.told();
         // Nobody tells the kernel of the root.
-        let Some(count) = told.get_mut(&ino) else { return Ok(()) };
-        *count = count.saturating_sub(times);
-        if *count > 0 {
+        let Some(known) = told.get_mut(&ino) else { return Ok(()) };
+        known.times = known.times.saturating_sub(times);
+        if known.times > 0 {
             return Ok(());
         }
         told.remove(&ino);
@@ -57,7 +68,7 @@ impl Known {
         all.into_keys().try_for_each(|ino| self.fs.close(ino))
     }
 
-    fn told(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+    fn told(&self) -> MutexGuard<'_, HashMap<u64, Told>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
