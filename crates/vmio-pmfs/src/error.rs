@@ -200,6 +200,14 @@ pub enum Error {
         /// The end that was asked for.
         end: u64,
     },
+    /// Processes have blocks of the file mapped that the call would take away.
+    #[error("blocks of inode {ino} are leased from block {from_block} on")]
+    Leased {
+        /// The inode.
+        ino: u64,
+        /// The first block that the call would take away, or one before it.
+        from_block: u32,
+    },
     /// All blocks are in use.
     #[error("no space is left: {wanted} blocks are wanted")]
     NoSpace {
@@ -230,7 +238,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::InUse => libc::EBUSY,
+            Error::InUse | Error::Leased { .. } => libc::EBUSY,
             Error::NoInode { .. } => libc::ESTALE,
             Error::NoEntry { .. } => libc::ENOENT,
             Error::EntryExists { .. } | Error::HasFileSystem | Error::HasOtherContent { .. } => libc::EEXIST,

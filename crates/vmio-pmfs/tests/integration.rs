@@ -3,6 +3,7 @@
 mod calls;
 mod crashes;
 mod damage;
+mod leases;
 mod model;
 mod support;
 mod use_all;

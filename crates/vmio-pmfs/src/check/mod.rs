@@ -101,7 +101,7 @@ impl Report {
             let read = read_inode(medium, geometry, ino).and_then(|inode| {
                 let Some(inode) = inode else { return Ok(None) };
                 let map = BlockMap::load(medium, geometry, ino, &inode)?;
-                Ok(Some(Loaded { ino, inode, map }))
+                Ok(Some(Loaded::new(ino, inode, map)))
             });
             match read {
                 Ok(None) => (),

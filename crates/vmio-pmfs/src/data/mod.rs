@@ -1,7 +1,7 @@
 //! The data of files. A write is atomic and durable when it returns.
 //!
-//! Overwritten bytes of aligned extents are saved, then overwritten in place, so that the extent stays whole. Other blocks are written
-//! anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
+//! Overwritten bytes of aligned extents are saved, then overwritten in place, so that the extent stays whole; those of leased blocks too.
+//! Other blocks are written anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
 
 mod read;
 mod resize;

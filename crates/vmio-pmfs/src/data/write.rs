@@ -40,7 +40,9 @@ impl Plan {
                     // Of the last block of a file, some bytes may be behind the end.
                     let visible = file.inode.size.clamp(start, stop);
                     let mut behind = visible;
-                    if start < visible && is_aligned {
+                    // A process that has the blocks mapped would not see others.
+                    let is_leased = file.leases.overlap(&(block..after));
+                    if start < visible && (is_aligned || is_leased) {
                         plan.overwrites.push((part(start, visible), place(start)));
                     } else if start < visible {
                         let first_behind = block_of(visible - 1) + 1;

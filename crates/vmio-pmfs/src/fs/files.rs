@@ -1,6 +1,7 @@
 //! Calls on files: data, and how often they are open.
 
 use super::Fs;
+use super::node::State;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::format::inode::Kind;
@@ -81,12 +82,17 @@ impl Fs {
     pub fn close(&self, ino: u64) -> Result<()> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
+        self.end_use(&mut state)
+    }
+
+    /// Counts one user less of an inode. The last one ends it if it has no name.
+    pub(super) fn end_use(&self, state: &mut State) -> Result<()> {
         state.opens = state.opens.saturating_sub(1);
         if state.ends_without(0) {
             let mut transaction = self.volume.journals.begin(self.volume.home());
             state.loaded.remove(&self.volume, &mut transaction);
             transaction.commit()?;
-            self.forget(&mut state);
+            self.forget(state);
         }
         Ok(())
     }

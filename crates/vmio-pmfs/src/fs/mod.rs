@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 mod creation;
 mod files;
+pub(crate) mod leasing;
 mod mounting;
 pub(crate) mod names;
 mod node;
@@ -126,7 +127,10 @@ impl Fs {
         if let Err(error) = &result {
             let ino = state.loaded.ino;
             match Loaded::load(&self.volume, ino) {
-                Ok(loaded) => (state.loaded, state.index) = (loaded, None),
+                Ok(mut loaded) => {
+                    loaded.leases = std::mem::take(&mut state.loaded.leases);
+                    (state.loaded, state.index) = (loaded, None);
+                }
                 Err(damage) => {
                     tracing::error!(ino, %error, %damage, "an inode cannot be read again after a change that failed");
                     state.is_gone = true;

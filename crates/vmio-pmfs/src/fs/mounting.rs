@@ -16,6 +16,7 @@ use crate::format::superblock::Superblock;
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::FreeInodes;
 use crate::inodes::loaded::Loaded;
+use crate::inodes::lost_leases::LostLeases;
 use crate::inodes::read_inode;
 use crate::inodes::volume::Volume;
 use crate::journal::Journals;
@@ -88,7 +89,7 @@ impl Fs {
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, used)?;
         let fs = Fs {
-            volume: Volume { medium, geometry, journals, allocator },
+            volume: Volume { medium, geometry, journals, allocator, lost: LostLeases::default() },
             superblock,
             recovered: Recovered { transactions, orphans: orphans.len() },
             free_inodes: FreeInodes::new(&geometry, free),

@@ -185,7 +185,7 @@ impl Fs {
             extents: [Extent::default(); INLINE_EXTENTS],
         };
         let map = BlockMap::load(&*self.volume.medium, self.geometry(), ino, &inode)?;
-        let mut made = Loaded { ino, inode, map };
+        let mut made = Loaded::new(ino, inode, map);
         let target = match new {
             New::Symlink(target) => Some(self.store_target(&mut made, target)?),
             _ => None,

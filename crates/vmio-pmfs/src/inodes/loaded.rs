@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::block_map::BlockMap;
+use super::leases::Leases;
 use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
@@ -16,6 +17,7 @@ pub(crate) struct Loaded {
     pub(crate) ino: u64,
     pub(crate) inode: Inode,
     pub(crate) map: BlockMap,
+    pub(crate) leases: Leases,
 }
 
 /// Blocks that change hands with a change of a map.
@@ -39,11 +41,16 @@ impl Remapped<'_> {
 }
 
 impl Loaded {
+    /// An inode of which nothing is leased.
+    pub(crate) fn new(ino: u64, inode: Inode, map: BlockMap) -> Loaded {
+        Loaded { ino, inode, map, leases: Leases::default() }
+    }
+
     /// Reads an inode that is in use.
     pub(crate) fn load(volume: &Volume, ino: u64) -> Result<Loaded> {
         let inode = read_inode(&*volume.medium, &volume.geometry, ino)?.ok_or(Error::NoInode { ino })?;
         let map = BlockMap::load(&*volume.medium, &volume.geometry, ino, &inode)?;
-        Ok(Loaded { ino, inode, map })
+        Ok(Loaded::new(ino, inode, map))
     }
 
     pub(crate) fn expect_directory(&self) -> Result<()> {
@@ -61,12 +68,18 @@ impl Loaded {
         }
     }
 
-    /// Gives blocks of the file other blocks of the medium, or none. After an error the map is to be loaded again.
+    /// Gives blocks of the file other blocks of the medium, or none. After an error the map is to be loaded again. Leased blocks stay:
+    /// [`Error::Leased`].
     pub(crate) fn remap<'volume>(
         &mut self,
         volume: &'volume Volume,
         changes: &[(Range<u32>, Vec<Run>)],
     ) -> Result<Remapped<'volume>> {
+        let leased = |blocks: &Range<u32>| self.leases.overlap(blocks) && !self.map.runs_of(blocks.clone()).is_empty();
+        let taken_away = changes.iter().map(|(blocks, _)| blocks).filter(|blocks| leased(blocks));
+        if let Some(first) = taken_away.min_by_key(|blocks| blocks.start) {
+            return Err(Error::Leased { ino: self.ino, from_block: first.start });
+        }
         let mut remapped = Remapped { freed: Vec::new(), chain: Vec::new() };
         // A run is an extent, and the one that it is put into the middle of becomes two.
         let extents =

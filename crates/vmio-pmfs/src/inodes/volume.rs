@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::lost_leases::LostLeases;
 use crate::alloc::{Allocator, Run};
 use crate::error::Result;
 use crate::format::geometry::Geometry;
@@ -14,6 +15,7 @@ pub(crate) struct Volume {
     pub(crate) geometry: Geometry,
     pub(crate) journals: Journals,
     pub(crate) allocator: Allocator,
+    pub(crate) lost: LostLeases,
 }
 
 impl Volume {
@@ -27,9 +29,10 @@ impl Volume {
         Ok(Taken { allocator: &self.allocator, runs: self.allocator.allocate(self.home(), blocks)? })
     }
 
-    /// Gives blocks back that no transaction refers to any more.
+    /// Gives blocks back that no transaction refers to any more. Those that a process may still store to go to nobody before it is gone.
     pub(crate) fn free(&self, runs: impl IntoIterator<Item = Run>) {
-        runs.into_iter().for_each(|run| self.allocator.free(run));
+        let free = runs.into_iter().flat_map(|run| self.lost.keep(run));
+        free.for_each(|run| self.allocator.free(run));
     }
 }
 
