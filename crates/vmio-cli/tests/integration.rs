@@ -16,6 +16,7 @@ mod man;
 mod mistakes;
 mod outputs;
 mod pmfs;
+mod pmfs_leases;
 mod pmfs_random;
 mod probes;
 mod prometheus;

@@ -49,6 +49,9 @@ pub enum Error {
     /// Another process, or another part of this one, uses the medium.
     #[error("it is in use: a file system on it is mounted, or being made or checked")]
     InUse,
+    /// Processes that leased extents of an earlier mount still have them mapped.
+    #[error("processes that used an earlier mount still have parts of it mapped: end them, or continue those that are stopped")]
+    StillMapped,
     /// The medium begins with something else.
     #[error("there is no file system of vmio-pmfs on it: it begins with the bytes {found:02x?}")]
     NoFileSystem {
@@ -238,7 +241,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::InUse | Error::Leased { .. } => libc::EBUSY,
+            Error::InUse | Error::StillMapped | Error::Leased { .. } => libc::EBUSY,
             Error::NoInode { .. } => libc::ESTALE,
             Error::NoEntry { .. } => libc::ENOENT,
             Error::EntryExists { .. } | Error::HasFileSystem | Error::HasOtherContent { .. } => libc::EEXIST,

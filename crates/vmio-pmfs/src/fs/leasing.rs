@@ -70,6 +70,17 @@ impl Fs {
         Ok(Lease { size, blocks, extents })
     }
 
+    /// The holders of leases of a file's blocks from one on.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::NoInode`].
+    pub fn lease_holders(&self, ino: u64, from: u32) -> Result<Vec<u64>> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        Ok(state.loaded.leases.of(&(from..u32::MAX)).map(|(holder, _)| holder).collect())
+    }
+
     /// Ends a holder's lease of a file, from a block on: it has nothing of that mapped any more.
     ///
     /// # Errors

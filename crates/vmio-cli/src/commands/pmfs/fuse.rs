@@ -9,12 +9,16 @@ use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Replace, Result};
 
+use vmio_pmfs_protocol::{LEASE, MOUNT, MOUNT_BYTES, RETURN, Request as LeaseRequest};
+use zerocopy::{FromBytes, IntoBytes};
+
 use super::known::Known;
+use super::leases::{self, Leases};
 use super::reply::{self, BELIEVED};
 
 /// Entries that are looked up at once for a listing.
@@ -26,11 +30,19 @@ const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
 pub struct Server {
     fs: Arc<Fs>,
     known: Known,
+    leases: Arc<Leases>,
+    /// The description of the mount for processes that lease extents.
+    mount: [u8; MOUNT_BYTES],
 }
 
 impl Server {
-    pub fn new(fs: Arc<Fs>) -> Server {
-        Server { known: Known::new(Arc::clone(&fs)), fs }
+    pub fn new(fs: Arc<Fs>, leases: Arc<Leases>, mount: [u8; MOUNT_BYTES]) -> Server {
+        Server { known: Known::new(Arc::clone(&fs)), fs, leases, mount }
+    }
+
+    /// A call that may take leased blocks away.
+    fn unleased<T>(&self, call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.leases.without_leases(call)
     }
 
     fn entry(&self, made: Result<Attributes>, reply: ReplyEntry) {
@@ -198,7 +210,8 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let (accessed, modified) = (accessed.map(reply::time), modified.map(reply::time));
-        match self.fs.set_attributes(ino.0, &Changes { mode, uid, gid, size, accessed, modified }) {
+        let changes = Changes { mode, uid, gid, size, accessed, modified };
+        match self.unleased(|| self.fs.set_attributes(ino.0, &changes)) {
             Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
         }
@@ -272,14 +285,26 @@ impl Filesystem for Server {
         self.entry(self.fs.link(ino.0, parent.0, name.as_bytes()), reply);
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.fs.open(ino.0) {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Ok(()) => {
+                self.leases.opened(ino.0);
+                reply.opened(leases::handle(flags), FopenFlags::FOPEN_DIRECT_IO);
+            }
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let made = self.make(request, parent, name, New::File, mode);
         // Nobody can remove it before it is open: the kernel has the directory locked.
         let opened = made.and_then(|made| {
@@ -289,8 +314,10 @@ impl Filesystem for Server {
         });
         match opened {
             Ok(made) => {
+                self.leases.opened(made.ino);
                 let (attributes, generation) = (reply::attributes(&made), reply::generation(&made));
-                reply.created(&BELIEVED, &attributes, generation, FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+                let handle = leases::handle(OpenFlags(flags));
+                reply.created(&BELIEVED, &attributes, generation, handle, FopenFlags::FOPEN_DIRECT_IO);
             }
             Err(error) => reply.error(reply::errno(&error)),
         }
@@ -304,9 +331,13 @@ impl Filesystem for Server {
         offset: u64,
         size: u32,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // Calls of programs have an owner, the kernel's own reads for its cache have none.
+        if owner.is_none() {
+            self.leases.kernel_caches(ino.0);
+        }
         let mut bytes = vec![0; size as usize];
         match self.fs.read(ino.0, offset, &mut bytes) {
             Ok(there) => reply.data(&bytes[..there]),
@@ -326,6 +357,9 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            self.leases.kernel_caches(ino.0);
+        }
         let cleared = match flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => self.clear_set_ids(ino.0),
             false => Ok(()),
@@ -350,7 +384,39 @@ impl Filesystem for Server {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        self.leases.closed(ino.0);
         done(self.fs.close(ino.0), reply);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        bytes: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        match command {
+            MOUNT => reply.ioctl(0, &self.mount),
+            LEASE => match LeaseRequest::from_bytes(bytes) {
+                Some(request) => match self.leases.lease(ino.0, handle, &request) {
+                    Ok(grant) => reply.ioctl(0, grant.as_bytes()),
+                    Err(number) => reply.error(Errno::from_i32(number)),
+                },
+                None => reply.error(Errno::EINVAL),
+            },
+            RETURN => match u64::read_from_bytes(bytes) {
+                Ok(holder) => {
+                    self.leases.returned(ino.0, holder, 0);
+                    reply.ioctl(0, &[]);
+                }
+                Err(_) => reply.error(Errno::EINVAL),
+            },
+            _ => reply.error(Errno::ENOTTY),
+        }
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

@@ -2,6 +2,7 @@
 
 mod fuse;
 mod known;
+mod leases;
 mod mount;
 mod reply;
 
@@ -11,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -98,6 +100,9 @@ enum PmfsCommand {
         /// Let only the user who mounts it use it
         #[arg(long)]
         private: bool,
+        /// How long a process that maps a file's extents itself has to give them back when they are wanted; then it loses them
+        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        lease_timeout: u64,
     },
     /// Check a file system without changing it; fails if anything is wrong
     #[command(after_help = FSCK_EXAMPLES)]
@@ -126,7 +131,9 @@ pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
             make(medium, *size, *sparse, *areas, *overwrite)
                 .with_context(|| format!("cannot make a file system on {}", medium.display()))
         }
-        PmfsCommand::Mount { medium, folder, private } => mount::run(medium, folder, *private),
+        PmfsCommand::Mount { medium, folder, private, lease_timeout } => {
+            mount::run(medium, folder, *private, Duration::from_secs(*lease_timeout))
+        }
         PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
     }

@@ -2,29 +2,38 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use vmio_pmfs::{Access, Fs, MappedFile, Medium};
+use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
 
 use super::fuse::Server;
+use super::leases::{Holders, Leases};
 
-/// Threads that answer the kernel.
+/// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
+const THREADS_MIN: usize = 4;
 const THREADS_MAX: usize = 8;
 
-pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
+pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -> anyhow::Result<()> {
     let cannot = || format!("cannot mount {}", path.display());
     let medium = MappedFile::open(path, Access::Write).with_context(cannot)?;
+    let holders = Arc::new(Holders::new().context("cannot listen for processes that want leases")?);
+    let mount = described(path, medium.is_synchronous(), &holders).with_context(cannot)?;
     if !medium.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
     let medium: Arc<dyn Medium> = Arc::new(medium);
     let fs = Arc::new(Fs::mount(medium).with_context(cannot)?);
     let recovered = fs.recovered();
+    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), lease_timeout);
+    holders.serve(&leases).context("cannot start a thread")?;
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(path.display().to_string()),
@@ -34,9 +43,11 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
         MountOption::NoSuid,
     ];
     config.acl = if private { SessionACL::Owner } else { SessionACL::All };
-    config.n_threads = Some(thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX)));
+    let processors = thread::available_parallelism().map_or(1, |count| count.get());
+    config.n_threads = Some(processors.clamp(THREADS_MIN, THREADS_MAX));
     let on = || format!("cannot mount {} on {}", path.display(), folder.display());
-    let mut session = Session::new(Server::new(Arc::clone(&fs)), folder, &config).with_context(on)?;
+    let mut session = Session::new(Server::new(Arc::clone(&fs), Arc::clone(&leases), mount), folder, &config).with_context(on)?;
+    leases.mounted(session.notifier());
     let mut unmounter = session.unmount_callable();
     let mounted_on = folder.to_owned();
     ctrlc::set_handler(move || {
@@ -63,4 +74,13 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     drop(output);
     session.run().context("the mount has failed")?;
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
+}
+
+/// The description of the mount for processes that lease extents.
+fn described(path: &Path, is_synchronous: bool, holders: &Holders) -> anyhow::Result<[u8; MOUNT_BYTES]> {
+    let medium = path.canonicalize()?;
+    let metadata = medium.metadata()?;
+    let socket = holders.socket().to_vec();
+    let mount = Mount { medium, device: metadata.dev(), inode: metadata.ino(), is_synchronous, socket };
+    mount.to_bytes().context("its path is too long")
 }

@@ -1,0 +1,6 @@
+//! Files of a mounted vmio-pmfs, mapped by their extents of the medium: loads and stores meet neither the kernel's page cache nor the server.
+
+mod holder;
+mod leased_map;
+
+pub(crate) use leased_map::LeasedMap;
