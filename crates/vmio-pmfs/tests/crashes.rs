@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
+use vmio_pmfs::{ALIGNED, Changes, Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, Store};
 
 /// Words since a fence of which all subsets are tried.
 const EXHAUSTIVE: usize = 7;
@@ -300,6 +300,35 @@ fn lengths_change_whole() {
         |fs| resize(fs, ino(fs, "a"), 100 * 8192),
     );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
+}
+
+#[test]
+fn extended_attributes_change_whole() {
+    let set = |fs: &Fs, name: &str, bytes: usize| {
+        fs.set_xattr(ino(fs, "a"), name.as_bytes(), &patterned(5, bytes), Precondition::None).unwrap();
+    };
+    let has_one = |fs: &Fs| {
+        some_files(fs);
+        set(fs, "user.one", 100);
+    };
+    explore("the first attribute", some_files, |fs| set(fs, "user.one", 100));
+    explore("a second attribute", has_one, |fs| set(fs, "trusted.two", 1000));
+    explore("another value", has_one, |fs| set(fs, "user.one", 7));
+    explore("the last attribute's end", has_one, |fs| fs.remove_xattr(ino(fs, "a"), b"user.one").unwrap());
+    explore("unlink with attributes", has_one, |fs| fs.unlink(ROOT, b"a").unwrap());
+    let full = |fs: &Fs| {
+        has_one(fs);
+        fill(fs, "rest");
+    };
+    explore("another value on a full medium", full, |fs| set(fs, "user.one", 700));
+    let wish = |fs: &Fs, of| fs.set_xattr(ino(fs, of), ALIGNED.as_bytes(), b"1", Precondition::Absent).unwrap();
+    explore("the alignment wish", has_one, |fs| wish(fs, "a"));
+    let wishing = |fs: &Fs| {
+        some_files(fs);
+        wish(fs, "d");
+    };
+    explore("a new file that inherits the wish", wishing, |fs| _ = create(fs, ino(fs, "d"), "new", New::File));
+    explore("the wish's end", wishing, |fs| fs.remove_xattr(ino(fs, "d"), ALIGNED.as_bytes()).unwrap());
 }
 
 /// A mounted file system goes on after one crash as if it had not been: the next calls are whole as well.

@@ -6,3 +6,4 @@ mod damage;
 mod model;
 mod support;
 mod use_all;
+mod xattrs;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::support::{Node, made, patterned, sound, tree};
-use vmio_pmfs::{Changes, Error, Fs, New, ROOT, Replace};
+use vmio_pmfs::{ALIGNED, Changes, Error, Fs, New, Precondition, ROOT, Replace};
 
 const NAMES: usize = 6;
 
@@ -18,6 +18,8 @@ enum Call {
     Write { file: usize, at: u32, bytes: u32, seed: u8 },
     Resize { file: usize, size: u32 },
     Allocate { file: usize, at: u32, bytes: u32 },
+    SetXattr { file: usize, name: u8, bytes: usize },
+    RemoveXattr { file: usize, name: u8 },
     Rename(usize, usize),
     Link(usize, usize),
     Unlink(usize),
@@ -33,6 +35,9 @@ fn call() -> impl Strategy<Value = Call> {
             .prop_map(|(file, at, bytes, seed)| Call::Write { file, at, bytes, seed }),
         3 => (0..NAMES, at.clone()).prop_map(|(file, size)| Call::Resize { file, size }),
         2 => (0..NAMES, at, 1_u32..2_200_000).prop_map(|(file, at, bytes)| Call::Allocate { file, at, bytes }),
+        2 => (0..NAMES, 0_u8..4, 0_usize..2000)
+            .prop_map(|(file, name, bytes)| Call::SetXattr { file, name, bytes }),
+        1 => (0..NAMES, 0_u8..4).prop_map(|(file, name)| Call::RemoveXattr { file, name }),
         3 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Call::Rename(from, to)),
         1 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Call::Link(from, to)),
         2 => (0..NAMES).prop_map(Call::Unlink),
@@ -45,11 +50,21 @@ fn name(index: usize) -> Vec<u8> {
     vec![b'a' + index as u8; 1 + index * 50]
 }
 
+/// The last one is a flag of the inode.
+fn xattr(number: u8) -> String {
+    match number {
+        3 => ALIGNED.to_owned(),
+        number => format!("user.{}", "x".repeat(1 + usize::from(number) * 60)),
+    }
+}
+
 /// Files by name; names of one file have the same number.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<usize, usize>,
     files: Vec<Vec<u8>>,
+    /// Extended attributes by file and name.
+    xattrs: BTreeMap<(usize, String), Vec<u8>>,
 }
 
 impl Model {
@@ -61,7 +76,15 @@ impl Model {
         let links = |file: usize| self.names.values().filter(|other| **other == file).count() as u32;
         let node = |file: usize| Node::File(links(file), self.files[file].clone());
         let path = |index: usize| format!("/{}", String::from_utf8_lossy(&name(index)));
-        self.names.iter().map(|(index, file)| (path(*index), node(*file))).collect()
+        let mut tree: crate::support::Tree =
+            self.names.iter().map(|(index, file)| (path(*index), node(*file))).collect();
+        for (index, file) in &self.names {
+            let of_file = self.xattrs.iter().filter(|((of, _), _)| of == file);
+            tree.extend(
+                of_file.map(|((_, name), value)| (format!("{} {name}", path(*index)), Node::Xattr(value.clone()))),
+            );
+        }
+        tree
     }
 }
 
@@ -110,6 +133,28 @@ fn play(calls: Vec<Call>) {
                     let there = model.file(file).unwrap();
                     there.resize(there.len().max((at + bytes) as usize), 0);
                 }
+            }
+            Call::SetXattr { file, name, bytes } => {
+                let Ok(ino) = ino(file) else { continue };
+                let value = if name == 3 && bytes > 100 { b"1".to_vec() } else { patterned(3, bytes) };
+                let name = xattr(name);
+                let set = fs.set_xattr(ino, name.as_bytes(), &value, Precondition::None);
+                let key = (model.names[&file], name);
+                match set {
+                    // Two of them fit a block.
+                    Err(Error::XattrsTooLarge { .. }) => assert!(model.xattrs.len() >= 2),
+                    Err(Error::BadXattr { .. }) => assert!(key.1 == ALIGNED && value != b"1"),
+                    set => {
+                        if !full(set) {
+                            model.xattrs.insert(key, value);
+                        }
+                    }
+                }
+            }
+            Call::RemoveXattr { file, name } => {
+                let Ok(ino) = ino(file) else { continue };
+                let removed = fs.remove_xattr(ino, xattr(name).as_bytes());
+                assert_eq!(removed.is_ok(), model.xattrs.remove(&(model.names[&file], xattr(name))).is_some());
             }
             Call::Rename(from, to) => {
                 let renamed = fs.rename(ROOT, &name(from), ROOT, &name(to), Replace::Yes);

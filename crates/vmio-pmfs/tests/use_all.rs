@@ -1,6 +1,6 @@
 //! Calls on all that a damaged file system has, for tests and the fuzz target.
 
-use vmio_pmfs::{Changes, Fs, Kind, New, ROOT, Replace};
+use vmio_pmfs::{ALIGNED, Changes, Fs, Kind, New, Precondition, ROOT, Replace};
 
 /// Uses all that there is. Errors are answers.
 pub fn use_all(fs: &Fs) {
@@ -18,6 +18,12 @@ pub fn use_all(fs: &Fs) {
                     _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
                 }
             }
+            for name in fs.xattrs(named.ino).unwrap_or_default() {
+                _ = fs.xattr(named.ino, &name);
+                _ = fs.remove_xattr(named.ino, &name);
+            }
+            _ = fs.set_xattr(named.ino, b"user.more", &[1; 300], Precondition::None);
+            _ = fs.set_xattr(named.ino, ALIGNED.as_bytes(), b"1", Precondition::None);
             _ = fs.rename(directory, &named.name, ROOT, b"moved", Replace::Yes);
             _ = fs.unlink(ROOT, b"moved");
         }

@@ -7,6 +7,7 @@ mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
+pub(crate) mod xattrs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -141,7 +142,7 @@ impl Fs {
         let ino = state.loaded.ino;
         state.is_gone = true;
         self.nodes.lock().remove(&ino);
-        self.volume.free(state.loaded.map.all_runs());
+        self.volume.free(state.loaded.all_runs());
         self.free_inodes.give_back(ino);
     }
 }

@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Replace, Result};
+use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Precondition, Replace, Result};
 
 use super::known::Known;
 use super::reply::{self, BELIEVED};
@@ -110,6 +110,14 @@ impl Server {
         }
     }
 
+    /// A program that was changed no longer runs with its file capabilities. Before other changes the kernel asks for that itself.
+    fn clear_capabilities(&self, ino: u64) -> Result<()> {
+        match self.fs.remove_xattr(ino, b"security.capability") {
+            Ok(()) | Err(Error::NoXattr { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A program that another user has changed no longer runs with its owner's rights.
     fn clear_set_ids(&self, ino: u64) -> Result<()> {
         let mode = self.fs.attributes(ino)?.mode;
@@ -135,6 +143,16 @@ impl Server {
 fn done(outcome: Result<()>, reply: ReplyEmpty) {
     match outcome {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(reply::errno(&error)),
+    }
+}
+
+/// Gives a program the bytes that it asked for, or their number if it asked for that.
+fn give(found: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(reply::errno(&error)),
     }
 }
@@ -330,6 +348,7 @@ impl Filesystem for Server {
             true => self.clear_set_ids(ino.0),
             false => Ok(()),
         };
+        let cleared = cleared.and_then(|()| self.clear_capabilities(ino.0));
         match cleared.and_then(|()| self.write_all(ino.0, offset, data)) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(reply::errno(&error)),
@@ -385,6 +404,29 @@ impl Filesystem for Server {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(reply::errno(&error)),
         }
+    }
+
+    fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let precondition = match flags {
+            0 => Precondition::None,
+            libc::XATTR_CREATE => Precondition::Absent,
+            libc::XATTR_REPLACE => Precondition::Present,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        done(self.fs.set_xattr(ino.0, name.as_bytes(), value, precondition), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.fs.xattrs(ino.0);
+        give(names.map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()), size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.fs.remove_xattr(ino.0, name.as_bytes()), reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
