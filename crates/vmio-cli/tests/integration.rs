@@ -17,6 +17,7 @@ mod mistakes;
 mod outputs;
 mod pmfs;
 mod pmfs_random;
+mod pmfs_ranges;
 mod pmfs_xattrs;
 mod probes;
 mod prometheus;

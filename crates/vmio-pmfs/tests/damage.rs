@@ -139,12 +139,14 @@ fn entries_that_lead_up_are_refused() {
     }
     drop(fs);
     type Call = fn(&Fs, u64) -> vmio_pmfs::Result<()>;
-    let calls: [(&str, Call); 7] = [
+    let calls: [(&str, Call); 9] = [
         ("lookup", |fs, at| fs.lookup(at, b"bad").map(drop)),
         ("unlink", |fs, at| fs.unlink(at, b"bad")),
         ("rmdir", |fs, at| fs.remove_directory(at, b"bad")),
         ("rename", |fs, at| fs.rename(at, b"bad", at, b"new", Replace::Yes)),
         ("rename over", |fs, at| fs.rename(at, b"good", at, b"bad", Replace::Yes)),
+        ("exchange", |fs, at| fs.exchange(at, b"bad", at, b"good")),
+        ("exchange up", |fs, at| fs.exchange(ROOT, b"good", at, b"bad")),
         ("rename up", |fs, at| fs.rename(at, b"bad", ROOT, b"good", Replace::Yes)),
         ("rename down", |fs, at| fs.rename(ROOT, b"good", at, b"bad", Replace::Yes)),
     ];

@@ -4,6 +4,7 @@ mod calls;
 mod crashes;
 mod damage;
 mod model;
+mod ranges;
 mod support;
 mod use_all;
 mod xattrs;

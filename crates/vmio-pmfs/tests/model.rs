@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::support::{Node, made, patterned, sound, tree};
-use vmio_pmfs::{ALIGNED, Changes, Error, Fs, New, Precondition, ROOT, Replace};
+use vmio_pmfs::{ALIGNED, Changes, Error, Fs, Length, New, Precondition, ROOT, RangeChange, Replace};
 
 const NAMES: usize = 6;
 
@@ -17,7 +17,8 @@ enum Call {
     Create(usize),
     Write { file: usize, at: u32, bytes: u32, seed: u8 },
     Resize { file: usize, size: u32 },
-    Allocate { file: usize, at: u32, bytes: u32 },
+    ChangeRange { file: usize, change: RangeChange, at: u32, bytes: u32 },
+    Exchange(usize, usize),
     SetXattr { file: usize, name: u8, bytes: usize },
     RemoveXattr { file: usize, name: u8 },
     Rename(usize, usize),
@@ -34,7 +35,9 @@ fn call() -> impl Strategy<Value = Call> {
         8 => (0..NAMES, prop_oneof![at.clone(), 0_u32..20_000], bytes, any::<u8>())
             .prop_map(|(file, at, bytes, seed)| Call::Write { file, at, bytes, seed }),
         3 => (0..NAMES, at.clone()).prop_map(|(file, size)| Call::Resize { file, size }),
-        2 => (0..NAMES, at, 1_u32..2_200_000).prop_map(|(file, at, bytes)| Call::Allocate { file, at, bytes }),
+        3 => (0..NAMES, change(), prop_oneof![at, 0_u32..20_000], prop_oneof![1_u32..2_200_000, 1_u32..9000])
+            .prop_map(|(file, change, at, bytes)| Call::ChangeRange { file, change, at, bytes }),
+        1 => (0..NAMES, 0..NAMES).prop_map(|(one, other)| Call::Exchange(one, other)),
         2 => (0..NAMES, 0_u8..4, 0_usize..2000)
             .prop_map(|(file, name, bytes)| Call::SetXattr { file, name, bytes }),
         1 => (0..NAMES, 0_u8..4).prop_map(|(file, name)| Call::RemoveXattr { file, name }),
@@ -42,6 +45,15 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Call::Link(from, to)),
         2 => (0..NAMES).prop_map(Call::Unlink),
         1 => Just(Call::Remount),
+    ]
+}
+
+fn change() -> impl Strategy<Value = RangeChange> {
+    let length = prop_oneof![Just(Length::Grows), Just(Length::Stays)];
+    prop_oneof![
+        length.clone().prop_map(RangeChange::Allocate),
+        length.prop_map(RangeChange::Zero),
+        Just(RangeChange::Punch),
     ]
 }
 
@@ -127,11 +139,25 @@ fn play(calls: Vec<Call>) {
                     model.file(file).unwrap().resize(size as usize, 0);
                 }
             }
-            Call::Allocate { file, at, bytes } => {
+            Call::ChangeRange { file, change, at, bytes } => {
                 let Ok(ino) = ino(file) else { continue };
-                if !full(fs.allocate(ino, at.into(), bytes.into())) {
-                    let there = model.file(file).unwrap();
-                    there.resize(there.len().max((at + bytes) as usize), 0);
+                if !full(fs.change_range(ino, change, at.into(), bytes.into())) {
+                    let (there, end) = (model.file(file).unwrap(), (at + bytes) as usize);
+                    if let RangeChange::Allocate(Length::Grows) | RangeChange::Zero(Length::Grows) = change {
+                        there.resize(there.len().max(end), 0);
+                    }
+                    if !matches!(change, RangeChange::Allocate(_)) {
+                        let end = end.min(there.len());
+                        there[end.min(at as usize)..end].fill(0);
+                    }
+                }
+            }
+            Call::Exchange(one, other) => {
+                let exchanged = fs.exchange(ROOT, &name(one), ROOT, &name(other));
+                let files = [one, other].map(|index| model.names.get(&index).copied());
+                assert_eq!(exchanged.is_ok(), files.iter().all(Option::is_some));
+                if let [Some(file), Some(other_file)] = files {
+                    model.names.extend([(one, other_file), (other, file)]);
                 }
             }
             Call::SetXattr { file, name, bytes } => {

@@ -2,7 +2,8 @@
 
 pub(crate) mod attributes;
 mod creation;
-mod files;
+mod exchange;
+pub(crate) mod files;
 mod mounting;
 pub(crate) mod names;
 mod node;

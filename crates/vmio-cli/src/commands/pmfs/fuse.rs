@@ -10,15 +10,21 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Precondition, Replace, Result};
+use vmio_pmfs::{
+    Attributes, BLOCK_BYTES, Changes, Error, Fs, Length, New, Precondition, RangeChange, Replace, Result, Seek,
+};
 
 use super::known::Known;
 use super::reply::{self, BELIEVED};
 
 /// Entries that are looked up at once for a listing.
 const LISTED: usize = 256;
+
+/// Modes of fallocate.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// The bits by which a program runs as another user or group.
 const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -277,13 +283,15 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let replace = match flags {
-            _ if flags.is_empty() => Replace::Yes,
-            RenameFlags::RENAME_NOREPLACE => Replace::No,
-            // To exchange two names, or to leave a whiteout, is not supported.
+        let (from, name, to, new_name) = (parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes());
+        let renamed = match flags {
+            _ if flags.is_empty() => self.fs.rename(from, name, to, new_name, Replace::Yes),
+            RenameFlags::RENAME_NOREPLACE => self.fs.rename(from, name, to, new_name, Replace::No),
+            RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, name, to, new_name),
+            // A whiteout.
             _ => return reply.error(Errno::EINVAL),
         };
-        done(self.fs.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), replace), reply);
+        done(renamed, reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -446,9 +454,29 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        match mode {
-            0 => done(self.fs.allocate(ino.0, offset, length), reply),
-            _ => reply.error(Errno::EOPNOTSUPP),
+        // The kernel lets no others pass.
+        let change = match mode {
+            0 => RangeChange::Allocate(Length::Grows),
+            libc::FALLOC_FL_KEEP_SIZE => RangeChange::Allocate(Length::Stays),
+            libc::FALLOC_FL_ZERO_RANGE => RangeChange::Zero(Length::Grows),
+            ZERO_AND_KEEP => RangeChange::Zero(Length::Stays),
+            PUNCH => RangeChange::Punch,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        done(self.fs.change_range(ino.0, change, offset, length), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let wanted = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let found = u64::try_from(offset).map_or(Ok(None), |offset| self.fs.seek(ino.0, offset, wanted));
+        match found {
+            Ok(Some(found)) => reply.offset(found as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(reply::errno(&error)),
         }
     }
 }
