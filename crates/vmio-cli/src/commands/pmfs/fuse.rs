@@ -26,8 +26,11 @@ const LISTED: usize = 256;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// The bits by which a program runs as another user or group.
-const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+/// The bits of a mode by which a program runs as another user or group. The one of the group means nothing if the group may not run it.
+fn set_ids(mode: u32) -> u32 {
+    let of_group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & (libc::S_ISUID | of_group)
+}
 
 pub struct Server {
     fs: Arc<Fs>,
@@ -127,8 +130,8 @@ impl Server {
     /// A program that another user has changed no longer runs with its owner's rights.
     fn clear_set_ids(&self, ino: u64) -> Result<()> {
         let mode = self.fs.attributes(ino)?.mode;
-        if mode & SET_IDS != 0 {
-            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !SET_IDS), ..Changes::default() })?;
+        if set_ids(mode) != 0 {
+            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !set_ids(mode)), ..Changes::default() })?;
         }
         Ok(())
     }
