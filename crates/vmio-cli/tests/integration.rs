@@ -16,6 +16,7 @@ mod man;
 mod mistakes;
 mod outputs;
 mod pmfs;
+mod pmfs_fsx;
 mod pmfs_posix;
 mod pmfs_random;
 mod pmfs_ranges;
