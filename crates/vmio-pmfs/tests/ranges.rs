@@ -111,7 +111,9 @@ fn bytes_of_a_write_that_a_crash_cut_short_are_never_seen() {
     let medium = made();
     let fs = Fs::mount(medium.clone()).unwrap();
     let a = file(&fs, &patterned(1, 5000));
-    fs.change_range(a, RangeChange::Allocate(Length::Stays), 0, 100_000).unwrap();
+    for (at, len) in [(0, 24_576), (32_768, 67_000)] {
+        fs.change_range(a, RangeChange::Allocate(Length::Stays), at, len).unwrap();
+    }
     let crashed = Arc::new(medium.copy());
     medium.record();
     fs.write(a, 20_000, &[0xEE; 30_000]).unwrap();
