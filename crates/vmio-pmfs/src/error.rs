@@ -49,6 +49,9 @@ pub enum Error {
     /// Another process, or another part of this one, uses the medium.
     #[error("it is in use: a file system on it is mounted, or being made or checked")]
     InUse,
+    /// A folder, a pipe or the like is no medium.
+    #[error("it is neither a file nor a block device")]
+    NoMedium,
     /// The medium begins with something else.
     #[error("there is no file system of vmio-pmfs on it: it begins with the bytes {found:02x?}")]
     NoFileSystem {

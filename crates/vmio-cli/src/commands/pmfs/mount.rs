@@ -1,24 +1,27 @@
 //! `vmio pmfs mount`: a FUSE server in the foreground.
 
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use vmio_pmfs::{Access, Fs, MappedFile, Medium};
+use vmio_pmfs::{Access, Fs, Medium};
 
 use super::fuse::Server;
+use super::medium;
 
 /// Threads that answer the kernel.
 const THREADS_MAX: usize = 8;
 
 pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     let cannot = || format!("cannot mount {}", path.display());
-    let medium = MappedFile::open(path, Access::Write).with_context(cannot)?;
+    check_folder(folder).with_context(cannot)?;
+    let medium = medium::open(path, Access::Write).with_context(cannot)?;
     if !medium.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
@@ -27,7 +30,7 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     let recovered = fs.recovered();
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(path.display().to_string()),
+        MountOption::FSName(medium::source(path).display().to_string()),
         MountOption::Subtype("vmio-pmfs".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
@@ -36,7 +39,8 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     config.acl = if private { SessionACL::Owner } else { SessionACL::All };
     config.n_threads = Some(thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX)));
     let on = || format!("cannot mount {} on {}", path.display(), folder.display());
-    let mut session = Session::new(Server::new(Arc::clone(&fs)), folder, &config).with_context(on)?;
+    let session = Session::new(Server::new(Arc::clone(&fs)), folder, &config);
+    let mut session = session.map_err(explained).with_context(on)?;
     let mut unmounter = session.unmount_callable();
     let mounted_on = folder.to_owned();
     ctrlc::set_handler(move || {
@@ -63,4 +67,33 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     drop(output);
     session.run().context("the mount has failed")?;
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
+}
+
+/// Refuses what is no folder: the kernel would mount on it, and nobody could use that.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    let shown = folder.display();
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => bail!("{shown} is no folder"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("there is no folder {shown}: make it first"),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            bail!("the server of the file system that is mounted on {shown} has ended: umount it first")
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot look at {shown}")),
+    }
+}
+
+/// The reason why FUSE does not mount, as far as it can be known.
+fn explained(error: io::Error) -> anyhow::Error {
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    match device.map_err(|device| device.kind()) {
+        Err(io::ErrorKind::NotFound) => anyhow!("there is no /dev/fuse: load the kernel's module fuse"),
+        Err(io::ErrorKind::PermissionDenied) => anyhow!("you have no rights to /dev/fuse, which mounting needs"),
+        _ if error.to_string().contains("user_allow_other") => {
+            anyhow!(
+                "/etc/fuse.conf has no line user_allow_other, without which other users may not use the mount: give --private"
+            )
+        }
+        _ => error.into(),
+    }
 }
