@@ -1,5 +1,7 @@
 //! Extended attributes of files on a mounted vmio-pmfs, beside those of the temporary folder's file system.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! Set-user-ID, set-group-ID, groups that folders hand down.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::os::unix::fs::{FileExt, chown};
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Each call on each kind of path.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;

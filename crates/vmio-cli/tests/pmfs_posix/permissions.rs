@@ -1,5 +1,7 @@
 //! Calls of a user without rights, in folders and on files of different owners and modes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 
