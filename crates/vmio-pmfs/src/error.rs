@@ -50,8 +50,13 @@ pub enum Error {
     #[error("it is in use: a file system on it is mounted, or being made or checked")]
     InUse,
     /// Processes that leased extents of an earlier mount still have them mapped.
-    #[error("processes that used an earlier mount still have parts of it mapped: end them, or continue those that are stopped")]
+    #[error(
+        "processes that used an earlier mount still have parts of it mapped: end them, or continue those that are stopped"
+    )]
     StillMapped,
+    /// A folder, a pipe or the like is no medium.
+    #[error("it is neither a file nor a block device")]
+    NoMedium,
     /// The medium begins with something else.
     #[error("there is no file system of vmio-pmfs on it: it begins with the bytes {found:02x?}")]
     NoFileSystem {
@@ -220,6 +225,36 @@ pub enum Error {
     /// All inodes are in use.
     #[error("no inode is left")]
     NoInodes,
+    /// The inode has no such extended attribute.
+    #[error("inode {ino} has no extended attribute {name:?}")]
+    NoXattr {
+        /// The inode.
+        ino: u64,
+        /// The attribute's name.
+        name: String,
+    },
+    /// The inode has this extended attribute already.
+    #[error("inode {ino} has an extended attribute {name:?} already")]
+    XattrExists {
+        /// The inode.
+        ino: u64,
+        /// The attribute's name.
+        name: String,
+    },
+    /// No extended attribute can have this name, or the one of this name cannot have this value.
+    #[error("the extended attribute {name:?} cannot have these {bytes} bytes as its value")]
+    BadXattr {
+        /// The attribute's name.
+        name: String,
+        /// Length of its value.
+        bytes: usize,
+    },
+    /// An inode's extended attributes would need more than a block.
+    #[error("the extended attributes of inode {ino} would need more than a block")]
+    XattrsTooLarge {
+        /// The inode.
+        ino: u64,
+    },
     /// The file system does not offer this.
     #[error("{what} is not supported")]
     Unsupported {
@@ -248,13 +283,17 @@ impl Error {
             Error::NotADirectory { .. } => libc::ENOTDIR,
             Error::IsADirectory { .. } => libc::EISDIR,
             Error::NotEmpty { .. } => libc::ENOTEMPTY,
-            Error::IntoItself { .. } | Error::BadName { .. } | Error::WrongKind { .. } | Error::Layout { .. } => {
-                libc::EINVAL
-            }
+            Error::IntoItself { .. }
+            | Error::BadName { .. }
+            | Error::BadXattr { .. }
+            | Error::WrongKind { .. }
+            | Error::Layout { .. } => libc::EINVAL,
             Error::NameTooLong { .. } => libc::ENAMETOOLONG,
             Error::TooManyLinks { .. } => libc::EMLINK,
             Error::FileTooLarge { .. } | Error::ChangeTooLarge { .. } => libc::EFBIG,
-            Error::NoSpace { .. } | Error::NoInodes => libc::ENOSPC,
+            Error::NoSpace { .. } | Error::NoInodes | Error::XattrsTooLarge { .. } => libc::ENOSPC,
+            Error::NoXattr { .. } => libc::ENODATA,
+            Error::XattrExists { .. } => libc::EEXIST,
             Error::Unsupported { .. } => libc::EOPNOTSUPP,
             _ => libc::EIO,
         }

@@ -14,14 +14,18 @@ mod journal;
 mod medium;
 
 pub use check::{Census, Fault, Report, check};
+pub use data::{Length, Seek};
 pub use directories::Named;
 pub use error::{Damage, Error, Result};
 pub use format::geometry::{BLOCK_BYTES, EXTENT_BYTES, Geometry, ROOT};
 pub use format::inode::{Kind, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, Time};
 pub use format::superblock::{Superblock, VERSION};
+pub use format::xattrs::ALIGNED;
 pub use fs::attributes::{Attributes, Changes};
+pub use fs::files::RangeChange;
 pub use fs::leasing::{Holes, Lease, LeasedExtent};
 pub use fs::names::{New, Replace};
+pub use fs::xattrs::Precondition;
 pub use fs::{Fs, Recovered, Space};
 pub use medium::Medium;
 pub use medium::mapped::{Access, MappedFile};

@@ -5,5 +5,7 @@ mod crashes;
 mod damage;
 mod leases;
 mod model;
+mod ranges;
 mod support;
 mod use_all;
+mod xattrs;

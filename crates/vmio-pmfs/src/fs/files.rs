@@ -2,9 +2,20 @@
 
 use super::Fs;
 use super::node::State;
-use crate::data;
+use crate::data::{self, Length, Seek};
 use crate::error::{Error, Result};
 use crate::format::inode::Kind;
+
+/// A change of a range of a file (fallocate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeChange {
+    /// It gets blocks where it had none. Its contents stay.
+    Allocate(Length),
+    /// It becomes zeros, and has blocks.
+    Zero(Length),
+    /// It becomes zeros, and its blocks become free. The length stays.
+    Punch,
+}
 
 impl Fs {
     /// Reads up to the end of a file. Returns how many bytes there are.
@@ -41,11 +52,37 @@ impl Fs {
     ///
     /// As [`Self::write`].
     pub fn allocate(&self, ino: u64, offset: u64, bytes: u64) -> Result<()> {
+        self.change_range(ino, RangeChange::Allocate(Length::Grows), offset, bytes)
+    }
+
+    /// Changes a range of a file, atomically.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub fn change_range(&self, ino: u64, change: RangeChange, offset: u64, bytes: u64) -> Result<()> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         state.loaded.expect_file()?;
-        let result = data::allocate(&self.volume, &mut state.loaded, offset, bytes);
+        let (volume, file) = (&self.volume, &mut state.loaded);
+        let result = match change {
+            RangeChange::Allocate(length) => data::allocate(volume, file, offset, bytes, length),
+            RangeChange::Zero(length) => data::zero(volume, file, offset, bytes, length),
+            RangeChange::Punch => data::punch(volume, file, offset, bytes),
+        };
         self.settled(&mut state, result)
+    }
+
+    /// The first byte of a file from an offset on that is data, or in a hole. Nothing if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`], [`Error::IsADirectory`], [`Error::WrongKind`].
+    pub fn seek(&self, ino: u64, offset: u64, wanted: Seek) -> Result<Option<u64>> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        state.loaded.expect_file()?;
+        Ok(data::seek(&state.loaded, offset, wanted))
     }
 
     /// The target of a symbolic link.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Fs;
-use crate::data;
+use crate::data::{self, Length};
 use crate::error::Result;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::inodes::block_map::{BlockMap, Piece};
@@ -59,7 +59,7 @@ impl Fs {
         }
         if holes == Holes::Fill && state.loaded.map.has_hole(&blocks) {
             let (from, to) = (u64::from(blocks.start) * BLOCK_BYTES, (u64::from(blocks.end) * BLOCK_BYTES).min(size));
-            let result = data::allocate(&self.volume, &mut state.loaded, from, to - from);
+            let result = data::allocate(&self.volume, &mut state.loaded, from, to - from, Length::Stays);
             self.settled(&mut state, result)?;
         }
         let (extents, next) = located(&state.loaded.map, &blocks, most);

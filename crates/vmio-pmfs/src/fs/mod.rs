@@ -2,12 +2,14 @@
 
 pub(crate) mod attributes;
 mod creation;
-mod files;
+mod exchange;
+pub(crate) mod files;
 pub(crate) mod leasing;
 mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
+pub(crate) mod xattrs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -145,7 +147,7 @@ impl Fs {
         let ino = state.loaded.ino;
         state.is_gone = true;
         self.nodes.lock().remove(&ino);
-        self.volume.free(state.loaded.map.all_runs());
+        self.volume.free(state.loaded.all_runs());
         self.free_inodes.give_back(ino);
     }
 }

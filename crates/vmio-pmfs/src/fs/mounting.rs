@@ -13,7 +13,6 @@ use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
 use crate::format::inode::{INODE_BYTES, Inode, Kind};
 use crate::format::superblock::Superblock;
-use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::FreeInodes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::lost_leases::LostLeases;
@@ -110,7 +109,7 @@ impl Fs {
         let mut transaction = self.volume.journals.begin(self.volume.home());
         orphan.remove(&self.volume, &mut transaction);
         transaction.commit()?;
-        self.volume.free(orphan.map.all_runs());
+        self.volume.free(orphan.all_runs());
         self.free_inodes.give_back(ino);
         Ok(())
     }
@@ -145,8 +144,9 @@ fn scan(medium: &dyn Medium, geometry: &Geometry, area: u32) -> Result<Scan> {
         match Inode::from_bytes(ino, &bytes, at)? {
             None => _ = scan.free.insert(ino),
             Some(inode) => {
-                scan.used.extend(BlockMap::load(medium, geometry, ino, &inode)?.all_runs());
-                if inode.links == 0 {
+                let loaded = Loaded::of(medium, geometry, ino, inode)?;
+                scan.used.extend(loaded.all_runs());
+                if loaded.inode.links == 0 {
                     scan.orphans.push(ino);
                 }
             }

@@ -7,10 +7,12 @@ use super::leases::Leases;
 use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
-use crate::error::{Error, Result};
-use crate::format::geometry::MAP_CHANGES_MAX;
+use crate::error::{Damage, Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, Geometry, MAP_CHANGES_MAX};
 use crate::format::inode::{Inode, Kind, STATE_BYTES};
+use crate::format::xattrs::Xattrs;
 use crate::journal::Transaction;
+use crate::medium::Medium;
 
 /// An inode in memory, with the map of its blocks.
 pub(crate) struct Loaded {
@@ -49,8 +51,38 @@ impl Loaded {
     /// Reads an inode that is in use.
     pub(crate) fn load(volume: &Volume, ino: u64) -> Result<Loaded> {
         let inode = read_inode(&*volume.medium, &volume.geometry, ino)?.ok_or(Error::NoInode { ino })?;
-        let map = BlockMap::load(&*volume.medium, &volume.geometry, ino, &inode)?;
+        Loaded::of(&*volume.medium, &volume.geometry, ino, inode)
+    }
+
+    /// Reads the map of an inode.
+    pub(crate) fn of(medium: &dyn Medium, geometry: &Geometry, ino: u64, inode: Inode) -> Result<Loaded> {
+        let map = BlockMap::load(medium, geometry, ino, &inode)?;
+        if inode.attributes >= geometry.blocks {
+            let damage = Damage::Field { field: "block of extended attributes", found: inode.attributes };
+            return Err(Error::Damaged { structure: "an inode", at: geometry.inode_at(ino), damage });
+        }
         Ok(Loaded::new(ino, inode, map))
+    }
+
+    /// All blocks that it has: those of its contents, of its chain, and of its extended attributes.
+    pub(crate) fn all_runs(&self) -> Vec<Run> {
+        let mut runs = self.map.all_runs();
+        runs.extend(self.attributes_run());
+        runs
+    }
+
+    /// The block of its extended attributes.
+    pub(crate) fn attributes_run(&self) -> Option<Run> {
+        (self.inode.attributes != 0).then_some(Run { start: self.inode.attributes, count: 1 })
+    }
+
+    /// Reads its extended attributes.
+    pub(crate) fn xattrs(&self, medium: &dyn Medium) -> Result<Xattrs> {
+        let Some(run) = self.attributes_run() else { return Ok(Xattrs::default()) };
+        let at = run.start * BLOCK_BYTES;
+        let mut block = [0; BLOCK_BYTES as usize];
+        medium.read(at, &mut block);
+        Xattrs::from_block(self.ino, &block, at)
     }
 
     pub(crate) fn expect_directory(&self) -> Result<()> {

@@ -48,11 +48,14 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`], for writing [`Error::StillMapped`], and those of the system calls.
+    /// [`Error::InUse`], [`Error::NoMedium`], for writing [`Error::StillMapped`], and those of the system calls.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<MappedFile> {
         let io = |action| move |source| Error::Io { action, source };
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(io("opening the file"))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Error::NoMedium);
+        }
         // The kernel refuses a block device that is mounted.
         let flags = if kind.is_block_device() && access == Access::Write { libc::O_EXCL } else { 0 };
         let open = OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path);

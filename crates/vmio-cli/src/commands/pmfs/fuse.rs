@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    IoctlFlags, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
-use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Replace, Result};
+use vmio_pmfs::{
+    Attributes, BLOCK_BYTES, Changes, Error, Fs, Length, New, Precondition, RangeChange, Replace, Result, Seek,
+};
 
 use vmio_pmfs_protocol::{LEASE, MOUNT, MOUNT_BYTES, RETURN, Request as LeaseRequest};
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,8 +27,15 @@ use super::reply::{self, BELIEVED};
 /// Entries that are looked up at once for a listing.
 const LISTED: usize = 256;
 
-/// The bits by which a program runs as another user or group.
-const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Modes of fallocate.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// The bits of a mode by which a program runs as another user or group. The one of the group means nothing if the group may not run it.
+fn set_ids(mode: u32) -> u32 {
+    let of_group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & (libc::S_ISUID | of_group)
+}
 
 pub struct Server {
     fs: Arc<Fs>,
@@ -122,11 +132,19 @@ impl Server {
         }
     }
 
+    /// A program that was changed no longer runs with its file capabilities. Before other changes the kernel asks for that itself.
+    fn clear_capabilities(&self, ino: u64) -> Result<()> {
+        match self.fs.remove_xattr(ino, b"security.capability") {
+            Ok(()) | Err(Error::NoXattr { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A program that another user has changed no longer runs with its owner's rights.
     fn clear_set_ids(&self, ino: u64) -> Result<()> {
         let mode = self.fs.attributes(ino)?.mode;
-        if mode & SET_IDS != 0 {
-            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !SET_IDS), ..Changes::default() })?;
+        if set_ids(mode) != 0 {
+            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !set_ids(mode)), ..Changes::default() })?;
         }
         Ok(())
     }
@@ -147,6 +165,16 @@ impl Server {
 fn done(outcome: Result<()>, reply: ReplyEmpty) {
     match outcome {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(reply::errno(&error)),
+    }
+}
+
+/// Gives a program the bytes that it asked for, or their number if it asked for that.
+fn give(found: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(reply::errno(&error)),
     }
 }
@@ -272,13 +300,15 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let replace = match flags {
-            _ if flags.is_empty() => Replace::Yes,
-            RenameFlags::RENAME_NOREPLACE => Replace::No,
-            // To exchange two names, or to leave a whiteout, is not supported.
+        let (from, name, to, new_name) = (parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes());
+        let renamed = match flags {
+            _ if flags.is_empty() => self.fs.rename(from, name, to, new_name, Replace::Yes),
+            RenameFlags::RENAME_NOREPLACE => self.fs.rename(from, name, to, new_name, Replace::No),
+            RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, name, to, new_name),
+            // A whiteout.
             _ => return reply.error(Errno::EINVAL),
         };
-        done(self.fs.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), replace), reply);
+        done(renamed, reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -364,6 +394,7 @@ impl Filesystem for Server {
             true => self.clear_set_ids(ino.0),
             false => Ok(()),
         };
+        let cleared = cleared.and_then(|()| self.clear_capabilities(ino.0));
         match cleared.and_then(|()| self.write_all(ino.0, offset, data)) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(reply::errno(&error)),
@@ -453,6 +484,29 @@ impl Filesystem for Server {
         }
     }
 
+    fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let precondition = match flags {
+            0 => Precondition::None,
+            libc::XATTR_CREATE => Precondition::Absent,
+            libc::XATTR_REPLACE => Precondition::Present,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        done(self.fs.set_xattr(ino.0, name.as_bytes(), value, precondition), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.fs.xattrs(ino.0);
+        give(names.map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()), size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.fs.remove_xattr(ino.0, name.as_bytes()), reply);
+    }
+
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let space = self.fs.space();
         let (block, name) = (BLOCK_BYTES as u32, space.name_bytes_max as u32);
@@ -470,9 +524,29 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        match mode {
-            0 => done(self.fs.allocate(ino.0, offset, length), reply),
-            _ => reply.error(Errno::EOPNOTSUPP),
+        // The kernel lets no others pass.
+        let change = match mode {
+            0 => RangeChange::Allocate(Length::Grows),
+            libc::FALLOC_FL_KEEP_SIZE => RangeChange::Allocate(Length::Stays),
+            libc::FALLOC_FL_ZERO_RANGE => RangeChange::Zero(Length::Grows),
+            ZERO_AND_KEEP => RangeChange::Zero(Length::Stays),
+            PUNCH => RangeChange::Punch,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        done(self.unleased(|| self.fs.change_range(ino.0, change, offset, length)), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let wanted = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let found = u64::try_from(offset).map_or(Ok(None), |offset| self.fs.seek(ino.0, offset, wanted));
+        match found {
+            Ok(Some(found)) => reply.offset(found as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(reply::errno(&error)),
         }
     }
 }

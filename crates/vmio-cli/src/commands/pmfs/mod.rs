@@ -3,6 +3,7 @@
 mod fuse;
 mod known;
 mod leases;
+mod medium;
 mod mount;
 mod reply;
 
@@ -19,7 +20,7 @@ use clap::{Args, Subcommand};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde_json::json;
-use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, MappedFile, Medium, Overlay, Superblock, check};
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, Medium, Overlay, Superblock, check};
 use vmio_report::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -48,7 +49,8 @@ Examples:
   vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
   vmio pmfs mount --private image ~/here
 
-The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3.";
+The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3. For users other than root, other
+users may use the mount only if /etc/fuse.conf has the line user_allow_other: without it, give --private.";
 
 const FSCK_EXAMPLES: &str = "\
 Examples:
@@ -89,6 +91,9 @@ enum PmfsCommand {
         /// Make the file system even if the medium holds data or another file system: DESTROYS them
         #[arg(long)]
         overwrite: bool,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Mount a file system until it is unmounted, or the command interrupted
     #[command(after_help = MOUNT_EXAMPLES)]
@@ -127,8 +132,8 @@ enum PmfsCommand {
 /// Runs `vmio pmfs`.
 pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
     match &args.command {
-        PmfsCommand::Mkfs { medium, size, sparse, areas, overwrite } => {
-            make(medium, *size, *sparse, *areas, *overwrite)
+        PmfsCommand::Mkfs { medium, size, sparse, areas, overwrite, json } => {
+            make(medium, *size, *sparse, *areas, *overwrite, *json)
                 .with_context(|| format!("cannot make a file system on {}", medium.display()))
         }
         PmfsCommand::Mount { medium, folder, private, lease_timeout } => {
@@ -140,10 +145,17 @@ pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
 }
 
 fn open(path: &Path, access: Access) -> anyhow::Result<Arc<dyn Medium>> {
-    Ok(Arc::new(MappedFile::open(path, access)?))
+    Ok(Arc::new(medium::open(path, access)?))
 }
 
-fn make(path: &Path, size: Option<u64>, sparse: bool, areas: Option<u32>, overwrite: bool) -> anyhow::Result<()> {
+fn make(
+    path: &Path,
+    size: Option<u64>,
+    sparse: bool,
+    areas: Option<u32>,
+    overwrite: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     match size {
         Some(size) => give_size(path, size, sparse)?,
         None if !path.exists() => bail!("there is no such file: --size makes one"),
@@ -155,8 +167,15 @@ fn make(path: &Path, size: Option<u64>, sparse: bool, areas: Option<u32>, overwr
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let superblock = Fs::make(&medium, geometry, overwrite, owner)?;
     let Geometry { areas, .. } = superblock.geometry;
-    let size = format_size(superblock.geometry.bytes());
-    writeln!(io::stdout(), "{}: {size}, {areas} areas, UUID {}", path.display(), uuid(&superblock))?;
+    let (bytes, uuid) = (superblock.geometry.bytes(), uuid(&superblock));
+    let mut output = io::stdout();
+    match json {
+        true => {
+            let object = json!({ "medium": path.to_string_lossy(), "uuid": uuid, "bytes": bytes, "areas": areas });
+            writeln!(output, "{object}")?;
+        }
+        false => writeln!(output, "{}: {}, {areas} areas, UUID {uuid}", path.display(), format_size(bytes))?,
+    }
     Ok(())
 }
 

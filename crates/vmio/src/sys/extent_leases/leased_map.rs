@@ -64,7 +64,12 @@ enum Placed {
 impl LeasedMap {
     /// Maps `len` bytes from an offset on, with room to grow; `None` if the file is not of a mounted vmio-pmfs, or this process may not use the
     /// medium. What the file has there already is mapped at once.
-    pub(crate) fn new(file: BorrowedFd<'_>, offset: u64, len: usize, is_writable: bool) -> io::Result<Option<LeasedMap>> {
+    pub(crate) fn new(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        is_writable: bool,
+    ) -> io::Result<Option<LeasedMap>> {
         let mode = fcntl_getfl(file)? & OFlags::RWMODE;
         if mode != OFlags::RDWR && (is_writable || mode != OFlags::RDONLY) {
             return Err(io::ErrorKind::PermissionDenied.into());
