@@ -24,6 +24,12 @@ impl Area {
         self.hole_blocks
     }
 
+    /// All free blocks: aligned extents and holes.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        let extents = self.extents.iter().map(|start| Run { start: *start, count: EXTENT_BLOCKS });
+        extents.chain(self.holes.iter().map(|(start, count)| Run { start: *start, count: *count }))
+    }
+
     pub(super) fn take_extent(&mut self) -> Option<Run> {
         self.extents.pop_front().map(|start| Run { start, count: EXTENT_BLOCKS })
     }

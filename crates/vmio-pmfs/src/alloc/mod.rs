@@ -120,6 +120,21 @@ impl Allocator {
         })
     }
 
+    /// All free blocks, by their place; none of the runs touches the next.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let mut all: Vec<Run> = Vec::new();
+        for area in &self.areas {
+            all.extend(area.lock().runs());
+        }
+        all.sort_unstable();
+        all.dedup_by(|next, run| {
+            let touches = run.end() == next.start;
+            run.count += if touches { next.count } else { 0 };
+            touches
+        });
+        all
+    }
+
     /// An aligned extent of this area, else of the one that has most of them.
     fn take_extent(&self, home: u32) -> Option<Run> {
         self.first_local(home, Area::extents, Area::take_extent)

@@ -9,6 +9,7 @@ mod node;
 mod renaming;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLockWriteGuard};
@@ -89,6 +90,11 @@ impl Fs {
             free_inodes: self.free_inodes.count(),
             name_bytes_max: NAME_BYTES_MAX,
         }
+    }
+
+    /// The free blocks of the medium, as ranges that do not touch each other.
+    pub fn free_runs(&self) -> Vec<Range<u64>> {
+        self.volume.allocator.runs().into_iter().map(|run| run.start..run.end()).collect()
     }
 
     /// Makes everything durable on a medium whose fences alone do not.
