@@ -4,5 +4,6 @@ mod calls;
 mod crashes;
 mod damage;
 mod model;
+mod recovery;
 mod support;
 mod use_all;

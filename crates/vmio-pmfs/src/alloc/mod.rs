@@ -1,12 +1,15 @@
-//! Free blocks, in memory: for each area a list of aligned extents and a map of holes.
+//! Free blocks, in memory: for each area a list of aligned extents that are whole, and the runs of free blocks in those that are not.
 
 mod area;
+mod bits;
+mod used;
 
 use parking_lot::Mutex;
 
-use crate::error::{Damage, Error, Result};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry};
+use crate::error::{Error, Result};
+use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
 use area::Area;
+pub(crate) use used::Used;
 
 /// Blocks that follow each other on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,45 +40,9 @@ pub(crate) struct Free {
 
 impl Allocator {
     /// All blocks but those in use are free.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Damaged`] if two runs in use overlap, or one lies outside the pools.
-    pub(crate) fn new(geometry: &Geometry, mut used: Vec<Run>) -> Result<Allocator> {
-        used.sort_unstable();
-        let damaged = |block: u64, damage| Error::Damaged {
-            structure: "the extents of a file",
-            at: block.saturating_mul(BLOCK_BYTES),
-            damage,
-        };
-        let mut used = used.into_iter().peekable();
-        let mut areas = Vec::new();
-        for index in 0..geometry.areas {
-            let pool = geometry.pool(index);
-            let mut area = Area::default();
-            let mut next = pool.start;
-            while let Some(run) = used.next_if(|run| run.start < pool.end) {
-                if run.start < next {
-                    let damage = if next == pool.start {
-                        Damage::Field { field: "block", found: run.start }
-                    } else {
-                        Damage::TwoOwners { block: run.start }
-                    };
-                    return Err(damaged(run.start, damage));
-                }
-                if run.end() > pool.end {
-                    return Err(damaged(run.start, Damage::Field { field: "last block", found: run.end() }));
-                }
-                area.free(Run { start: next, count: run.start - next });
-                next = run.end();
-            }
-            area.free(Run { start: next, count: pool.end - next });
-            areas.push(Mutex::new(area));
-        }
-        match used.next() {
-            Some(run) => Err(damaged(run.start, Damage::Field { field: "block", found: run.start })),
-            None => Ok(Allocator { geometry: *geometry, areas }),
-        }
+    pub(crate) fn new(geometry: &Geometry, used: &Used) -> Allocator {
+        let area = |index| Mutex::new(Area::new(geometry.area(index).start / EXTENT_BLOCKS, used.free_of(index)));
+        Allocator { geometry: *geometry, areas: (0..geometry.areas).map(area).collect() }
     }
 
     /// Takes blocks, `home` first: aligned extents for each 512, holes for the rest.
@@ -182,9 +149,16 @@ mod tests {
         Geometry { blocks: 8 * EXTENT_BLOCKS, areas: 2, inodes: 64, journal_blocks: 1, save_blocks: 1 }
     }
 
+    /// A file system where these blocks are in use.
+    fn with_used(runs: &[Run]) -> Result<Allocator> {
+        let used = Used::new(&geometry());
+        runs.iter().try_for_each(|run| used.add(*run))?;
+        Ok(Allocator::new(&geometry(), &used))
+    }
+
     #[test]
     fn large_requests_get_aligned_extents_and_small_ones_leave_them_whole() {
-        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let allocator = with_used(&[]).unwrap();
         let all = allocator.count();
         // Each area's first extent has the area's own parts, and the last one of all the superblock's copy.
         assert_eq!(all.aligned, 5 * EXTENT_BLOCKS);
@@ -198,7 +172,7 @@ mod tests {
 
     #[test]
     fn all_blocks_can_be_taken_once_and_come_back_whole() {
-        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let allocator = with_used(&[]).unwrap();
         let all = allocator.count();
         let mut runs = Vec::new();
         for size in (1..).map(|round| 1 + round * 37 % 700) {
@@ -215,10 +189,12 @@ mod tests {
         runs.sort_unstable();
         assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start));
         assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), all.blocks);
-        assert!(Allocator::new(&geometry(), runs.clone()).unwrap().count() == Free::default());
+        assert!(with_used(&runs).unwrap().count() == Free::default());
         runs.iter().for_each(|run| allocator.free(*run));
         assert_eq!(allocator.count(), all);
         runs.push(Run { start: runs[3].start, count: 1 });
-        assert!(matches!(Allocator::new(&geometry(), runs), Err(Error::Damaged { .. })));
+        for wrong in [runs, vec![Run { start: 0, count: 1 }], vec![Run { start: u64::MAX - 1, count: 1 }]] {
+            assert!(matches!(with_used(&wrong), Err(Error::Damaged { .. })));
+        }
     }
 }

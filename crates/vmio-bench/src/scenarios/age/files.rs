@@ -73,9 +73,9 @@ impl Mounted {
         }
         match large {
             Large::Allocate => Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?),
-            Large::Append => (0..bytes).step_by(APPEND_BYTES).try_for_each(|at| {
-                file.write_all(&self.buffer[from..from + APPEND_BYTES.min((bytes - at) as usize)])
-            }),
+            Large::Append => (0..bytes)
+                .step_by(APPEND_BYTES)
+                .try_for_each(|at| file.write_all(&self.buffer[from..from + APPEND_BYTES.min((bytes - at) as usize)])),
         }
     }
 }
