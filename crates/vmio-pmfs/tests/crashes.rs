@@ -180,6 +180,14 @@ fn aligned_file(fs: &Fs) {
     fs.write(ino, 0, &patterned(3, 20_000)).unwrap();
 }
 
+/// A file of 2 MiB, which was written in pieces and lies in holes.
+fn large_file(fs: &Fs) {
+    let ino = create(fs, ROOT, "a", New::File);
+    for at in (0..2 << 20).step_by(65_536) {
+        fs.write(ino, at, &patterned(at, 65_536)).unwrap();
+    }
+}
+
 /// A file of more extents than its inode has room for.
 fn chained_file(fs: &Fs) {
     let ino = create(fs, ROOT, "a", New::File);
@@ -262,6 +270,15 @@ fn writes_are_whole() {
     explore("a write across the end of an aligned extent", aligned_file, write((2 << 20) - 3000, 6000));
     explore("a write to a chain", chained_file, write(15 * 8192, 5000));
     explore("a write that fills holes of a chain", chained_file, write(3 * 8192, 60_000));
+    explore("an append that begins an aligned extent", large_file, write(2 << 20, 60_000));
+    explore(
+        "an append to an aligned extent that has begun",
+        |fs| {
+            large_file(fs);
+            write(2 << 20, 60_000)(fs);
+        },
+        write((2 << 20) + 50_000, 20_000),
+    );
     explore(
         "an append after a truncation",
         |fs| {

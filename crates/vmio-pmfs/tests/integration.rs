@@ -1,5 +1,6 @@
 //! The tests of the file system, one program.
 
+mod aligned;
 mod calls;
 mod crashes;
 mod damage;

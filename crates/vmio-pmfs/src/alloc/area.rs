@@ -70,6 +70,17 @@ impl Area {
         Some(self.cut(index, most))
     }
 
+    /// The free blocks from this one on, if they reach to the end of their extent.
+    pub(super) fn take_rest(&mut self, block: u64) -> Option<Run> {
+        let (index, from) = ((block / EXTENT_BLOCKS - self.first) as usize, block % EXTENT_BLOCKS);
+        // Of a whole extent, nobody asks for the rest.
+        self.free[index].runs().find(|run| run.contains(&from) && run.end == EXTENT_BLOCKS && run.start > 0)?;
+        self.remove(index);
+        self.free[index].clear(from..EXTENT_BLOCKS);
+        self.insert(index);
+        Some(Run { start: block, count: EXTENT_BLOCKS - from })
+    }
+
     /// Adds free blocks.
     pub(super) fn free(&mut self, run: Run) {
         let mut at = run.start;

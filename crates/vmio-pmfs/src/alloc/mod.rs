@@ -2,6 +2,7 @@
 
 mod area;
 mod bits;
+mod reserved;
 mod used;
 
 use parking_lot::Mutex;
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
 use area::Area;
+pub(crate) use reserved::Reserved;
 pub(crate) use used::Used;
 
 /// Blocks that follow each other on the medium.
@@ -21,6 +23,12 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.count
+    }
+
+    /// Its first blocks, as many as there are, and the others.
+    pub(crate) fn split(&self, count: u64) -> (Run, Run) {
+        let count = count.min(self.count);
+        (Run { start: self.start, count }, Run { start: self.start + count, count: self.count - count })
     }
 }
 
@@ -87,23 +95,22 @@ impl Allocator {
         })
     }
 
-    /// All free blocks, by their place; none of the runs touches the next.
+    /// All free blocks.
     pub(crate) fn runs(&self) -> Vec<Run> {
         let mut all: Vec<Run> = Vec::new();
         for area in &self.areas {
             all.extend(area.lock().runs());
         }
-        all.sort_unstable();
-        all.dedup_by(|next, run| {
-            let touches = run.end() == next.start;
-            run.count += if touches { next.count } else { 0 };
-            touches
-        });
         all
     }
 
+    /// The free blocks from this one on, if they reach to the end of its aligned extent.
+    pub(crate) fn take_rest(&self, block: u64) -> Option<Run> {
+        self.areas[self.geometry.area_of(block) as usize].lock().take_rest(block)
+    }
+
     /// An aligned extent of this area, else of the one that has most of them.
-    fn take_extent(&self, home: u32) -> Option<Run> {
+    pub(crate) fn take_extent(&self, home: u32) -> Option<Run> {
         self.first_local(home, Area::extents, Area::take_extent)
     }
 

@@ -12,7 +12,7 @@ pub(crate) use resize::{allocate, resize};
 pub(crate) use write::write;
 
 use crate::error::{Error, Result};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES};
 use crate::format::inode::FILE_BYTES_MAX;
 use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
@@ -29,6 +29,11 @@ pub(crate) fn end_of(offset: u64, bytes: u64) -> Result<u64> {
 /// The block of a file that a byte is in.
 fn block_of(offset: u64) -> u32 {
     (offset / BLOCK_BYTES) as u32
+}
+
+/// Whether a file of this length wants aligned extents for what it gets next.
+fn is_large(size: u64) -> bool {
+    size >= EXTENT_BYTES
 }
 
 /// How many of a file's blocks from this one on are asked for at once, so that aligned extents come to lie where the file is aligned.

@@ -3,6 +3,7 @@
 use super::Fs;
 use crate::data;
 use crate::error::{Error, Result};
+use crate::format::geometry::EXTENT_BYTES;
 use crate::format::inode::Kind;
 
 impl Fs {
@@ -47,6 +48,17 @@ impl Fs {
         self.settled(&mut state, result)
     }
 
+    /// How many of a file's whole 2 MiB huge pages can map, and how many there are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn aligned_extents(&self, ino: u64) -> Result<(u64, u64)> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        Ok((state.loaded.map.aligned_extents(), state.loaded.inode.size / EXTENT_BYTES))
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -73,7 +85,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The end of an [`Self::open`]. The last one ends an inode without a name.
+    /// The end of an [`Self::open`]. The last one ends an inode without a name. Each gives back the blocks that the file was to grow into.
     ///
     /// # Errors
     ///
@@ -82,6 +94,8 @@ impl Fs {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         state.opens = state.opens.saturating_sub(1);
+        // Another user who goes on takes them again.
+        self.volume.give_back_reserved(ino);
         if state.ends_without(0) {
             let mut transaction = self.volume.journals.begin(self.volume.home());
             state.loaded.remove(&self.volume, &mut transaction);

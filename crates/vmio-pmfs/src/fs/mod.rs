@@ -82,9 +82,10 @@ impl Fs {
         let geometry = self.geometry();
         let pools = (0..geometry.areas).map(|area| geometry.pool(area));
         let free = self.volume.allocator.count();
+        let reserved: u64 = self.volume.reserved.runs().iter().map(|run| run.count).sum();
         Space {
             blocks: pools.map(|pool| pool.end - pool.start).sum(),
-            free_blocks: free.blocks,
+            free_blocks: free.blocks + reserved,
             aligned_free_blocks: free.aligned,
             inodes: geometry.all_inodes() - 1,
             free_inodes: self.free_inodes.count(),
@@ -94,7 +95,15 @@ impl Fs {
 
     /// The free blocks of the medium, as ranges that do not touch each other.
     pub fn free_runs(&self) -> Vec<Range<u64>> {
-        self.volume.allocator.runs().into_iter().map(|run| run.start..run.end()).collect()
+        let mut all = self.volume.allocator.runs();
+        all.extend(self.volume.reserved.runs());
+        all.sort_unstable();
+        all.dedup_by(|next, run| {
+            let touches = run.end() == next.start;
+            run.count += if touches { next.count } else { 0 };
+            touches
+        });
+        all.into_iter().map(|run| run.start..run.end()).collect()
     }
 
     /// Makes everything durable on a medium whose fences alone do not.
@@ -147,6 +156,7 @@ impl Fs {
         let ino = state.loaded.ino;
         state.is_gone = true;
         self.nodes.lock().remove(&ino);
+        self.volume.give_back_reserved(ino);
         self.volume.free(state.loaded.map.all_runs());
         self.free_inodes.give_back(ino);
     }

@@ -7,7 +7,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::{Fs, Recovered};
-use crate::alloc::{Allocator, Run, Used};
+use crate::alloc::{Allocator, Reserved, Run, Used};
 use crate::directories::Index;
 use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
@@ -86,7 +86,7 @@ impl Fs {
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, &used);
         let fs = Fs {
-            volume: Volume { medium, geometry, journals, allocator },
+            volume: Volume { medium, geometry, journals, allocator, reserved: Reserved::default() },
             superblock,
             recovered: Recovered { transactions, orphans: orphans.len() },
             free_inodes: FreeInodes::new(&geometry, free),

@@ -1,0 +1,119 @@
+//! Aligned extents of files that grow by small writes.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::support::{Numbers, contents, fill, made_of, patterned, sound, tree};
+use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT};
+
+/// One area of 32 MiB.
+const GEOMETRY: Geometry = Geometry { blocks: 16 * 512, areas: 1, inodes: 1024, journal_blocks: 14, save_blocks: 16 };
+
+fn file(fs: &Fs, name: &str) -> u64 {
+    fs.create(ROOT, name.as_bytes(), New::File, 0o644, (0, 0)).unwrap().ino
+}
+
+/// Appends in pieces of this many bytes until the file has so many.
+fn append(fs: &Fs, ino: u64, piece: usize, to: u64) {
+    let mut size = fs.attributes(ino).unwrap().size;
+    while size < to {
+        let bytes = patterned(size, piece.min((to - size) as usize));
+        size += fs.write(ino, size, &bytes).unwrap() as u64;
+    }
+}
+
+#[test]
+fn files_that_grow_by_small_appends_get_aligned_extents_from_their_second_on() {
+    for piece in [1000, 4096, 65_536] {
+        let medium = made_of(GEOMETRY);
+        let fs = Fs::mount(medium.clone()).unwrap();
+        let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+        let free = fs.space();
+        // In turns, so that neither has the blocks behind its own to itself.
+        for to in (1..=7 * 16).map(|part| part << 16) {
+            append(&fs, a, piece, to);
+            append(&fs, b, piece, to);
+            append(&fs, file(&fs, &format!("{to}")), 4096, 4096);
+        }
+        for ino in [a, b] {
+            assert_eq!(fs.aligned_extents(ino).unwrap(), (2, 3), "pieces of {piece}");
+        }
+        let space = fs.space();
+        assert!(space.free_blocks <= free.free_blocks - 2 * 7 * 256, "blocks that are reserved count as free");
+        let before = tree(&fs);
+        drop(fs);
+        assert_eq!(sound(medium.clone(), "grown").0, before);
+        assert_eq!(Fs::mount(medium).unwrap().space(), space, "nothing of a reservation is on the medium");
+    }
+}
+
+/// A log that is opened for each append.
+#[test]
+fn a_file_goes_on_in_its_extent_when_it_is_opened_again() {
+    let medium = made_of(GEOMETRY);
+    let mut fs = Fs::mount(medium.clone()).unwrap();
+    let a = file(&fs, "a");
+    for to in (1..=6 * 8).map(|part| part << 17) {
+        fs.open(a).unwrap();
+        append(&fs, a, 50_000, to);
+        fs.close(a).unwrap();
+        if to % (3 << 17) == 0 {
+            drop(fs);
+            fs = Fs::mount(medium.clone()).unwrap();
+        }
+    }
+    assert_eq!(fs.aligned_extents(a).unwrap(), (2, 3));
+}
+
+#[test]
+fn others_get_what_was_reserved_before_space_runs_out() {
+    let fs = Fs::mount(made_of(GEOMETRY)).unwrap();
+    let a = file(&fs, "a");
+    append(&fs, a, 65_536, (2 << 20) + 4096);
+    fill(&fs, "rest");
+    fs.unlink(ROOT, b"rest").unwrap();
+    append(&fs, a, 65_536, 5 << 20);
+    assert_eq!(contents(&fs, a).len(), 5 << 20);
+}
+
+#[test]
+fn a_reservation_ends_with_the_growth_of_its_file() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let size = |ino, size| fs.set_attributes(ino, &Changes { size: Some(size), ..Changes::default() }).unwrap();
+    let empty = fs.space();
+    let extents = |fs: &Fs| fs.space().aligned_free_blocks;
+    let a = file(&fs, "a");
+    append(&fs, a, 65_536, 2 << 20);
+    let before = extents(&fs);
+    append(&fs, a, 65_536, (2 << 20) + 65_536);
+    assert_eq!(extents(&fs), before - 512);
+    size(a, 2 << 20);
+    assert_eq!(extents(&fs), before, "it is truncated");
+    append(&fs, a, 65_536, (2 << 20) + 65_536);
+    fs.unlink(ROOT, b"a").unwrap();
+    assert_eq!(fs.space().free_blocks, empty.free_blocks - 1, "the root has a block");
+    assert_eq!(fs.free_runs().into_iter().map(|run| run.end - run.start).sum::<u64>(), fs.space().free_blocks);
+}
+
+/// What is written again in an extent that is not whole yet stays where it is.
+#[test]
+fn overwrites_leave_an_extent_that_grows_where_it_is() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let a = file(&fs, "a");
+    append(&fs, a, 65_536, 3 << 20);
+    let mut numbers = Numbers::new(1);
+    let mut expected = contents(&fs, a);
+    for _ in 0..40 {
+        let at = (2 << 20) + (numbers.next() % (1 << 20)) as usize;
+        let bytes = patterned(numbers.next() % 1000, 5000);
+        fs.write(a, at as u64, &bytes).unwrap();
+        expected.resize(expected.len().max(at + 5000), 0);
+        expected[at..at + 5000].copy_from_slice(&bytes);
+    }
+    append(&fs, a, 65_536, 4 << 20);
+    assert_eq!(fs.aligned_extents(a).unwrap(), (1, 2));
+    assert_eq!(contents(&fs, a)[..expected.len()], expected);
+    drop(fs);
+    sound(medium, "overwritten");
+}
