@@ -21,6 +21,7 @@ pub use format::inode::{Kind, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, Time};
 pub use format::superblock::{Superblock, VERSION};
 pub use fs::attributes::{Attributes, Changes};
 pub use fs::names::{New, Replace};
+pub use fs::rewriting::Rewrite;
 pub use fs::{Fs, Recovered, Space};
 pub use medium::Medium;
 pub use medium::mapped::{Access, MappedFile};

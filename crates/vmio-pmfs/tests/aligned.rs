@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Numbers, contents, fill, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT};
+use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT, Rewrite};
 
 /// One area of 32 MiB.
 const GEOMETRY: Geometry = Geometry { blocks: 16 * 512, areas: 1, inodes: 1024, journal_blocks: 14, save_blocks: 16 };
@@ -93,6 +93,66 @@ fn a_reservation_ends_with_the_growth_of_its_file() {
     fs.unlink(ROOT, b"a").unwrap();
     assert_eq!(fs.space().free_blocks, empty.free_blocks - 1, "the root has a block");
     assert_eq!(fs.free_runs().into_iter().map(|run| run.end - run.start).sum::<u64>(), fs.space().free_blocks);
+}
+
+/// A file of 5 MiB in pieces, with those of small files between them.
+fn scattered(fs: &Fs) -> u64 {
+    let a = file(fs, "a");
+    // From the end on, nothing is an append.
+    for part in (0..80).rev() {
+        fs.write(a, part << 16, &patterned(part, 65_536)).unwrap();
+        append(fs, file(fs, &format!("{part}")), 4096, 4096);
+    }
+    assert_eq!(fs.aligned_extents(a).unwrap(), (0, 2));
+    a
+}
+
+#[test]
+fn a_file_in_pieces_is_rewritten_once_nobody_uses_it() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let a = scattered(&fs);
+    let (before, free) = (tree(&fs), fs.space().free_blocks);
+    fs.open(a).unwrap();
+    fs.remember(a).unwrap();
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::InUse);
+    fs.close(a).unwrap();
+    assert_eq!(fs.rewrite_step(a, 0).unwrap(), Rewrite::Moved(1));
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::Done);
+    assert_eq!(fs.aligned_extents(a).unwrap(), (2, 2));
+    assert!(fs.space().free_blocks >= free, "the old blocks are free");
+    assert!(fs.rewrite_aligned(ROOT).is_err());
+    assert!(tree(&fs) == before);
+    fs.forget_number(a).unwrap();
+    drop(fs);
+    assert!(sound(medium, "rewritten").0 == before);
+}
+
+#[test]
+fn a_rewriting_stops_where_no_extent_is_whole() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let a = scattered(&fs);
+    let rest = file(&fs, "rest");
+    fs.allocate(rest, 0, fs.space().aligned_free_blocks * 4096 - (2 << 20)).unwrap();
+    let before = contents(&fs, a);
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::NoSpace);
+    assert_eq!(fs.aligned_extents(a).unwrap(), (1, 2));
+    fill(&fs, "more");
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::NoSpace);
+    assert!(contents(&fs, a) == before);
+    let before = tree(&fs);
+    drop(fs);
+    assert!(sound(medium, "stopped").0 == before);
+}
+
+#[test]
+fn files_wait_in_a_queue_for_their_rewriting() {
+    let fs = Fs::mount(made_of(GEOMETRY)).unwrap();
+    assert_eq!(fs.next_wanted(std::time::Duration::ZERO), None);
+    [7, 8, 7].into_iter().for_each(|ino| fs.wants_alignment(ino));
+    let next = || fs.next_wanted(std::time::Duration::ZERO);
+    assert_eq!([next(), next(), next()], [Some(7), Some(8), None]);
 }
 
 /// What is written again in an extent that is not whole yet stays where it is.

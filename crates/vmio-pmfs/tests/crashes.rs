@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Simulated, Store};
+use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Rewrite, Simulated, Store};
 
 /// Words since a fence of which all subsets are tried.
 const EXHAUSTIVE: usize = 7;
@@ -81,6 +81,25 @@ fn explore(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) -> Seen {
     }
     assert!(seen.before > 0 && seen.after > 0, "{what}: {seen:?}");
     seen
+}
+
+/// Runs a call that changes nothing that users see on a copy of the medium, and tries all states.
+fn explore_moves(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    prepare(&fs);
+    let (before, expected) = (Arc::new(medium.copy()), tree(&fs));
+    medium.record();
+    call(&fs);
+    let epochs = medium.recorded();
+    assert!(epochs.len() > 3, "{what} does nothing");
+    let mut numbers = Numbers::new(0);
+    for end in 1..=epochs.len() {
+        for set in subsets(epochs[end - 1].len(), test_depth::pick(4, 100), &mut numbers) {
+            let what = format!("{what}, fence {end} of {}, stores {set:?}", epochs.len());
+            assert!(sound(crashed(&before, &epochs[..end], &set), &what).0 == expected, "{what}: the tree has changed");
+        }
+    }
 }
 
 /// The tree after recovery; also after a crash of the recovery.
@@ -317,6 +336,14 @@ fn lengths_change_whole() {
         |fs| resize(fs, ino(fs, "a"), 100 * 8192),
     );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
+}
+
+#[test]
+fn moved_blocks_keep_their_contents() {
+    explore_moves("a rewriting", large_file, |fs| {
+        assert_eq!(fs.rewrite_aligned(ino(fs, "a")).unwrap(), Rewrite::Done);
+        assert_eq!(fs.aligned_extents(ino(fs, "a")).unwrap(), (1, 1));
+    });
 }
 
 /// A mounted file system goes on after one crash as if it had not been: the next calls are whole as well.

@@ -4,10 +4,12 @@
 //! anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
 
 mod read;
+mod relocate;
 mod resize;
 mod write;
 
 pub(crate) use read::read;
+pub(crate) use relocate::relocate;
 pub(crate) use resize::{allocate, resize};
 pub(crate) use write::write;
 

@@ -1,6 +1,9 @@
 //! Calls on files: data, and how often they are open.
 
+use parking_lot::RwLockWriteGuard;
+
 use super::Fs;
+use super::node::State;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::format::geometry::EXTENT_BYTES;
@@ -96,11 +99,39 @@ impl Fs {
         state.opens = state.opens.saturating_sub(1);
         // Another user who goes on takes them again.
         self.volume.give_back_reserved(ino);
+        self.end_unless_held(&mut state)
+    }
+
+    /// Counts somebody who knows the number of an inode: it is no other inode's meanwhile, even without a name. Its blocks may move, other than
+    /// those of a file that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn remember(&self, ino: u64) -> Result<()> {
+        self.node(ino)?.write()?.known += 1;
+        Ok(())
+    }
+
+    /// The end of a [`Self::remember`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn forget_number(&self, ino: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.known = state.known.saturating_sub(1);
+        self.end_unless_held(&mut state)
+    }
+
+    /// Ends an inode that has neither a name nor a user.
+    fn end_unless_held(&self, state: &mut RwLockWriteGuard<'_, State>) -> Result<()> {
         if state.ends_without(0) {
             let mut transaction = self.volume.journals.begin(self.volume.home());
             state.loaded.remove(&self.volume, &mut transaction);
             transaction.commit()?;
-            self.forget(&mut state);
+            self.forget(state);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
+pub(crate) mod rewriting;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,6 +23,7 @@ use crate::inodes::free::FreeInodes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
 use node::{Node, State};
+use rewriting::Wanted;
 
 /// Nodes in memory, above which unused ones are forgotten.
 const NODES_MAX: usize = 1 << 16;
@@ -38,6 +40,7 @@ pub struct Fs {
     nodes: Mutex<HashMap<u64, Arc<Node>>>,
     /// A rename between directories is alone, so that no two of them make a cycle.
     renames: Mutex<()>,
+    wanted: Wanted,
 }
 
 /// The work that mounting has found to do.
@@ -127,7 +130,7 @@ impl Fs {
         }
         if nodes.len() >= NODES_MAX {
             // Whoever has a node has counted it; the others are read again when they are wanted.
-            nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.state.read().opens > 0);
+            nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.state.read().is_held());
         }
         // Nobody changes an inode without its node, so what is read here is whole.
         let loaded = Loaded::load(&self.volume, ino)?;

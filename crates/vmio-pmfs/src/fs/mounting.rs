@@ -6,6 +6,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use super::rewriting::Wanted;
 use super::{Fs, Recovered};
 use crate::alloc::{Allocator, Reserved, Run, Used};
 use crate::directories::Index;
@@ -92,6 +93,7 @@ impl Fs {
             free_inodes: FreeInodes::new(&geometry, free),
             nodes: Mutex::new(HashMap::new()),
             renames: Mutex::new(()),
+            wanted: Wanted::default(),
         };
         for ino in orphans {
             fs.delete_orphan(ino)?;

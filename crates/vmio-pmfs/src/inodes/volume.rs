@@ -65,6 +65,11 @@ impl Volume {
         Ok(taken)
     }
 
+    /// Takes an aligned extent, if there is one.
+    pub(crate) fn take_extent(&self) -> Option<Taken<'_>> {
+        self.allocator.take_extent(self.home()).map(|run| self.taken(run))
+    }
+
     fn taken(&self, run: Run) -> Taken<'_> {
         Taken { allocator: &self.allocator, runs: vec![run] }
     }

@@ -4,6 +4,7 @@ mod fuse;
 mod known;
 mod mount;
 mod reply;
+mod rewriter;
 
 use std::fs::File;
 use std::io::{self, Write};

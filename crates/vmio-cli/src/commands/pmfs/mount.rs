@@ -12,6 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use vmio_pmfs::{Access, Fs, MappedFile, Medium};
 
 use super::fuse::Server;
+use super::rewriter::Rewriter;
 
 /// Threads that answer the kernel.
 const THREADS_MAX: usize = 8;
@@ -53,6 +54,7 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
         }
     })
     .context("cannot wait for signals")?;
+    let rewriter = Rewriter::start(Arc::clone(&fs)).context("cannot start a thread")?;
     let mut output = io::stdout().lock();
     if recovered.transactions > 0 || recovered.orphans > 0 {
         let (transactions, orphans) = (recovered.transactions, recovered.orphans);
@@ -61,6 +63,8 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
     output.flush()?;
     drop(output);
-    session.run().context("the mount has failed")?;
+    let served = session.run().context("the mount has failed");
+    drop(rewriter);
+    served?;
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
 }
