@@ -36,9 +36,9 @@ Examples:
   vmio-bench posix --dir /data                         reads and writes by calls, plain and under vmio run --mode
   vmio-bench programs --dir /data                      databases and tools, plain and under vmio run --mode
   vmio-bench heap                                      a program that outgrows memory: its heap in a file, or swap
-  vmio-bench age --folder /mnt                         free extents of 2 MiB in an aged file system
   vmio-bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores
   vmio-bench all                                       all of these, and docs/benchmarks/README.md anew
+  vmio-bench age --folder /mnt                         free extents of 2 MiB in an aged file system
   vmio-bench render ratios                             a page of docs/benchmarks, from its figures
 
 posix, programs and heap run the `vmio` beside this program: cargo build --release -p vmio-cli -p vmio-bench

@@ -20,6 +20,7 @@ pub use format::geometry::{BLOCK_BYTES, EXTENT_BYTES, Geometry, ROOT};
 pub use format::inode::{Kind, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, Time};
 pub use format::superblock::{Superblock, VERSION};
 pub use fs::attributes::{Attributes, Changes};
+pub use fs::gathering::Gathered;
 pub use fs::names::{New, Replace};
 pub use fs::rewriting::Rewrite;
 pub use fs::{Fs, Recovered, Space};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Numbers, contents, fill, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT, Rewrite};
+use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT, Rewrite, Space};
 
 /// One area of 32 MiB.
 const GEOMETRY: Geometry = Geometry { blocks: 16 * 512, areas: 1, inodes: 1024, journal_blocks: 14, save_blocks: 16 };
@@ -146,13 +146,96 @@ fn a_rewriting_stops_where_no_extent_is_whole() {
     assert!(sound(medium, "stopped").0 == before);
 }
 
+/// Blocks of each kind of inode move, and those of open files stay.
+#[test]
+fn extents_become_whole_when_few_blocks_of_them_are_in_use() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let mut numbers = Numbers::new(3);
+    let names: Vec<String> = (0..300).map(|number| format!("{number}")).collect();
+    for name in &names {
+        match numbers.next() % 8 {
+            0 => {
+                let folder = fs.create(ROOT, name.as_bytes(), New::Directory, 0o755, (0, 0)).unwrap().ino;
+                fs.create(folder, b"inner", New::File, 0o644, (0, 0)).unwrap();
+            }
+            1 => _ = fs.create(ROOT, name.as_bytes(), New::Symlink(b"target"), 0o777, (0, 0)).unwrap(),
+            _ => append(&fs, file(&fs, name), 40_000, 1 + numbers.next() % 130_000),
+        }
+    }
+    for name in names.iter().filter(|_| !numbers.next().is_multiple_of(4)) {
+        // A folder stays.
+        _ = fs.unlink(ROOT, name.as_bytes());
+    }
+    assert!(fs.has_many_holes());
+    let (before, space) = (tree(&fs), fs.space());
+    let all = fs.list(ROOT, 0, 1000).unwrap();
+    all.iter().for_each(|named| fs.open(named.ino).unwrap());
+    let gathered = fs.gather(100).unwrap();
+    assert_eq!(fs.space().free_blocks, space.free_blocks);
+    let extents = |space: &Space| space.aligned_free_blocks / 512;
+    assert_eq!(extents(&fs.space()), extents(&space) + gathered.extents);
+    all.iter().for_each(|named| fs.close(named.ino).unwrap());
+    let (open, mut sum) = (gathered, gathered.extents);
+    loop {
+        let gathered = fs.gather(100).unwrap();
+        sum += gathered.extents;
+        if gathered.extents == 0 {
+            break;
+        }
+    }
+    assert!(sum > open.extents, "{open:?}, {sum} in all");
+    assert_eq!(extents(&fs.space()), extents(&space) + sum);
+    assert!(!fs.has_many_holes(), "{:?}", fs.space());
+    assert!(tree(&fs) == before);
+    let space = fs.space();
+    drop(fs);
+    assert!(sound(medium.clone(), "gathered").0 == before);
+    assert_eq!(Fs::mount(medium).unwrap().space(), space);
+}
+
+/// Threads write, create and remove while others move blocks.
+#[test]
+fn blocks_move_while_files_are_used() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let mut numbers = Numbers::new(thread);
+                let mut there: Vec<Option<(u64, Vec<u8>)>> = vec![None; 60];
+                for _ in 0..test_depth::pick(1500, 20_000) {
+                    let slot = (numbers.next() % 60) as usize;
+                    let name = format!("{thread}-{slot}");
+                    if let Some((ino, bytes)) = there[slot].take() {
+                        assert!(contents(fs, ino) == bytes, "{name}");
+                        fs.unlink(ROOT, name.as_bytes()).unwrap();
+                    } else {
+                        let bytes = patterned(numbers.next() % 1000, 1 + (numbers.next() % 60_000) as usize);
+                        let ino = file(fs, &name);
+                        fs.write(ino, 0, &bytes).unwrap();
+                        there[slot] = Some((ino, bytes));
+                    }
+                }
+            });
+        }
+        let fs = &fs;
+        scope.spawn(move || (0..test_depth::pick(60, 600)).for_each(|_| _ = fs.gather(4).unwrap()));
+    });
+    let before = tree(&fs);
+    let space = fs.space();
+    drop(fs);
+    assert!(sound(medium.clone(), "moved").0 == before);
+    assert_eq!(Fs::mount(medium).unwrap().space(), space);
+}
+
 #[test]
 fn files_wait_in_a_queue_for_their_rewriting() {
     let fs = Fs::mount(made_of(GEOMETRY)).unwrap();
-    assert_eq!(fs.next_wanted(std::time::Duration::ZERO), None);
+    assert_eq!(fs.next_wanted(), None);
     [7, 8, 7].into_iter().for_each(|ino| fs.wants_alignment(ino));
-    let next = || fs.next_wanted(std::time::Duration::ZERO);
-    assert_eq!([next(), next(), next()], [Some(7), Some(8), None]);
+    assert_eq!([(); 3].map(|()| fs.next_wanted()), [Some(7), Some(8), None]);
 }
 
 /// What is written again in an extent that is not whole yet stays where it is.

@@ -84,8 +84,8 @@ fn explore(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) -> Seen {
 }
 
 /// Runs a call that changes nothing that users see on a copy of the medium, and tries all states.
-fn explore_moves(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) {
-    let medium = made();
+fn explore_moves(what: &str, geometry: Geometry, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) {
+    let medium = made_of(geometry);
     let fs = Fs::mount(medium.clone()).unwrap();
     prepare(&fs);
     let (before, expected) = (Arc::new(medium.copy()), tree(&fs));
@@ -340,9 +340,22 @@ fn lengths_change_whole() {
 
 #[test]
 fn moved_blocks_keep_their_contents() {
-    explore_moves("a rewriting", large_file, |fs| {
+    explore_moves("a rewriting", GEOMETRY, large_file, |fs| {
         assert_eq!(fs.rewrite_aligned(ino(fs, "a")).unwrap(), Rewrite::Done);
         assert_eq!(fs.aligned_extents(ino(fs, "a")).unwrap(), (1, 1));
+    });
+    // Files fill the first extents; then most of them go.
+    let few_of_many = |fs: &Fs| {
+        let names = (0..48).map(|number| format!("{number}"));
+        for (seed, name) in names.clone().enumerate() {
+            let ino = create(fs, ROOT, &name, New::File);
+            (0..2).for_each(|part| _ = fs.write(ino, part << 16, &patterned(seed as u64, 60_000)).unwrap());
+        }
+        names.skip(8).filter(|name| !name.ends_with('7')).for_each(|name| fs.unlink(ROOT, name.as_bytes()).unwrap());
+    };
+    explore_moves("a gathering", Geometry { blocks: 8 * 512, areas: 1, ..GEOMETRY }, few_of_many, |fs| {
+        let gathered = fs.gather(8).unwrap();
+        assert!(gathered.extents > 0 && gathered.moved_blocks > 0, "{gathered:?}");
     });
 }
 

@@ -17,12 +17,23 @@ pub(super) struct Area {
     /// Extents that are broken, by their longest run of free blocks: a request takes the shortest run that has all of it.
     broken: BTreeSet<(u64, usize)>,
     broken_blocks: u64,
+    /// Extents that are to become whole: nothing of them is given out.
+    closed: BTreeSet<usize>,
+    closed_blocks: u64,
 }
 
 impl Area {
     /// An area whose aligned extents from one on have these free blocks.
     pub(super) fn new(first: u64, free: Vec<Bits>) -> Area {
-        let mut area = Area { first, free, whole: VecDeque::new(), broken: BTreeSet::new(), broken_blocks: 0 };
+        let mut area = Area {
+            first,
+            free,
+            whole: VecDeque::new(),
+            broken: BTreeSet::new(),
+            broken_blocks: 0,
+            closed: BTreeSet::new(),
+            closed_blocks: 0,
+        };
         (0..area.free.len()).for_each(|index| area.insert(index));
         area
     }
@@ -30,6 +41,11 @@ impl Area {
     /// How many aligned extents are whole.
     pub(super) fn extents(&self) -> u64 {
         self.whole.len() as u64
+    }
+
+    /// How many blocks of closed extents are free.
+    pub(super) fn closed_blocks(&self) -> u64 {
+        self.closed_blocks
     }
 
     /// How many blocks of broken extents are free.
@@ -95,6 +111,31 @@ impl Area {
         }
     }
 
+    /// The broken extents, and how many blocks of each are free.
+    pub(super) fn broken(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.broken.iter().map(|(_, index)| (self.first + *index as u64, self.free[*index].count()))
+    }
+
+    /// Gives out nothing of an extent any more. False if it is not broken.
+    pub(super) fn close(&mut self, extent: u64) -> bool {
+        let index = (extent - self.first) as usize;
+        let is_broken = self.broken.contains(&(self.free[index].longest(), index));
+        if is_broken {
+            self.remove(index);
+            self.closed.insert(index);
+            self.insert(index);
+        }
+        is_broken
+    }
+
+    /// Ends that for all extents. Returns how many are whole.
+    pub(super) fn reopen(&mut self) -> u64 {
+        let closed = std::mem::take(&mut self.closed);
+        self.closed_blocks = 0;
+        closed.iter().for_each(|index| self.insert(*index));
+        closed.into_iter().filter(|index| self.free[*index].count() == EXTENT_BLOCKS).count() as u64
+    }
+
     /// Takes up to `most` blocks in one piece of a broken extent.
     fn cut(&mut self, index: usize, most: u64) -> Run {
         self.remove(index);
@@ -108,6 +149,7 @@ impl Area {
     /// Puts an extent where it belongs by its free blocks.
     fn insert(&mut self, index: usize) {
         match self.free[index].count() {
+            count if self.closed.contains(&index) => self.closed_blocks += count,
             0 => (),
             EXTENT_BLOCKS => self.whole.push_back(index),
             count => {
@@ -117,8 +159,11 @@ impl Area {
         }
     }
 
-    /// Takes an extent out of the broken ones, if it is one.
+    /// Takes an extent that is not whole out of where it is.
     fn remove(&mut self, index: usize) {
+        if self.closed.contains(&index) {
+            self.closed_blocks -= self.free[index].count();
+        }
         if self.broken.remove(&(self.free[index].longest(), index)) {
             self.broken_blocks -= self.free[index].count();
         }

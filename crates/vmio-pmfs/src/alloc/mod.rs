@@ -91,7 +91,10 @@ impl Allocator {
         self.areas.iter().fold(Free::default(), |sum, area| {
             let area = area.lock();
             let aligned = sum.aligned + area.extents() * EXTENT_BLOCKS;
-            Free { blocks: sum.blocks + area.extents() * EXTENT_BLOCKS + area.hole_blocks(), aligned }
+            Free {
+                blocks: sum.blocks + area.extents() * EXTENT_BLOCKS + area.hole_blocks() + area.closed_blocks(),
+                aligned,
+            }
         })
     }
 
@@ -102,6 +105,42 @@ impl Allocator {
             all.extend(area.lock().runs());
         }
         all
+    }
+
+    /// Closes up to this many broken extents, the emptiest first: nothing of them is given out. At least a quarter of each is free, and what is
+    /// in use of them fits three quarters of the holes of the others.
+    pub(crate) fn close_emptiest(&self, most: usize) -> Vec<u64> {
+        let mut broken: Vec<(u64, u64, usize)> = Vec::new();
+        for (index, area) in self.areas.iter().enumerate() {
+            let pool = self.geometry.pool(index as u32);
+            let is_in_pool =
+                |extent: u64| pool.start <= extent * EXTENT_BLOCKS && (extent + 1) * EXTENT_BLOCKS <= pool.end;
+            let broken_here = area.lock().broken().collect::<Vec<_>>();
+            broken.extend(broken_here.into_iter().map(|(extent, free)| match is_in_pool(extent) {
+                true => (free, extent, index),
+                // It never becomes whole.
+                false => (0, extent, index),
+            }));
+        }
+        broken.sort_unstable_by(|one, other| other.cmp(one));
+        let mut holes: u64 = self.areas.iter().map(|area| area.lock().hole_blocks()).sum();
+        let (mut used, mut closed) = (0, Vec::new());
+        for (free, extent, area) in broken.into_iter().take(most) {
+            (holes, used) = (holes.saturating_sub(free), used + EXTENT_BLOCKS - free);
+            if free < EXTENT_BLOCKS / 4 || used > holes / 4 * 3 {
+                break;
+            }
+            // Others may have filled or freed it meanwhile.
+            if self.areas[area].lock().close(extent) {
+                closed.push(extent);
+            }
+        }
+        closed
+    }
+
+    /// Gives out all extents again. Returns how many of those that were closed are whole.
+    pub(crate) fn reopen(&self) -> u64 {
+        self.areas.iter().map(|area| area.lock().reopen()).sum()
     }
 
     /// The free blocks from this one on, if they reach to the end of its aligned extent.
@@ -115,7 +154,7 @@ impl Allocator {
     }
 
     /// Up to `most` blocks from holes of this area, then of a broken extent of it, then of the area that has most.
-    fn take_hole(&self, home: u32, most: u64) -> Option<Run> {
+    pub(crate) fn take_hole(&self, home: u32, most: u64) -> Option<Run> {
         let local = &self.areas[home as usize % self.areas.len()];
         if let Some(run) = local.lock().take_whole(most) {
             return Some(run);

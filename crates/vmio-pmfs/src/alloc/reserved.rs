@@ -37,6 +37,11 @@ impl Reserved {
         self.0.lock().insert(ino, Reservation { block, run }).map(|before| before.run)
     }
 
+    /// Whether there are any for this file.
+    pub(crate) fn is_for(&self, ino: u64) -> bool {
+        self.0.lock().contains_key(&ino)
+    }
+
     /// The file does not grow any more.
     pub(crate) fn remove(&self, ino: u64) -> Option<Run> {
         self.0.lock().remove(&ino).map(|before| before.run)

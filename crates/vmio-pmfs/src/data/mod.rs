@@ -38,6 +38,11 @@ fn is_large(size: u64) -> bool {
     size >= EXTENT_BYTES
 }
 
+/// Whether a block is of an aligned extent that a large file is growing into.
+fn grows_in(file: &Loaded, block: u32) -> bool {
+    is_large(file.inode.size) && file.map.is_growing(block)
+}
+
 /// How many of a file's blocks from this one on are asked for at once, so that aligned extents come to lie where the file is aligned.
 fn for_alignment(block: u32, blocks: u64) -> u64 {
     let ahead = EXTENT_BLOCKS - u64::from(block) % EXTENT_BLOCKS;

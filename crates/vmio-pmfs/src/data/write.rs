@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{block_of, end_of, is_large, read, zero_behind_end};
+use super::{block_of, end_of, grows_in, is_large, read, zero_behind_end};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::format::geometry::BLOCK_BYTES;
@@ -35,7 +35,7 @@ impl Plan {
             match piece {
                 Piece::Hole { .. } => plan.add_anew(block..after),
                 Piece::There { run, is_aligned } => {
-                    let is_aligned = is_aligned || (is_large(file.inode.size) && file.map.is_growing(block));
+                    let is_aligned = is_aligned || grows_in(file, block);
                     let place = |at: u64| run.start * BLOCK_BYTES + (at - u64::from(block) * BLOCK_BYTES);
                     let part = |from: u64, to: u64| (from - offset) as usize..(to - offset) as usize;
                     // Of the last block of a file, some bytes may be behind the end.

@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 mod creation;
 mod files;
+pub(crate) mod gathering;
 mod mounting;
 pub(crate) mod names;
 mod node;

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::Fs;
 use super::node::State;
@@ -15,10 +14,7 @@ use crate::inodes::block_map::{BlockMap, Piece};
 
 /// The files that are to get aligned extents.
 #[derive(Default)]
-pub(super) struct Wanted {
-    inodes: Mutex<VecDeque<u64>>,
-    added: Condvar,
-}
+pub(super) struct Wanted(Mutex<VecDeque<u64>>);
 
 /// The outcome of a step of [`Fs::rewrite_step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,20 +77,15 @@ impl Fs {
 
     /// Somebody maps a file that is not aligned: it is to be rewritten when it is no longer in use.
     pub fn wants_alignment(&self, ino: u64) {
-        let mut wanted = self.wanted.inodes.lock();
+        let mut wanted = self.wanted.0.lock();
         if !wanted.contains(&ino) {
             wanted.push_back(ino);
-            self.wanted.added.notify_one();
         }
     }
 
-    /// The next file that is to be rewritten, if there is one before the time is over.
-    pub fn next_wanted(&self, within: Duration) -> Option<u64> {
-        let mut wanted = self.wanted.inodes.lock();
-        if wanted.is_empty() {
-            self.wanted.added.wait_for(&mut wanted, within);
-        }
-        wanted.pop_front()
+    /// The next file that is to be rewritten.
+    pub fn next_wanted(&self) -> Option<u64> {
+        self.wanted.0.lock().pop_front()
     }
 }
 

@@ -29,6 +29,7 @@ impl Volume {
         let runs = match allocate() {
             Err(Error::NoSpace { .. }) => {
                 self.free(self.reserved.drain());
+                self.allocator.reopen();
                 allocate()
             }
             runs => runs,
@@ -68,6 +69,17 @@ impl Volume {
     /// Takes an aligned extent, if there is one.
     pub(crate) fn take_extent(&self) -> Option<Taken<'_>> {
         self.allocator.take_extent(self.home()).map(|run| self.taken(run))
+    }
+
+    /// Takes blocks of extents that are broken already.
+    pub(crate) fn take_holes(&self, blocks: u64) -> Result<Taken<'_>> {
+        let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
+        while taken.blocks() < blocks {
+            let left = blocks - taken.blocks();
+            let run = self.allocator.take_hole(self.home(), left).ok_or(Error::NoSpace { wanted: blocks })?;
+            taken.join(self.taken(run));
+        }
+        Ok(taken)
     }
 
     fn taken(&self, run: Run) -> Taken<'_> {

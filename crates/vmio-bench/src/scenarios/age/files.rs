@@ -18,6 +18,9 @@ use super::profile::LARGE_BYTES;
 /// The bytes of an append.
 const APPEND_BYTES: usize = 64 << 10;
 
+/// Extents that are gathered at once, as the server of a mount does it.
+const GATHERED: usize = 64;
+
 /// How large files get their bytes. Small ones have one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -41,6 +44,11 @@ pub trait Files {
 
     /// The bytes that files can have, and how many of them are free.
     fn space(&self) -> anyhow::Result<(u64, u64)>;
+
+    /// What a file system does when it has time. Returns the bytes that it has moved.
+    fn idle(&mut self) -> anyhow::Result<u64> {
+        Ok(0)
+    }
 
     /// The free space in detail; nothing if the file system cannot say.
     fn free_space(&self) -> anyhow::Result<Option<FreeSpace>>;
@@ -122,16 +130,17 @@ impl Files for Mounted {
 pub struct Library {
     fs: Fs,
     folders: Vec<u64>,
+    gather: bool,
     buffer: Vec<u8>,
 }
 
 impl Library {
-    /// The file system of a file or device.
-    pub fn new(path: &Path) -> anyhow::Result<Library> {
+    /// The file system of a file or device. It moves blocks when it has time if it is to gather.
+    pub fn new(path: &Path, gather: bool) -> anyhow::Result<Library> {
         let medium: Arc<dyn Medium> = Arc::new(MappedFile::open(path, Access::Write)?);
         let fs = Fs::mount(medium)?;
         let inside = fs.create(ROOT, b"aged", New::Directory, 0o755, (0, 0))?.ino;
-        Ok(Library { fs, folders: vec![inside], buffer: vec![0xA5; LARGE_BYTES as usize] })
+        Ok(Library { fs, folders: vec![inside], gather, buffer: vec![0xA5; LARGE_BYTES as usize] })
     }
 
     fn fill(&self, ino: u64, bytes: u64, large: Large) -> vmio_pmfs::Result<()> {
@@ -183,8 +192,75 @@ impl Files for Library {
         Ok((space.blocks * BLOCK_BYTES, space.free_blocks * BLOCK_BYTES))
     }
 
+    fn idle(&mut self) -> anyhow::Result<u64> {
+        let mut moved = 0;
+        while self.gather && self.fs.has_many_holes() {
+            let gathered = self.fs.gather(GATHERED)?;
+            moved += gathered.moved_blocks * BLOCK_BYTES;
+            if gathered.extents == 0 {
+                break;
+            }
+        }
+        Ok(moved)
+    }
+
     fn free_space(&self) -> anyhow::Result<Option<FreeSpace>> {
         let runs = self.fs.free_runs();
         Ok(Some(FreeSpace::of(runs.into_iter().map(|run| run.start * BLOCK_BYTES..run.end * BLOCK_BYTES))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio_pmfs::Geometry;
+
+    use super::*;
+
+    fn use_files(files: &mut dyn Files) -> anyhow::Result<()> {
+        let (bytes, free) = files.space()?;
+        assert!(free <= bytes && free > 20 << 20);
+        files.make_folder(0, "one")?;
+        files.make_folder(1, "two")?;
+        for (large, size) in [(Large::Allocate, 4096), (Large::Allocate, 3 << 20), (Large::Append, (2 << 20) + 4096)] {
+            assert!(files.create(2, &format!("{size}"), size, large)?);
+        }
+        files.remove(2, "4096")?;
+        assert!(files.remove(2, "4096").is_err());
+        files.idle()?;
+        Ok(())
+    }
+
+    #[test]
+    fn both_kinds_make_the_same_files() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        use_files(&mut Mounted::new(folder.path(), false)?)?;
+        for (name, bytes) in [("3145728", 3_145_728), ("2101248", 2_101_248)] {
+            assert_eq!(fs::metadata(folder.path().join("aged/one/two").join(name))?.len(), bytes);
+        }
+        assert!(Mounted::new(folder.path(), false).is_err(), "a folder is aged once");
+        let image = tempfile::NamedTempFile::new()?;
+        image.as_file().set_len(64 << 20)?;
+        {
+            let medium: Arc<dyn Medium> = Arc::new(MappedFile::open(image.path(), Access::Write)?);
+            Fs::make(&medium, Geometry::of(medium.len(), 2), false, (0, 0))?;
+        }
+        let mut library = Library::new(image.path(), true)?;
+        use_files(&mut library)?;
+        let space = library.free_space()?.unwrap_or_default();
+        assert_eq!(space.free_bytes, library.space()?.1);
+        assert_eq!(space.aligned_bytes, library.fs.space().aligned_free_blocks * BLOCK_BYTES);
+        // A file that does not fit is not there.
+        assert!(!library.create(0, "large", 1 << 30, Large::Append)?);
+        assert!(library.remove(0, "large").is_err());
+        drop(library);
+        let fs = Fs::mount(Arc::new(MappedFile::open(image.path(), Access::Read)?))?;
+        let mut at = ROOT;
+        for name in ["aged", "one", "two"] {
+            at = fs.lookup(at, name.as_bytes())?.ino;
+        }
+        let sizes: Vec<u64> =
+            fs.list(at, 0, 9)?.iter().map(|named| fs.attributes(named.ino).map_or(0, |found| found.size)).collect();
+        assert_eq!(sizes, [3_145_728, 2_101_248]);
+        Ok(())
     }
 }

@@ -11,6 +11,9 @@ use super::files::{Files, Large};
 use super::free_space::FreeSpace;
 use super::profile::{self, DEPTHS};
 
+/// How often a file system has time while as many bytes are written as it has.
+const IDLE_PARTS: u64 = 16;
+
 /// A file that is there.
 #[derive(Debug, PartialEq, PartialOrd)]
 struct Living {
@@ -40,6 +43,7 @@ pub struct Life<'fs> {
     now: f64,
     next: u64,
     written_bytes: u64,
+    moved_bytes: u64,
 }
 
 impl<'fs> Life<'fs> {
@@ -61,7 +65,17 @@ impl<'fs> Life<'fs> {
             }
             folders.push(here);
         }
-        Ok(Life { files, large, random, folders, living: BinaryHeap::new(), now: 0.0, next: 0, written_bytes: 0 })
+        Ok(Life {
+            files,
+            large,
+            random,
+            folders,
+            living: BinaryHeap::new(),
+            now: 0.0,
+            next: 0,
+            written_bytes: 0,
+            moved_bytes: 0,
+        })
     }
 
     /// The bytes that files can have, and how many of them are free.
@@ -84,13 +98,24 @@ impl<'fs> Life<'fs> {
         self.written_bytes
     }
 
+    /// The bytes that the file system has moved by itself.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
     /// Creates files until so much is in use, a share of the whole; then removes the ones whose time has come and creates others, until
     /// files have got this many bytes.
     pub fn live(&mut self, utilisation: f64, churn_bytes: u64) -> anyhow::Result<()> {
         let mut reached = false;
         let mut churned_from = self.written_bytes;
+        let mut idle_at = self.written_bytes;
         while !reached || self.written_bytes - churned_from < churn_bytes {
             let (bytes, free) = self.files.space()?;
+            // As it would have time once in a while.
+            if self.written_bytes >= idle_at {
+                self.moved_bytes += self.files.idle()?;
+                idle_at = self.written_bytes + bytes / IDLE_PARTS;
+            }
             let is_above = (bytes - free) as f64 >= bytes as f64 * utilisation;
             if is_above && !reached {
                 (reached, churned_from) = (true, self.written_bytes);
@@ -100,6 +125,7 @@ impl<'fs> Life<'fs> {
                 self.remove()?;
             }
         }
+        self.moved_bytes += self.files.idle()?;
         Ok(())
     }
 

@@ -23,6 +23,7 @@ Examples:
   vmio-bench age --folder /mnt                         by system calls, where anything is mounted
   vmio-bench age --folder /mnt --direct --utilisation 75 --churn 10 --seed 2
   vmio-bench age --image image --large append          a file system of `vmio pmfs mkfs`, by the library
+  vmio-bench age --image image --gather                the same, with what the server of a mount does meanwhile
   vmio-bench age --image image --churn 0               a file system that is filled once
 
 Files come and go after Agrawal's profile, as Geriatrix ages file systems: 56 % of the bytes are in files
@@ -52,6 +53,9 @@ pub struct AgeArgs {
     /// With --folder: write past the page cache, so that a write allocates at once, as it does on DAX
     #[arg(long, conflicts_with = "image")]
     direct: bool,
+    /// With --image: move blocks of broken extents, as `vmio pmfs mount` does when it has time
+    #[arg(long, conflicts_with = "folder")]
+    gather: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -75,6 +79,8 @@ struct Level {
     large: Large,
     seed: u64,
     written_bytes: u64,
+    /// Bytes that the file system has moved by itself.
+    moved_bytes: u64,
     files: usize,
     bytes: u64,
     free_bytes: u64,
@@ -86,7 +92,7 @@ struct Level {
 pub fn run(args: &AgeArgs) -> anyhow::Result<()> {
     let mut files: Box<dyn Files> = match &args.place {
         Place { image: Some(image), .. } => {
-            Box::new(Library::new(image).with_context(|| format!("cannot age {}", image.display()))?)
+            Box::new(Library::new(image, args.gather).with_context(|| format!("cannot age {}", image.display()))?)
         }
         Place { folder, .. } => Box::new(Mounted::new(&folder.clone().unwrap_or_default(), args.direct)?),
     };
@@ -108,6 +114,7 @@ fn age(args: &AgeArgs, files: &mut dyn Files) -> anyhow::Result<Vec<Level>> {
             large: args.large,
             seed: args.seed,
             written_bytes: life.written_bytes(),
+            moved_bytes: life.moved_bytes(),
             files: life.files(),
             bytes,
             free_bytes,
@@ -118,13 +125,14 @@ fn age(args: &AgeArgs, files: &mut dyn Files) -> anyhow::Result<Vec<Level>> {
 }
 
 fn table(levels: &[Level]) -> String {
-    let header = ["in use", "files", "written", "free", "aligned", "share", "holes <64K", "<1M", "rest"];
+    let header = ["in use", "files", "written", "moved", "free", "aligned", "share", "holes <64K", "<1M", "rest"];
     let mut table = Table::new(&header);
     for level in levels {
         let mut row = vec![
             format!("{} %", level.utilisation_percent),
             level.files.to_string(),
             format_size(level.written_bytes),
+            format_size(level.moved_bytes),
             format_size(level.free_bytes),
         ];
         match &level.free_space {

@@ -1,4 +1,4 @@
-//! The thread that gives files aligned extents which were mapped without.
+//! The thread that moves blocks when it has time: files that were mapped in pieces get aligned extents, and broken extents become whole.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,8 +9,13 @@ use vmio_pmfs::{Error, Fs, Rewrite};
 
 /// How long it rests for each second of its work: calls go first.
 const REST: u32 = 9;
-/// How often it looks whether a file is still in use.
+/// How often it looks for work.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Extents that are gathered at once.
+const GATHERED: usize = 64;
+/// How long it waits when nothing can be gathered.
+const GATHER_AGAIN: Duration = Duration::from_secs(60);
 
 /// The thread, which ends with this value.
 pub struct Rewriter {
@@ -41,30 +46,50 @@ fn rest(ended: &Receiver<()>, time: Duration) -> bool {
 }
 
 fn run(fs: &Fs, ended: &Receiver<()>) {
-    while !rest(ended, Duration::ZERO) {
-        let Some(ino) = fs.next_wanted(AGAIN) else { continue };
-        let mut from = 0;
-        loop {
-            let start = Instant::now();
-            match fs.rewrite_step(ino, from) {
-                Ok(Rewrite::Moved(next)) => from = next,
-                Ok(Rewrite::InUse) => {
-                    fs.wants_alignment(ino);
-                    if rest(ended, AGAIN) {
-                        return;
+    let mut gather_at = Instant::now() + AGAIN;
+    loop {
+        let ended = match fs.next_wanted() {
+            Some(ino) => rewrite(fs, ino, ended),
+            None if Instant::now() >= gather_at && fs.has_many_holes() => {
+                let start = Instant::now();
+                let gained = match fs.gather(GATHERED) {
+                    Ok(gathered) => gathered.extents > 0,
+                    Err(error) => {
+                        tracing::warn!(%error, "blocks cannot be moved");
+                        false
                     }
-                    break;
-                }
-                // Removed since.
-                Ok(Rewrite::Done | Rewrite::NoSpace) | Err(Error::NoInode { .. }) => break,
-                Err(error) => {
-                    tracing::warn!(ino, %error, "a file cannot be rewritten");
-                    break;
-                }
+                };
+                gather_at = Instant::now() + if gained { Duration::ZERO } else { GATHER_AGAIN };
+                rest(ended, start.elapsed() * REST)
             }
-            if rest(ended, start.elapsed() * REST) {
-                return;
+            None => rest(ended, AGAIN),
+        };
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Rewrites a file. True if it is time to end.
+fn rewrite(fs: &Fs, ino: u64, ended: &Receiver<()>) -> bool {
+    let mut from = 0;
+    loop {
+        let start = Instant::now();
+        match fs.rewrite_step(ino, from) {
+            Ok(Rewrite::Moved(next)) => from = next,
+            Ok(Rewrite::InUse) => {
+                fs.wants_alignment(ino);
+                return rest(ended, AGAIN);
             }
+            // Removed since.
+            Ok(Rewrite::Done | Rewrite::NoSpace) | Err(Error::NoInode { .. }) => return false,
+            Err(error) => {
+                tracing::warn!(ino, %error, "a file cannot be rewritten");
+                return false;
+            }
+        }
+        if rest(ended, start.elapsed() * REST) {
+            return true;
         }
     }
 }
