@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::common::{TestResult, bench, beside, leave_out, refused, succeeded, text, vmio_bench};
 use vmio::probe::{KernelFeature, probe};
+use vmio_pmfs::{Access, Fs, Geometry, MappedFile, Medium};
 
 #[test]
 fn fetch_runs_every_way_that_this_user_may() -> TestResult {
@@ -43,6 +44,33 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
     let count = |key: &str| runs[0][key].as_u64().unwrap_or_default();
     assert!(!has_io_uring || count("fetched_pages") > 3 * count("load_misses"), "{}", runs[0]);
     Ok(())
+}
+
+#[test]
+fn ageing_measures_the_free_space_at_each_level() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    fs::File::create(&image)?.set_len(96 << 20)?;
+    {
+        let medium: std::sync::Arc<dyn Medium> = std::sync::Arc::new(MappedFile::open(&image, Access::Write)?);
+        Fs::make(&medium, Geometry::of(medium.len(), 1), false, (0, 0))?;
+    }
+    let levels = bench(&["age", "--image", text(&image), "--utilisation", "30,60", "--churn", "1", "--gather"])?;
+    assert_eq!(levels.len(), 2);
+    for (level, percent) in levels.iter().zip([30, 60]) {
+        assert_eq!(level["utilisation_percent"], percent);
+        let number = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+        let (space, bytes) = (&level["free_space"], number(&level["bytes"]));
+        let used = 100 * (bytes - number(&space["free_bytes"])) / bytes;
+        // The largest file has a sixth of the space.
+        assert!((percent - 17..percent + 17).contains(&used), "{level}");
+        let holes: u64 = space["holes_bytes"].as_array().into_iter().flatten().map(number).sum();
+        assert_eq!(number(&space["aligned_bytes"]) + holes, number(&space["free_bytes"]), "{level}");
+        assert!(number(&level["written_bytes"]) > bytes, "{level}");
+    }
+    assert!(vmio_pmfs::check(std::sync::Arc::new(MappedFile::open(&image, Access::Read)?))?.is_sound());
+    refused(vmio_bench().args(["age", "--image", text(&image)]), "there is a \"aged\" in directory 1 already")?;
+    refused(vmio_bench().arg("age"), "--folder")
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
 use vmio_pmfs::{
-    ALIGNED, Changes, Fs, Geometry, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace, Simulated,
-    Store,
+    ALIGNED, Changes, Fs, Geometry, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace, Rewrite,
+    Simulated, Store,
 };
 
 /// Words since a fence of which all subsets are tried.
@@ -84,6 +84,25 @@ fn explore(what: &str, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) -> Seen {
     }
     assert!(seen.before > 0 && seen.after > 0, "{what}: {seen:?}");
     seen
+}
+
+/// Runs a call that changes nothing that users see on a copy of the medium, and tries all states.
+fn explore_moves(what: &str, geometry: Geometry, prepare: impl Fn(&Fs), call: impl Fn(&Fs)) {
+    let medium = made_of(geometry);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    prepare(&fs);
+    let (before, expected) = (Arc::new(medium.copy()), tree(&fs));
+    medium.record();
+    call(&fs);
+    let epochs = medium.recorded();
+    assert!(epochs.len() > 3, "{what} does nothing");
+    let mut numbers = Numbers::new(0);
+    for end in 1..=epochs.len() {
+        for set in subsets(epochs[end - 1].len(), test_depth::pick(4, 100), &mut numbers) {
+            let what = format!("{what}, fence {end} of {}, stores {set:?}", epochs.len());
+            assert!(sound(crashed(&before, &epochs[..end], &set), &what).0 == expected, "{what}: the tree has changed");
+        }
+    }
 }
 
 /// The tree after recovery; also after a crash of the recovery.
@@ -183,6 +202,14 @@ fn aligned_file(fs: &Fs) {
     fs.write(ino, 0, &patterned(3, 20_000)).unwrap();
 }
 
+/// A file of 2 MiB, which was written in pieces and lies in holes.
+fn large_file(fs: &Fs) {
+    let ino = create(fs, ROOT, "a", New::File);
+    for at in (0..2 << 20).step_by(65_536) {
+        fs.write(ino, at, &patterned(at, 65_536)).unwrap();
+    }
+}
+
 /// A file of more extents than its inode has room for.
 fn chained_file(fs: &Fs) {
     let ino = create(fs, ROOT, "a", New::File);
@@ -273,6 +300,15 @@ fn writes_are_whole() {
     explore("a write across the end of an aligned extent", aligned_file, write((2 << 20) - 3000, 6000));
     explore("a write to a chain", chained_file, write(15 * 8192, 5000));
     explore("a write that fills holes of a chain", chained_file, write(3 * 8192, 60_000));
+    explore("an append that begins an aligned extent", large_file, write(2 << 20, 60_000));
+    explore(
+        "an append to an aligned extent that has begun",
+        |fs| {
+            large_file(fs);
+            write(2 << 20, 60_000)(fs);
+        },
+        write((2 << 20) + 50_000, 20_000),
+    );
     explore(
         "an append after a truncation",
         |fs| {
@@ -372,6 +408,27 @@ fn extended_attributes_change_whole() {
     };
     explore("a new file that inherits the wish", wishing, |fs| _ = create(fs, ino(fs, "d"), "new", New::File));
     explore("the wish's end", wishing, |fs| fs.remove_xattr(ino(fs, "d"), ALIGNED.as_bytes()).unwrap());
+}
+
+#[test]
+fn moved_blocks_keep_their_contents() {
+    explore_moves("a rewriting", GEOMETRY, large_file, |fs| {
+        assert_eq!(fs.rewrite_aligned(ino(fs, "a")).unwrap(), Rewrite::Done);
+        assert_eq!(fs.aligned_extents(ino(fs, "a")).unwrap(), (1, 1));
+    });
+    // Files fill the first extents; then most of them go.
+    let few_of_many = |fs: &Fs| {
+        let names = (0..48).map(|number| format!("{number}"));
+        for (seed, name) in names.clone().enumerate() {
+            let ino = create(fs, ROOT, &name, New::File);
+            (0..2).for_each(|part| _ = fs.write(ino, part << 16, &patterned(seed as u64, 60_000)).unwrap());
+        }
+        names.skip(8).filter(|name| !name.ends_with('7')).for_each(|name| fs.unlink(ROOT, name.as_bytes()).unwrap());
+    };
+    explore_moves("a gathering", Geometry { blocks: 8 * 512, areas: 1, ..GEOMETRY }, few_of_many, |fs| {
+        let gathered = fs.gather(8).unwrap();
+        assert!(gathered.extents > 0 && gathered.moved_blocks > 0, "{gathered:?}");
+    });
 }
 
 /// A mounted file system goes on after one crash as if it had not been: the next calls are whole as well.

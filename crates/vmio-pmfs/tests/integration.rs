@@ -1,11 +1,13 @@
 //! The tests of the file system, one program.
 
+mod aligned;
 mod calls;
 mod crashes;
 mod damage;
 mod leases;
 mod model;
 mod ranges;
+mod recovery;
 mod support;
 mod use_all;
 mod xattrs;

@@ -1,5 +1,6 @@
 //! Measurements of one property each.
 
+pub mod age;
 pub mod commit;
 pub mod fetch;
 pub mod fresh;

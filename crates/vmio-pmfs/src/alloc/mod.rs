@@ -1,12 +1,17 @@
-//! Free blocks, in memory: for each area a list of aligned extents and a map of holes.
+//! Free blocks, in memory: for each area a list of aligned extents that are whole, and the runs of free blocks in those that are not.
 
 mod area;
+mod bits;
+mod reserved;
+mod used;
 
 use parking_lot::Mutex;
 
-use crate::error::{Damage, Error, Result};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, Geometry};
+use crate::error::{Error, Result};
+use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
 use area::Area;
+pub(crate) use reserved::Reserved;
+pub(crate) use used::Used;
 
 /// Blocks that follow each other on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +23,12 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.count
+    }
+
+    /// Its first blocks, as many as there are, and the others.
+    pub(crate) fn split(&self, count: u64) -> (Run, Run) {
+        let count = count.min(self.count);
+        (Run { start: self.start, count }, Run { start: self.start + count, count: self.count - count })
     }
 }
 
@@ -37,45 +48,9 @@ pub(crate) struct Free {
 
 impl Allocator {
     /// All blocks but those in use are free.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Damaged`] if two runs in use overlap, or one lies outside the pools.
-    pub(crate) fn new(geometry: &Geometry, mut used: Vec<Run>) -> Result<Allocator> {
-        used.sort_unstable();
-        let damaged = |block: u64, damage| Error::Damaged {
-            structure: "the extents of a file",
-            at: block.saturating_mul(BLOCK_BYTES),
-            damage,
-        };
-        let mut used = used.into_iter().peekable();
-        let mut areas = Vec::new();
-        for index in 0..geometry.areas {
-            let pool = geometry.pool(index);
-            let mut area = Area::default();
-            let mut next = pool.start;
-            while let Some(run) = used.next_if(|run| run.start < pool.end) {
-                if run.start < next {
-                    let damage = if next == pool.start {
-                        Damage::Field { field: "block", found: run.start }
-                    } else {
-                        Damage::TwoOwners { block: run.start }
-                    };
-                    return Err(damaged(run.start, damage));
-                }
-                if run.end() > pool.end {
-                    return Err(damaged(run.start, Damage::Field { field: "last block", found: run.end() }));
-                }
-                area.free(Run { start: next, count: run.start - next });
-                next = run.end();
-            }
-            area.free(Run { start: next, count: pool.end - next });
-            areas.push(Mutex::new(area));
-        }
-        match used.next() {
-            Some(run) => Err(damaged(run.start, Damage::Field { field: "block", found: run.start })),
-            None => Ok(Allocator { geometry: *geometry, areas }),
-        }
+    pub(crate) fn new(geometry: &Geometry, used: &Used) -> Allocator {
+        let area = |index| Mutex::new(Area::new(geometry.area(index).start / EXTENT_BLOCKS, used.free_of(index)));
+        Allocator { geometry: *geometry, areas: (0..geometry.areas).map(area).collect() }
     }
 
     /// Takes blocks, `home` first: aligned extents for each 512, holes for the rest.
@@ -116,17 +91,70 @@ impl Allocator {
         self.areas.iter().fold(Free::default(), |sum, area| {
             let area = area.lock();
             let aligned = sum.aligned + area.extents() * EXTENT_BLOCKS;
-            Free { blocks: sum.blocks + area.extents() * EXTENT_BLOCKS + area.hole_blocks(), aligned }
+            Free {
+                blocks: sum.blocks + area.extents() * EXTENT_BLOCKS + area.hole_blocks() + area.closed_blocks(),
+                aligned,
+            }
         })
     }
 
+    /// All free blocks.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let mut all: Vec<Run> = Vec::new();
+        for area in &self.areas {
+            all.extend(area.lock().runs());
+        }
+        all
+    }
+
+    /// Closes up to this many broken extents, the emptiest first: nothing of them is given out. At least a quarter of each is free, and what is
+    /// in use of them fits three quarters of the holes of the others.
+    pub(crate) fn close_emptiest(&self, most: usize) -> Vec<u64> {
+        let mut broken: Vec<(u64, u64, usize)> = Vec::new();
+        for (index, area) in self.areas.iter().enumerate() {
+            let pool = self.geometry.pool(index as u32);
+            let is_in_pool =
+                |extent: u64| pool.start <= extent * EXTENT_BLOCKS && (extent + 1) * EXTENT_BLOCKS <= pool.end;
+            let broken_here = area.lock().broken().collect::<Vec<_>>();
+            broken.extend(broken_here.into_iter().map(|(extent, free)| match is_in_pool(extent) {
+                true => (free, extent, index),
+                // It never becomes whole.
+                false => (0, extent, index),
+            }));
+        }
+        broken.sort_unstable_by(|one, other| other.cmp(one));
+        let mut holes: u64 = self.areas.iter().map(|area| area.lock().hole_blocks()).sum();
+        let (mut used, mut closed) = (0, Vec::new());
+        for (free, extent, area) in broken.into_iter().take(most) {
+            (holes, used) = (holes.saturating_sub(free), used + EXTENT_BLOCKS - free);
+            if free < EXTENT_BLOCKS / 4 || used > holes / 4 * 3 {
+                break;
+            }
+            // Others may have filled or freed it meanwhile.
+            if self.areas[area].lock().close(extent) {
+                closed.push(extent);
+            }
+        }
+        closed
+    }
+
+    /// Gives out all extents again. Returns how many of those that were closed are whole.
+    pub(crate) fn reopen(&self) -> u64 {
+        self.areas.iter().map(|area| area.lock().reopen()).sum()
+    }
+
+    /// The free blocks from this one on, if they reach to the end of its aligned extent.
+    pub(crate) fn take_rest(&self, block: u64) -> Option<Run> {
+        self.areas[self.geometry.area_of(block) as usize].lock().take_rest(block)
+    }
+
     /// An aligned extent of this area, else of the one that has most of them.
-    fn take_extent(&self, home: u32) -> Option<Run> {
+    pub(crate) fn take_extent(&self, home: u32) -> Option<Run> {
         self.first_local(home, Area::extents, Area::take_extent)
     }
 
     /// Up to `most` blocks from holes of this area, then of a broken extent of it, then of the area that has most.
-    fn take_hole(&self, home: u32, most: u64) -> Option<Run> {
+    pub(crate) fn take_hole(&self, home: u32, most: u64) -> Option<Run> {
         let local = &self.areas[home as usize % self.areas.len()];
         if let Some(run) = local.lock().take_whole(most) {
             return Some(run);
@@ -167,9 +195,16 @@ mod tests {
         Geometry { blocks: 8 * EXTENT_BLOCKS, areas: 2, inodes: 64, journal_blocks: 1, save_blocks: 1 }
     }
 
+    /// A file system where these blocks are in use.
+    fn with_used(runs: &[Run]) -> Result<Allocator> {
+        let used = Used::new(&geometry());
+        runs.iter().try_for_each(|run| used.add(*run))?;
+        Ok(Allocator::new(&geometry(), &used))
+    }
+
     #[test]
     fn large_requests_get_aligned_extents_and_small_ones_leave_them_whole() {
-        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let allocator = with_used(&[]).unwrap();
         let all = allocator.count();
         // Each area's first extent has the area's own parts, and the last one of all the superblock's copy.
         assert_eq!(all.aligned, 5 * EXTENT_BLOCKS);
@@ -183,7 +218,7 @@ mod tests {
 
     #[test]
     fn all_blocks_can_be_taken_once_and_come_back_whole() {
-        let allocator = Allocator::new(&geometry(), Vec::new()).unwrap();
+        let allocator = with_used(&[]).unwrap();
         let all = allocator.count();
         let mut runs = Vec::new();
         for size in (1..).map(|round| 1 + round * 37 % 700) {
@@ -200,10 +235,12 @@ mod tests {
         runs.sort_unstable();
         assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start));
         assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), all.blocks);
-        assert!(Allocator::new(&geometry(), runs.clone()).unwrap().count() == Free::default());
+        assert!(with_used(&runs).unwrap().count() == Free::default());
         runs.iter().for_each(|run| allocator.free(*run));
         assert_eq!(allocator.count(), all);
         runs.push(Run { start: runs[3].start, count: 1 });
-        assert!(matches!(Allocator::new(&geometry(), runs), Err(Error::Damaged { .. })));
+        for wrong in [runs, vec![Run { start: 0, count: 1 }], vec![Run { start: u64::MAX - 1, count: 1 }]] {
+            assert!(matches!(with_used(&wrong), Err(Error::Damaged { .. })));
+        }
     }
 }

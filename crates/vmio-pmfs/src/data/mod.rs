@@ -5,6 +5,7 @@
 
 mod fallocate;
 mod read;
+mod relocate;
 mod resize;
 mod write;
 
@@ -12,11 +13,12 @@ pub use fallocate::Length;
 pub(crate) use fallocate::{allocate, punch, zero};
 pub use read::Seek;
 pub(crate) use read::{read, seek};
+pub(crate) use relocate::relocate;
 pub(crate) use resize::resize;
 pub(crate) use write::write;
 
 use crate::error::{Error, Result};
-use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES};
 use crate::format::inode::FILE_BYTES_MAX;
 use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
@@ -33,6 +35,16 @@ pub(crate) fn end_of(offset: u64, bytes: u64) -> Result<u64> {
 /// The block of a file that a byte is in.
 fn block_of(offset: u64) -> u32 {
     (offset / BLOCK_BYTES) as u32
+}
+
+/// Whether a file of this length wants aligned extents for what it gets next.
+fn is_large(size: u64) -> bool {
+    size >= EXTENT_BYTES
+}
+
+/// Whether a block is of an aligned extent that a large file is growing into.
+fn grows_in(file: &Loaded, block: u32) -> bool {
+    (is_large(file.inode.size) || file.inode.wishes_alignment) && file.map.is_growing(block)
 }
 
 /// How many of a file's blocks from this one on are asked for at once, so that aligned extents come to lie where the file is aligned.

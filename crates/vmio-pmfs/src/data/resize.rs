@@ -15,6 +15,9 @@ pub(crate) fn resize<'volume>(
     end_of(size, 0)?;
     zero_behind_end(volume, file, size);
     let kept = size.div_ceil(BLOCK_BYTES) as u32;
+    if size < file.inode.size {
+        volume.give_back_reserved(file.ino);
+    }
     let remapped = match file.map.end() > kept {
         true => Some(file.remap(volume, &[(kept..file.map.end(), Vec::new())])?),
         false => None,

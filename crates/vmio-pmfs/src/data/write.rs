@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{block_of, end_of, read, zero_behind_end};
+use super::{block_of, end_of, grows_in, is_large, read, zero_behind_end};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::format::geometry::BLOCK_BYTES;
@@ -35,6 +35,7 @@ impl Plan {
             match piece {
                 Piece::Hole { .. } => plan.add_anew(block..after),
                 Piece::There { run, is_aligned } => {
+                    let is_aligned = is_aligned || grows_in(file, block);
                     let place = |at: u64| run.start * BLOCK_BYTES + (at - u64::from(block) * BLOCK_BYTES);
                     let part = |from: u64, to: u64| (from - offset) as usize..(to - offset) as usize;
                     // Of the last block of a file, some bytes may be behind the end.
@@ -76,7 +77,7 @@ pub(crate) fn write(volume: &Volume, file: &mut Loaded, offset: u64, bytes: &[u8
     let plan = Plan::of(file, offset, bytes.len());
     let mut taken = Vec::new();
     for blocks in &plan.anew {
-        let runs = volume.take(u64::from(blocks.end - blocks.start))?;
+        let runs = take(volume, file, blocks, end)?;
         fill(volume, file, blocks.start, &runs, offset, bytes);
         taken.push(runs);
     }
@@ -99,6 +100,24 @@ pub(crate) fn write(volume: &Volume, file: &mut Loaded, offset: u64, bytes: &[u8
     taken.into_iter().for_each(Taken::keep);
     remapped.settle(volume);
     Ok(())
+}
+
+/// Takes blocks for a range of a file that will end at byte `end`. A large file gets aligned extents behind all that it has.
+fn take<'volume>(volume: &'volume Volume, file: &Loaded, blocks: &Range<u32>, end: u64) -> Result<Taken<'volume>> {
+    let grows_from = match is_large(end) || file.inode.wishes_alignment {
+        true => file.map.end().clamp(blocks.start, blocks.end),
+        false => blocks.end,
+    };
+    let mut taken = volume.take(u64::from(grows_from - blocks.start))?;
+    if grows_from < blocks.end {
+        let before = match grows_from.checked_sub(1).map(|before| file.map.piece(before, 1)) {
+            // If it is written anew, too, it does not stay there.
+            Some(Piece::There { run, .. }) if grows_from == blocks.start => Some(run.start),
+            _ => None,
+        };
+        taken.join(volume.take_to_grow(file.ino, grows_from, u64::from(blocks.end - grows_from), before)?);
+    }
+    Ok(taken)
 }
 
 /// Fills new blocks, the file's from `first` on, with the bytes and what is around them.

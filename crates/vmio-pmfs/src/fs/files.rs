@@ -4,6 +4,7 @@ use super::Fs;
 use super::node::State;
 use crate::data::{self, Length, Seek};
 use crate::error::{Error, Result};
+use crate::format::geometry::EXTENT_BYTES;
 use crate::format::inode::Kind;
 
 /// A change of a range of a file (fallocate).
@@ -85,6 +86,17 @@ impl Fs {
         Ok(data::seek(&state.loaded, offset, wanted))
     }
 
+    /// How many of a file's whole 2 MiB huge pages can map, and how many there are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn aligned_extents(&self, ino: u64) -> Result<(u64, u64)> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        Ok((state.loaded.map.aligned_extents(), state.loaded.inode.size / EXTENT_BYTES))
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -111,7 +123,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The end of an [`Self::open`]. The last one ends an inode without a name.
+    /// The end of an [`Self::open`]. The last one ends an inode without a name. Each gives back the blocks that the file was to grow into.
     ///
     /// # Errors
     ///
@@ -125,6 +137,36 @@ impl Fs {
     /// Counts one user less of an inode. The last one ends it if it has no name.
     pub(super) fn end_use(&self, state: &mut State) -> Result<()> {
         state.opens = state.opens.saturating_sub(1);
+        // Another user who goes on takes them again.
+        self.volume.give_back_reserved(state.loaded.ino);
+        self.end_unless_held(state)
+    }
+
+    /// Counts somebody who knows the number of an inode: it is no other inode's meanwhile, even without a name. Its blocks may move, other than
+    /// those of a file that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn remember(&self, ino: u64) -> Result<()> {
+        self.node(ino)?.write()?.known += 1;
+        Ok(())
+    }
+
+    /// The end of a [`Self::remember`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`].
+    pub fn forget_number(&self, ino: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.known = state.known.saturating_sub(1);
+        self.end_unless_held(&mut state)
+    }
+
+    /// Ends an inode that has neither a name nor a user.
+    fn end_unless_held(&self, state: &mut State) -> Result<()> {
         if state.ends_without(0) {
             let mut transaction = self.volume.journals.begin(self.volume.home());
             state.loaded.remove(&self.volume, &mut transaction);

@@ -4,14 +4,17 @@ pub(crate) mod attributes;
 mod creation;
 mod exchange;
 pub(crate) mod files;
+pub(crate) mod gathering;
 pub(crate) mod leasing;
 mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
+pub(crate) mod rewriting;
 pub(crate) mod xattrs;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLockWriteGuard};
@@ -24,6 +27,7 @@ use crate::inodes::free::FreeInodes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
 use node::{Node, State};
+use rewriting::Wanted;
 
 /// Nodes in memory, above which unused ones are forgotten.
 const NODES_MAX: usize = 1 << 16;
@@ -40,6 +44,7 @@ pub struct Fs {
     nodes: Mutex<HashMap<u64, Arc<Node>>>,
     /// A rename between directories is alone, so that no two of them make a cycle.
     renames: Mutex<()>,
+    wanted: Wanted,
 }
 
 /// The work that mounting has found to do.
@@ -84,14 +89,28 @@ impl Fs {
         let geometry = self.geometry();
         let pools = (0..geometry.areas).map(|area| geometry.pool(area));
         let free = self.volume.allocator.count();
+        let reserved: u64 = self.volume.reserved.runs().iter().map(|run| run.count).sum();
         Space {
             blocks: pools.map(|pool| pool.end - pool.start).sum(),
-            free_blocks: free.blocks,
+            free_blocks: free.blocks + reserved,
             aligned_free_blocks: free.aligned,
             inodes: geometry.all_inodes() - 1,
             free_inodes: self.free_inodes.count(),
             name_bytes_max: NAME_BYTES_MAX,
         }
+    }
+
+    /// The free blocks of the medium, as ranges that do not touch each other.
+    pub fn free_runs(&self) -> Vec<Range<u64>> {
+        let mut all = self.volume.allocator.runs();
+        all.extend(self.volume.reserved.runs());
+        all.sort_unstable();
+        all.dedup_by(|next, run| {
+            let touches = run.end() == next.start;
+            run.count += if touches { next.count } else { 0 };
+            touches
+        });
+        all.into_iter().map(|run| run.start..run.end()).collect()
     }
 
     /// Makes everything durable on a medium whose fences alone do not.
@@ -115,7 +134,7 @@ impl Fs {
         }
         if nodes.len() >= NODES_MAX {
             // Whoever has a node has counted it; the others are read again when they are wanted.
-            nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.state.read().opens > 0);
+            nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.state.read().is_held());
         }
         // Nobody changes an inode without its node, so what is read here is whole.
         let loaded = Loaded::load(&self.volume, ino)?;
@@ -147,6 +166,7 @@ impl Fs {
         let ino = state.loaded.ino;
         state.is_gone = true;
         self.nodes.lock().remove(&ino);
+        self.volume.give_back_reserved(ino);
         self.volume.free(state.loaded.all_runs());
         self.free_inodes.give_back(ino);
     }

@@ -1,19 +1,21 @@
 //! Mounting: the superblock, the journals, and a scan of all inodes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
 
+use super::rewriting::Wanted;
 use super::{Fs, Recovered};
-use crate::alloc::{Allocator, Run};
+use crate::alloc::{Allocator, Reserved, Run, Used};
 use crate::directories::Index;
 use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
 use crate::format::inode::{INODE_BYTES, Inode, Kind};
 use crate::format::superblock::Superblock;
-use crate::inodes::free::FreeInodes;
+use crate::inodes::block_map::BlockMap;
+use crate::inodes::free::{FreeInodes, FreeNumbers};
 use crate::inodes::loaded::Loaded;
 use crate::inodes::lost_leases::LostLeases;
 use crate::inodes::read_inode;
@@ -22,10 +24,8 @@ use crate::journal::Journals;
 use crate::medium::Medium;
 
 /// The outcome of the scan of an area's inodes.
-#[derive(Default)]
 struct Scan {
-    free: BTreeSet<u64>,
-    used: Vec<Run>,
+    free: FreeNumbers,
     orphans: Vec<u64>,
 }
 
@@ -71,29 +71,37 @@ impl Fs {
         let geometry = superblock.geometry;
         let (journals, transactions) = Journals::recover(&medium, &geometry)?;
         expect_root(&*medium, &geometry)?;
+        let used = Used::new(&geometry);
         let scans: Vec<Result<Scan>> = thread::scope(|scope| {
-            let medium = &*medium;
-            let spawn = |area| thread::Builder::new().spawn_scoped(scope, move || scan(medium, &geometry, area));
+            let (medium, used) = (&*medium, &used);
+            let spawn = |area| thread::Builder::new().spawn_scoped(scope, move || scan(medium, &geometry, area, used));
             let threads: Vec<_> = (0..geometry.areas).map(|area| (area, spawn(area))).collect();
             let scanned = threads.into_iter().map(|(area, thread)| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // There are as many threads as there can be.
-                Err(_) => scan(medium, &geometry, area),
+                Err(_) => scan(medium, &geometry, area, used),
             });
             scanned.collect()
         });
         let scans = scans.into_iter().collect::<Result<Vec<Scan>>>()?;
-        let used = scans.iter().flat_map(|scan| &scan.used).copied().collect();
         let orphans: Vec<u64> = scans.iter().flat_map(|scan| &scan.orphans).copied().collect();
         let free = scans.into_iter().map(|scan| scan.free).collect();
-        let allocator = Allocator::new(&geometry, used)?;
+        let allocator = Allocator::new(&geometry, &used);
         let fs = Fs {
-            volume: Volume { medium, geometry, journals, allocator, lost: LostLeases::default() },
+            volume: Volume {
+                medium,
+                geometry,
+                journals,
+                allocator,
+                lost: LostLeases::default(),
+                reserved: Reserved::default(),
+            },
             superblock,
             recovered: Recovered { transactions, orphans: orphans.len() },
             free_inodes: FreeInodes::new(&geometry, free),
             nodes: Mutex::new(HashMap::new()),
             renames: Mutex::new(()),
+            wanted: Wanted::default(),
         };
         for ino in orphans {
             fs.delete_orphan(ino)?;
@@ -130,27 +138,58 @@ fn expect_root(medium: &dyn Medium, geometry: &Geometry) -> Result<()> {
     }
 }
 
-fn scan(medium: &dyn Medium, geometry: &Geometry, area: u32) -> Result<Scan> {
-    let mut scan = Scan::default();
-    let mut block = [0; BLOCK_BYTES as usize];
-    for ino in geometry.inodes_of(area) {
-        let at = geometry.inode_at(ino);
-        let in_block = (at % BLOCK_BYTES) as usize;
-        if in_block == 0 || ino == geometry.inodes_of(area).start {
-            medium.read(at - in_block as u64, &mut block);
-        }
-        let mut bytes = [0; INODE_BYTES];
-        bytes.copy_from_slice(&block[in_block..in_block + INODE_BYTES]);
-        match Inode::from_bytes(ino, &bytes, at)? {
-            None => _ = scan.free.insert(ino),
-            Some(inode) => {
-                let loaded = Loaded::of(medium, geometry, ino, inode)?;
-                scan.used.extend(loaded.all_runs());
-                if loaded.inode.links == 0 {
-                    scan.orphans.push(ino);
+/// Blocks that a scan reads at once: most of an inode table is in memory that is read for the first time.
+const SCANNED_BYTES: usize = 64 << 10;
+
+fn scan(medium: &dyn Medium, geometry: &Geometry, area: u32, used: &Used) -> Result<Scan> {
+    let mut scan = Scan { free: FreeNumbers::new(geometry), orphans: Vec::new() };
+    let (inodes, first) = (geometry.inodes_of(area), u64::from(area) * u64::from(geometry.inodes));
+    let mut bytes = vec![0; SCANNED_BYTES];
+    let mut next = inodes.start;
+    while next < inodes.end {
+        let count = (inodes.end - next).min((SCANNED_BYTES / INODE_BYTES) as u64);
+        let read = &mut bytes[..count as usize * INODE_BYTES];
+        medium.read(geometry.inode_at(next), read);
+        for (ino, inode) in (next..).zip(read.as_chunks::<INODE_BYTES>().0) {
+            match Inode::from_bytes(ino, inode, geometry.inode_at(ino))? {
+                None => scan.free.add(ino - first),
+                Some(inode) => {
+                    all_runs(medium, geometry, ino, &inode, |run| used.add(run))?;
+                    if inode.links == 0 {
+                        scan.orphans.push(ino);
+                    }
                 }
             }
         }
+        next += count;
     }
     Ok(scan)
+}
+
+/// Visits all blocks of an inode. Most inodes have no chain: then nothing is built to know them.
+fn all_runs(
+    medium: &dyn Medium,
+    geometry: &Geometry,
+    ino: u64,
+    inode: &Inode,
+    mut visit: impl FnMut(Run) -> Result<()>,
+) -> Result<()> {
+    if inode.attributes != 0 {
+        visit(Run { start: inode.attributes, count: 1 })?;
+    }
+    if inode.chain != 0 {
+        return BlockMap::load(medium, geometry, ino, inode)?.all_runs().into_iter().try_for_each(visit);
+    }
+    let mut extents = inode.extents;
+    extents.sort_unstable_by_key(|extent| (extent.file_block, extent.count));
+    let mut end = 0;
+    for extent in extents.iter().filter(|extent| extent.count > 0) {
+        let next = extent.file_block.checked_add(extent.count);
+        match next.filter(|_| extent.file_block >= end) {
+            Some(next) => end = next,
+            None => return Err(damaged_inode(geometry, ino, "extent at block", extent.file_block.into())),
+        }
+    }
+    let there = extents.iter().filter(|extent| extent.count > 0);
+    there.map(|extent| Run { start: extent.start, count: extent.count.into() }).try_for_each(visit)
 }

@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) index: Option<Index>,
     /// How often it is open.
     pub(super) opens: u64,
+    /// How many know its number, and may open it by that.
+    pub(super) known: u64,
     /// It is no more; its number may be another inode's.
     pub(super) is_gone: bool,
 }
@@ -35,7 +37,12 @@ impl Node {
     pub(super) fn new(loaded: Loaded) -> Node {
         let parent = AtomicU64::new(loaded.inode.parent_or_device);
         let (ino, kind) = (loaded.ino, loaded.inode.kind);
-        Node { ino, kind, parent, state: RwLock::new(State { loaded, index: None, opens: 0, is_gone: false }) }
+        Node {
+            ino,
+            kind,
+            parent,
+            state: RwLock::new(State { loaded, index: None, opens: 0, known: 0, is_gone: false }),
+        }
     }
 
     pub(super) fn parent(&self) -> u64 {
@@ -88,8 +95,13 @@ impl State {
         self.loaded.inode.kind == Kind::Directory
     }
 
+    /// Whether it stays without a name.
+    pub(super) fn is_held(&self) -> bool {
+        self.opens > 0 || self.known > 0
+    }
+
     /// Whether it would end if it lost its last name.
     pub(super) fn ends_without(&self, links: u32) -> bool {
-        self.opens == 0 && self.loaded.inode.links <= links
+        !self.is_held() && self.loaded.inode.links <= links
     }
 }

@@ -156,6 +156,24 @@ impl BlockMap {
         there < blocks.len() as u64
     }
 
+    /// How many aligned extents it has, aligned in the file too.
+    pub(crate) fn aligned_extents(&self) -> u64 {
+        let of = |extent: &Extent| {
+            let aligned = aligned_blocks(extent);
+            aligned.end.saturating_sub(aligned.start) / EXTENT_BLOCKS
+        };
+        self.extents().map(of).sum()
+    }
+
+    /// Whether a block is of an aligned extent that is not whole yet, since the file ends in it.
+    pub(crate) fn is_growing(&self, block: u32) -> bool {
+        self.by_block.last_key_value().is_some_and(|(first, place)| {
+            let (extent, begin) = (self.places[*place], u64::from(block) / EXTENT_BLOCKS * EXTENT_BLOCKS);
+            let is_in = (*first..first + extent.count).contains(&block);
+            is_in && u64::from(*first) <= begin && extent.start % EXTENT_BLOCKS == u64::from(*first) % EXTENT_BLOCKS
+        })
+    }
+
     /// Whether blocks of the file lie in an extent that has others before and behind them.
     pub(crate) fn is_inside_one(&self, blocks: &Range<u32>) -> bool {
         let before = self.by_block.range(..blocks.start).next_back().map(|(_, place)| self.places[*place]);
@@ -306,13 +324,18 @@ impl BlockMap {
     }
 }
 
+/// The blocks of the file that are of whole aligned extents.
+fn aligned_blocks(extent: &Extent) -> Range<u64> {
+    let (first, end) = (u64::from(extent.file_block), u64::from(extent.file_block) + u64::from(extent.count));
+    match extent.start % EXTENT_BLOCKS == first % EXTENT_BLOCKS {
+        true => first.next_multiple_of(EXTENT_BLOCKS)..end / EXTENT_BLOCKS * EXTENT_BLOCKS,
+        false => 0..0,
+    }
+}
+
 /// Whether a block of an extent is of an aligned extent, and how many blocks from it on are the same.
 fn aligned(extent: &Extent, block: u32) -> (bool, u64) {
-    let (first, end) = (u64::from(extent.file_block), u64::from(extent.file_block) + u64::from(extent.count));
-    if extent.start % EXTENT_BLOCKS != first % EXTENT_BLOCKS {
-        return (false, u64::MAX);
-    }
-    let (from, to) = (first.next_multiple_of(EXTENT_BLOCKS), end / EXTENT_BLOCKS * EXTENT_BLOCKS);
+    let Range { start: from, end: to } = aligned_blocks(extent);
     let block = u64::from(block);
     match block {
         _ if from >= to || block >= to => (false, u64::MAX),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::lost_leases::LostLeases;
-use crate::alloc::{Allocator, Run};
-use crate::error::Result;
-use crate::format::geometry::Geometry;
+use crate::alloc::{Allocator, Reserved, Run};
+use crate::error::{Error, Result};
+use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
 use crate::journal::Journals;
 use crate::medium::Medium;
 
@@ -16,6 +16,7 @@ pub(crate) struct Volume {
     pub(crate) journals: Journals,
     pub(crate) allocator: Allocator,
     pub(crate) lost: LostLeases,
+    pub(crate) reserved: Reserved,
 }
 
 impl Volume {
@@ -26,7 +27,70 @@ impl Volume {
 
     /// Takes blocks, until the value is dropped or kept.
     pub(crate) fn take(&self, blocks: u64) -> Result<Taken<'_>> {
-        Ok(Taken { allocator: &self.allocator, runs: self.allocator.allocate(self.home(), blocks)? })
+        let allocate = || self.allocator.allocate(self.home(), blocks);
+        let runs = match allocate() {
+            Err(Error::NoSpace { .. }) => {
+                self.free(self.reserved.drain());
+                self.allocator.reopen();
+                allocate()
+            }
+            runs => runs,
+        };
+        Ok(Taken { allocator: &self.allocator, runs: runs? })
+    }
+
+    /// Takes blocks that become a file's from `block` on, behind all that it has: those of aligned extents where the file is aligned. `before` is
+    /// where the block before lies. What is left of an extent is reserved for what the file is to get next.
+    pub(crate) fn take_to_grow(&self, ino: u64, block: u32, count: u64, before: Option<u64>) -> Result<Taken<'_>> {
+        let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
+        let (mut next, mut before) = (u64::from(block), before);
+        let end = next + count;
+        while next < end {
+            let in_extent = next % EXTENT_BLOCKS;
+            let wanted = (end - next).min(EXTENT_BLOCKS - in_extent);
+            let run = self.reserved.take(ino, next as u32, wanted).or_else(|| {
+                let rest = match before {
+                    _ if in_extent == 0 => self.allocator.take_extent(self.home()),
+                    Some(before) if (before + 1) % EXTENT_BLOCKS == in_extent => self.allocator.take_rest(before + 1),
+                    _ => None,
+                }?;
+                let (run, kept) = rest.split(wanted);
+                if kept.count > 0 {
+                    self.free(self.reserved.put(ino, (next + wanted) as u32, kept));
+                }
+                Some(run)
+            });
+            let runs = run.map_or_else(|| self.take(wanted), |run| Ok(self.taken(run)))?;
+            before = runs.runs.last().map(|run| run.end() - 1);
+            taken.join(runs);
+            next = u64::from(block) + taken.blocks();
+        }
+        Ok(taken)
+    }
+
+    /// Takes an aligned extent, if there is one.
+    pub(crate) fn take_extent(&self) -> Option<Taken<'_>> {
+        self.allocator.take_extent(self.home()).map(|run| self.taken(run))
+    }
+
+    /// Takes blocks of extents that are broken already.
+    pub(crate) fn take_holes(&self, blocks: u64) -> Result<Taken<'_>> {
+        let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
+        while taken.blocks() < blocks {
+            let left = blocks - taken.blocks();
+            let run = self.allocator.take_hole(self.home(), left).ok_or(Error::NoSpace { wanted: blocks })?;
+            taken.join(self.taken(run));
+        }
+        Ok(taken)
+    }
+
+    fn taken(&self, run: Run) -> Taken<'_> {
+        Taken { allocator: &self.allocator, runs: vec![run] }
+    }
+
+    /// Gives back what is reserved for a file to grow into.
+    pub(crate) fn give_back_reserved(&self, ino: u64) {
+        self.free(self.reserved.remove(ino));
     }
 
     /// Gives blocks back that no transaction refers to any more. Those that a process may still store to go to nobody before it is gone.
@@ -43,6 +107,21 @@ pub(crate) struct Taken<'volume> {
 }
 
 impl Taken<'_> {
+    /// How many there are.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.runs.iter().map(|run| run.count).sum()
+    }
+
+    /// Adds blocks behind these.
+    pub(crate) fn join(&mut self, mut others: Self) {
+        for run in others.runs.drain(..) {
+            match self.runs.last_mut() {
+                Some(last) if last.end() == run.start => last.count += run.count,
+                _ => self.runs.push(run),
+            }
+        }
+    }
+
     /// The file system refers to them now.
     pub(crate) fn keep(mut self) {
         self.runs.clear();

@@ -34,9 +34,9 @@ impl Known {
             told.times += 1;
             return Ok(());
         }
-        self.fs.open(of.ino)?;
+        self.fs.remember(of.ino)?;
         if self.fs.attributes(of.ino)?.generation != of.generation {
-            self.fs.close(of.ino)?;
+            self.fs.forget_number(of.ino)?;
             return Err(gone());
         }
         let is_first = {
@@ -45,7 +45,7 @@ impl Known {
             told.times += 1;
             told.times == 1
         };
-        if is_first { Ok(()) } else { self.fs.close(of.ino) }
+        if is_first { Ok(()) } else { self.fs.forget_number(of.ino) }
     }
 
     /// The kernel has forgotten an inode as often.
@@ -59,13 +59,13 @@ impl Known {
         }
         told.remove(&ino);
         drop(told);
-        self.fs.close(ino)
+        self.fs.forget_number(ino)
     }
 
     /// The kernel has forgotten all, with the mount.
     pub fn forget_all(&self) -> Result<()> {
         let all = std::mem::take(&mut *self.told());
-        all.into_keys().try_for_each(|ino| self.fs.close(ino))
+        all.into_keys().try_for_each(|ino| self.fs.forget_number(ino))
     }
 
     fn told(&self) -> MutexGuard<'_, HashMap<u64, Told>> {

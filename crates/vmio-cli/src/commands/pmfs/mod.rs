@@ -6,6 +6,7 @@ mod leases;
 mod medium;
 mod mount;
 mod reply;
+mod rewriter;
 
 use std::fs::File;
 use std::io::{self, Write};

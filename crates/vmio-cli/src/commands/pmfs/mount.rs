@@ -18,6 +18,7 @@ use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
 use super::fuse::Server;
 use super::leases::{Holders, Leases};
 use super::medium;
+use super::rewriter::Rewriter;
 
 /// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
 const THREADS_MIN: usize = 4;
@@ -68,6 +69,7 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
         }
     })
     .context("cannot wait for signals")?;
+    let rewriter = Rewriter::start(Arc::clone(&fs)).context("cannot start a thread")?;
     let mut output = io::stdout().lock();
     if recovered.transactions > 0 || recovered.orphans > 0 {
         let (transactions, orphans) = (recovered.transactions, recovered.orphans);
@@ -76,7 +78,9 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
     writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
     output.flush()?;
     drop(output);
-    session.run().context("the mount has failed")?;
+    let served = session.run().context("the mount has failed");
+    drop(rewriter);
+    served?;
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
 }
 
