@@ -9,6 +9,12 @@ pub const EXTENTS_MAX: usize = 62;
 
 const STORES: u32 = 1;
 const FILL: u32 = 2;
+const GROW: u32 = 4;
+
+/// The files of a holder that may grow at the same time.
+pub const SLOTS: usize = 512;
+/// The bytes of a slot: the length up to which the holder has stored what it appends.
+pub const SLOT_BYTES: usize = 8;
 
 /// A part of a file that a holder wants to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -19,7 +25,7 @@ pub struct Request {
     first: u32,
     end: u32,
     flags: u32,
-    reserved: u32,
+    slot: u32,
 }
 
 /// Blocks of a file that lie side by side on the medium.
@@ -53,7 +59,18 @@ impl Request {
     /// A request for blocks: for loads, or for stores too. With `fill`, holes get blocks.
     pub fn new(holder: u64, blocks: Range<u32>, stores: bool, fill: bool) -> Request {
         let flags = if stores { STORES } else { 0 } | if fill { FILL } else { 0 };
-        Request { holder, first: blocks.start, end: blocks.end, flags, reserved: 0 }
+        Request { holder, first: blocks.start, end: blocks.end, flags, slot: 0 }
+    }
+
+    /// A request for blocks behind the end of the file. The holder stores there what it appends, and then the new length in this slot of its
+    /// memory.
+    pub fn to_grow(holder: u64, slot: u32) -> Request {
+        Request { holder, first: 0, end: 0, flags: STORES | GROW, slot }
+    }
+
+    /// The slot of a request for blocks behind the end.
+    pub fn growth(&self) -> Option<u32> {
+        (self.flags & GROW != 0).then_some(self.slot)
     }
 
     /// The blocks of the file.
@@ -81,7 +98,8 @@ impl Request {
     /// Reads the bytes that a process has passed; `None` if they make no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let (request, _) = Request::read_from_prefix(bytes).ok()?;
-        (request.first <= request.end && request.flags & !(STORES | FILL) == 0).then_some(request)
+        let is_known = request.flags & !(STORES | FILL | GROW) == 0;
+        (request.first <= request.end && is_known && (request.slot as usize) < SLOTS).then_some(request)
     }
 }
 
@@ -128,7 +146,10 @@ mod tests {
         assert_eq!(Request::from_bytes(&[0; 23]), None);
         let turned = Request { first: 2, end: 1, ..Request::new(0, 0..0, false, false) };
         assert_eq!(Request::from_bytes(turned.as_bytes()), None);
-        let unknown = Request { flags: 4, ..Request::new(0, 0..0, false, false) };
+        let far = Request::to_grow(0, SLOTS as u32);
+        assert_eq!(Request::from_bytes(far.as_bytes()), None);
+        assert_eq!(Request::from_bytes(Request::to_grow(1, 9).as_bytes()).unwrap().growth(), Some(9));
+        let unknown = Request { flags: 8, ..Request::new(0, 0..0, false, false) };
         assert_eq!(Request::from_bytes(unknown.as_bytes()), None);
         let many = Grant { count: 1000, ..Grant::new(0, 0..0, &[]) };
         assert_eq!(many.extents().len(), EXTENTS_MAX);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
 use vmio_pmfs::{
-    ALIGNED, Changes, Fs, Geometry, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace, Rewrite,
-    Simulated, Store,
+    ALIGNED, Changes, Fs, Geometry, Holes, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace,
+    Rewrite, Simulated, Store,
 };
 
 /// Words since a fence of which all subsets are tried.
@@ -347,6 +347,27 @@ fn lengths_change_whole() {
         |fs| resize(fs, ino(fs, "a"), 100 * 8192),
     );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
+}
+
+#[test]
+fn what_a_holder_appends_becomes_part_of_the_file_whole() {
+    let leased = |fs: &Fs| assert!(!fs.lease_to_grow(ino(fs, "a"), 1).unwrap().extents.is_empty());
+    let grown = move |by: u64| {
+        move |fs: &Fs| {
+            leased(fs);
+            let size = fs.attributes(ino(fs, "a")).unwrap().size;
+            fs.grown(ino(fs, "a"), 1, size + by).unwrap();
+        }
+    };
+    for by in [1, 3000, 5000, 40_000] {
+        explore("grown", some_files, grown(by));
+    }
+    // Leased blocks that are not aligned are overwritten in place, and not anew.
+    let overwrite = |fs: &Fs| {
+        fs.lease(ino(fs, "a"), 1, 0..10, Holes::Keep, 10).unwrap();
+        fs.write(ino(fs, "a"), 3000, &[9; 4000]).unwrap();
+    };
+    explore("a leased overwrite", some_files, overwrite);
 }
 
 #[test]

@@ -133,3 +133,92 @@ fn blocks_of_a_revoked_lease_go_to_nobody_while_its_holder_lives() {
     drop(fs);
     sound(medium, "revoked");
 }
+
+/// Stores bytes where a lease to grow says that they go.
+fn append(medium: &dyn Medium, lease: &Lease, bytes: &[u8]) {
+    for (at, byte) in (lease.size..).zip(bytes) {
+        let block = (at / BLOCK) as u32;
+        let of =
+            lease.extents.iter().find(|one| (one.file_block..one.file_block + one.blocks).contains(&block)).unwrap();
+        medium.write((of.start + u64::from(block - of.file_block)) * BLOCK + at % BLOCK, &[*byte]);
+    }
+}
+
+#[test]
+fn bytes_that_a_holder_appends_become_the_files_in_one_transaction() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "file", 2);
+    fs.write(ino, 2 * BLOCK, &[7; 100]).unwrap();
+    let mut expected = contents(&fs, ino);
+    for round in 0..40 {
+        let lease = fs.lease_to_grow(ino, 1).unwrap();
+        assert_eq!(lease.size, expected.len() as u64);
+        let room = u64::from(lease.blocks.end) * BLOCK - lease.size;
+        let bytes = patterned(round, room.min(40_000 + round * 100) as usize);
+        append(&*medium, &lease, &bytes);
+        assert_eq!(fs.attributes(ino).unwrap().size, lease.size, "nobody sees them yet");
+        expected.extend(&bytes);
+        fs.grown(ino, 1, expected.len() as u64).unwrap();
+        assert!(contents(&fs, ino) == expected);
+    }
+    assert!(matches!(fs.write(ino, expected.len() as u64, b"x"), Err(Error::Leased { .. })), "the holder has the end");
+    assert!(matches!(shrink(&fs, ino, 1 << 30), Err(Error::Leased { .. })));
+    assert!(matches!(fs.lease_to_grow(ino, 2), Err(Error::Leased { .. })));
+    fs.write(ino, 0, b"inside").unwrap();
+    expected[..6].copy_from_slice(b"inside");
+    assert!(matches!(fs.grown(ino, 1, 1 << 30), Err(Error::FileTooLarge { .. })));
+    fs.grown(ino, 2, 1 << 20).unwrap();
+    assert!(contents(&fs, ino) == expected, "a stranger changes nothing");
+    fs.end_lease(ino, 1, 0).unwrap();
+    fs.write(ino, expected.len() as u64, b"y").unwrap();
+    expected.push(b'y');
+    drop(fs);
+    let (tree, _) = sound(medium, "grown");
+    assert!(matches!(&tree["/file"], crate::support::Node::File(1, found) if *found == expected));
+}
+
+#[test]
+fn what_a_file_grows_into_is_free_again_afterwards() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "file", 3);
+    let free = fs.space().free_blocks;
+    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    assert!(fs.space().free_blocks < free);
+    append(&*medium, &lease, &[1; 5000]);
+    fs.grown(ino, 1, 3 * BLOCK + 5000).unwrap();
+    fill(&fs, "all");
+    fs.end_lease(ino, 1, 0).unwrap();
+    assert!(fs.space().free_blocks > 0);
+    fs.unlink(ROOT, b"all").unwrap();
+    assert!(fs.space().free_blocks >= free - 3);
+    // Of a holder that is lost, nothing is given out.
+    let lease = fs.lease_to_grow(ino, 2).unwrap();
+    let last = lease.extents.last().unwrap();
+    append(&*medium, &lease, &[9; 3000]);
+    fs.revoke_lease(ino, 2, 0).unwrap();
+    fill(&fs, "again");
+    let mut found = [0; 100];
+    medium.read(last.start * BLOCK + BLOCK * u64::from(last.blocks) - 100, &mut found);
+    medium.write(last.start * BLOCK, &[3; 4096]);
+    fs.holder_is_gone(2);
+    drop(fs);
+    sound(medium, "lost");
+}
+
+#[test]
+fn a_file_whose_end_is_in_a_hole_grows_too() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "file", 1);
+    shrink(&fs, ino, 5 * BLOCK + 10).unwrap();
+    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    append(&*medium, &lease, &[5; 9000]);
+    fs.grown(ino, 1, lease.size + 9000).unwrap();
+    let found = contents(&fs, ino);
+    assert!(found[BLOCK as usize..5 * BLOCK as usize + 10].iter().all(|byte| *byte == 0));
+    assert!(found[5 * BLOCK as usize + 10..].iter().all(|byte| *byte == 5) && found.len() == 5 * 4096 + 9010);
+    drop(fs);
+    sound(medium, "grown from a hole");
+}

@@ -103,6 +103,7 @@ impl Fs {
         let remapped = match changes.size {
             Some(size) => {
                 loaded.expect_file()?;
+                loaded.expect_no_growth()?;
                 let remapped = data::resize(&self.volume, loaded, size)?;
                 loaded.inode.modified = now;
                 remapped

@@ -42,6 +42,9 @@ impl Fs {
         let mut state = node.write()?;
         state.loaded.expect_file()?;
         let bytes = &bytes[..bytes.len().min(self.geometry().write_bytes_max())];
+        if offset.saturating_add(bytes.len() as u64) > state.loaded.inode.size {
+            state.loaded.expect_no_growth()?;
+        }
         let result = data::write(&self.volume, &mut state.loaded, offset, bytes);
         self.settled(&mut state, result)?;
         Ok(bytes.len())
@@ -65,6 +68,7 @@ impl Fs {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         state.loaded.expect_file()?;
+        state.loaded.expect_no_growth()?;
         let (volume, file) = (&self.volume, &mut state.loaded);
         let result = match change {
             RangeChange::Allocate(length) => data::allocate(volume, file, offset, bytes, length),
@@ -138,7 +142,9 @@ impl Fs {
     pub(super) fn end_use(&self, state: &mut State) -> Result<()> {
         state.opens = state.opens.saturating_sub(1);
         // Another user who goes on takes them again.
-        self.volume.give_back_reserved(state.loaded.ino);
+        if state.loaded.leases.growth().is_none() {
+            self.volume.give_back_reserved(state.loaded.ino);
+        }
         self.end_unless_held(state)
     }
 

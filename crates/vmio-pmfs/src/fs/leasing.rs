@@ -3,11 +3,20 @@
 use std::ops::Range;
 
 use super::Fs;
+use super::node::State;
+use crate::alloc::Run;
 use crate::data::{self, Length};
-use crate::error::Result;
-use crate::format::geometry::BLOCK_BYTES;
+use crate::error::{Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES};
+use crate::format::inode::Time;
 use crate::inodes::block_map::{BlockMap, Piece};
-use crate::inodes::leases::Returned;
+use crate::inodes::leases::{Growth, Returned};
+use crate::inodes::loaded::Loaded;
+
+/// The fewest blocks that a small file gets to grow into.
+const GROWTH_BLOCKS_MIN: u64 = 16;
+/// The most extents of a lease to grow.
+const GROWTH_EXTENTS_MAX: usize = 8;
 
 /// A leased part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +79,106 @@ impl Fs {
         Ok(Lease { size, blocks, extents })
     }
 
+    /// Leases blocks behind the end of a file to a holder, with the block in which the end lies: it stores there what is to be appended, and
+    /// [`Self::grown`] makes that the file's. A file that is large, or wishes it, grows into an aligned extent. Until the lease of these blocks ends,
+    /// other calls that change the length fail with [`crate::Error::Leased`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lease`], and [`crate::Error::Leased`] if there is such a lease already, of another holder.
+    pub fn lease_to_grow(&self, ino: u64, holder: u64) -> Result<Lease> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.loaded.expect_file()?;
+        let size = state.loaded.inode.size;
+        let last = (size / BLOCK_BYTES) as u32..size.div_ceil(BLOCK_BYTES) as u32;
+        if state.loaded.map.has_hole(&last) {
+            let from = u64::from(last.start) * BLOCK_BYTES;
+            let result = data::allocate(&self.volume, &mut state.loaded, from, size - from, Length::Stays);
+            self.settled(&mut state, result)?;
+        }
+        let file = &mut state.loaded;
+        if file.leases.growth().is_some_and(|growth| growth.holder != holder) {
+            file.expect_no_growth()?;
+        }
+        let (first, end, there) = ((size / BLOCK_BYTES) as u32, size.div_ceil(BLOCK_BYTES) as u32, file.map.end());
+        let (mut extents, mut last) = located(&file.map, &(first..there.max(first)), GROWTH_EXTENTS_MAX);
+        let mut growth = end;
+        if there <= end {
+            let before = end.checked_sub(1).and_then(|before| match file.map.piece(before, 1) {
+                Piece::There { run, .. } => Some(run.start),
+                Piece::Hole { .. } => None,
+            });
+            let is_aligned = size >= EXTENT_BYTES || file.inode.wishes_alignment;
+            let most = (!is_aligned).then(|| u64::from(end).clamp(GROWTH_BLOCKS_MIN, EXTENT_BLOCKS));
+            let run = self.volume.lease_to_grow(ino, end, most, before);
+            let run = run.ok_or(Error::NoSpace { wanted: GROWTH_BLOCKS_MIN })?;
+            extents.push(LeasedExtent { file_block: end, blocks: run.count as u32, start: run.start });
+            last = end + run.count as u32;
+        } else {
+            // Blocks that fallocate has reserved.
+            growth = growth.min(last);
+        }
+        file.leases.grow(Growth { holder, block: growth });
+        if file.leases.grant(holder, first..last) {
+            state.opens += 1;
+        }
+        Ok(Lease { size, blocks: first..last, extents })
+    }
+
+    /// The holder of a lease to grow has stored a file's bytes up to this length: they become the file's, in one transaction. Does nothing if the
+    /// file is as long already, or the holder has no such lease.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::NoInode`], [`crate::Error::FileTooLarge`] beyond what is leased, [`crate::Error::NoSpace`] for the list of extents: then
+    /// the bytes are lost.
+    pub fn grown(&self, ino: u64, holder: u64, size: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        let is_grower = state.loaded.leases.growth().is_some_and(|growth| growth.holder == holder);
+        if !is_grower || size <= state.loaded.inode.size {
+            return Ok(());
+        }
+        let result = self.grow(&mut state.loaded, holder, size);
+        self.settled(&mut state, result)
+    }
+
+    fn grow(&self, file: &mut Loaded, holder: u64, size: u64) -> Result<()> {
+        let first = file.map.end().max(file.inode.size.div_ceil(BLOCK_BYTES) as u32);
+        let last = size.div_ceil(BLOCK_BYTES);
+        let wanted = last.saturating_sub(first.into());
+        let taken = if wanted > 0 { self.volume.reserved.take(file.ino, first, wanted) } else { None };
+        let is_whole = taken.map_or(0, |run| run.count) == wanted;
+        let changes: Vec<_> = taken.map(|run| (first..first + run.count as u32, vec![run])).into_iter().collect();
+        let committed =
+            if is_whole { self.commit_growth(file, size, &changes) } else { Err(Error::FileTooLarge { end: size }) };
+        if let (Err(_), Some(run)) = (&committed, taken) {
+            // The holder may still store there.
+            self.volume.lost.add(holder, [run]);
+            self.volume.free([run]);
+        }
+        committed
+    }
+
+    fn commit_growth(&self, file: &mut Loaded, size: u64, changes: &[(Range<u32>, Vec<Run>)]) -> Result<()> {
+        let remapped = file.remap(&self.volume, changes)?;
+        file.inode.size = size;
+        file.inode.modified = Time::now();
+        file.inode.changed = file.inode.modified;
+        let mut transaction = self.volume.journals.begin(self.volume.home());
+        file.store(&self.volume, &mut transaction, Some(&remapped));
+        transaction.commit()?;
+        remapped.settle(&self.volume);
+        Ok(())
+    }
+
+    /// Whether a holder appends to a file.
+    pub fn is_growing(&self, ino: u64) -> bool {
+        let growth = self.node(ino).and_then(|node| Ok(node.read()?.loaded.leases.growth()));
+        growth.is_ok_and(|growth| growth.is_some())
+    }
+
     /// The holders of leases of a file's blocks from one on.
     ///
     /// # Errors
@@ -89,9 +198,18 @@ impl Fs {
     pub fn end_lease(&self, ino: u64, holder: u64, from: u32) -> Result<()> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
-        match state.loaded.leases.take_back(holder, from) {
+        self.take_back(&mut state, holder, from)
+    }
+
+    fn take_back(&self, state: &mut State, holder: u64, from: u32) -> Result<()> {
+        let grew = state.loaded.leases.growth().is_some();
+        let returned = state.loaded.leases.take_back(holder, from);
+        if grew && state.loaded.leases.growth().is_none() {
+            self.volume.give_back_reserved(state.loaded.ino);
+        }
+        match returned {
             Returned::Part => Ok(()),
-            Returned::All => self.end_use(&mut state),
+            Returned::All => self.end_use(state),
         }
     }
 
@@ -113,10 +231,10 @@ impl Fs {
         for held in held {
             self.volume.lost.add(holder, state.loaded.map.runs_of(held));
         }
-        match state.loaded.leases.take_back(holder, from) {
-            Returned::Part => Ok(()),
-            Returned::All => self.end_use(&mut state),
+        if state.loaded.leases.growth().is_some_and(|growth| growth.holder == holder) {
+            self.volume.lost.add(holder, self.volume.reserved.of(ino));
         }
+        self.take_back(&mut state, holder, from)
     }
 
     /// A holder is gone, with all that it had mapped. Its leases have ended or were revoked before.

@@ -8,6 +8,15 @@ use std::ops::Range;
 pub(crate) struct Leases {
     /// The blocks that each holder may have mapped.
     held: BTreeMap<u64, Range<u32>>,
+    growth: Option<Growth>,
+}
+
+/// Blocks behind all that a file has, which its holder fills before they become the file's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Growth {
+    pub(crate) holder: u64,
+    /// The first one in the file.
+    pub(crate) block: u32,
 }
 
 /// The outcome of the return of a lease.
@@ -28,8 +37,19 @@ impl Leases {
         is_first
     }
 
+    /// Has a holder fill blocks behind all that the file has.
+    pub(crate) fn grow(&mut self, growth: Growth) {
+        self.growth = Some(growth);
+    }
+
+    /// The blocks that a holder fills.
+    pub(crate) fn growth(&self) -> Option<Growth> {
+        self.growth
+    }
+
     /// Takes a holder's blocks from one on.
     pub(crate) fn take_back(&mut self, holder: u64, from: u32) -> Returned {
+        self.growth = self.growth.filter(|growth| growth.holder != holder || growth.block < from);
         let Some(held) = self.held.get_mut(&holder) else { return Returned::Part };
         held.end = held.end.min(from);
         if held.start < held.end {

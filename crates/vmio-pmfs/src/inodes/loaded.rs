@@ -85,6 +85,14 @@ impl Loaded {
         Xattrs::from_block(self.ino, &block, at)
     }
 
+    /// A process that fills blocks behind the end decides on the end. It is asked for them first.
+    pub(crate) fn expect_no_growth(&self) -> Result<()> {
+        match self.leases.growth() {
+            Some(growth) => Err(Error::Leased { ino: self.ino, from_block: growth.block }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn expect_directory(&self) -> Result<()> {
         match self.inode.kind {
             Kind::Directory => Ok(()),

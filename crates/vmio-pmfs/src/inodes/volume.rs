@@ -68,6 +68,24 @@ impl Volume {
         Ok(taken)
     }
 
+    /// Reserves blocks that a file is to get from `block` on, behind all that it has, and that a process stores to before: up to `most` of a hole,
+    /// or what is left of an aligned extent. Nothing if no block is free.
+    pub(crate) fn lease_to_grow(&self, ino: u64, block: u32, most: Option<u64>, before: Option<u64>) -> Option<Run> {
+        if let Some(run) = self.reserved.lease(ino, block) {
+            return Some(run);
+        }
+        let in_extent = u64::from(block) % EXTENT_BLOCKS;
+        let run = match (most, before) {
+            (None, _) if in_extent == 0 => self.allocator.take_extent(self.home()),
+            (None, Some(before)) if (before + 1) % EXTENT_BLOCKS == in_extent => self.allocator.take_rest(before + 1),
+            _ => None,
+        };
+        let most = most.unwrap_or(EXTENT_BLOCKS - in_extent);
+        let run = run.or_else(|| self.allocator.take_hole(self.home(), most))?;
+        self.free(self.reserved.put(ino, block, run));
+        self.reserved.lease(ino, block)
+    }
+
     /// Takes an aligned extent, if there is one.
     pub(crate) fn take_extent(&self) -> Option<Taken<'_>> {
         self.allocator.take_extent(self.home()).map(|run| self.taken(run))

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
@@ -14,7 +14,7 @@ use fuser::{
     WriteFlags,
 };
 use vmio_pmfs::{
-    Attributes, BLOCK_BYTES, Changes, Error, Fs, Length, New, Precondition, RangeChange, Replace, Result, Seek,
+    Attributes, BLOCK_BYTES, Changes, Error, Fs, Kind, Length, New, Precondition, RangeChange, Replace, Result, Seek,
 };
 
 use vmio_pmfs_protocol::{LEASE, MOUNT, MOUNT_BYTES, RETURN, Request as LeaseRequest};
@@ -55,9 +55,21 @@ impl Server {
         self.leases.without_leases(call)
     }
 
+    /// The attributes of an inode as they are now, and how long the kernel may believe them.
+    fn current(&self, of: Attributes) -> Result<(Attributes, Duration)> {
+        match of.kind == Kind::File && self.leases.settle(of.ino) {
+            true => Ok((self.fs.attributes(of.ino)?, Duration::ZERO)),
+            false => Ok((of, BELIEVED)),
+        }
+    }
+
     fn entry(&self, made: Result<Attributes>, reply: ReplyEntry) {
-        match made.and_then(|made| self.known.tell(&made).map(|()| made)) {
-            Ok(made) => reply.entry(&BELIEVED, &reply::attributes(&made), reply::generation(&made)),
+        let made = made.and_then(|made| {
+            self.known.tell(&made)?;
+            self.current(made)
+        });
+        match made {
+            Ok((made, believed)) => reply.entry(&believed, &reply::attributes(&made), reply::generation(&made)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -100,8 +112,9 @@ impl Server {
 
     fn list_with_attributes(&self, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<()> {
         let mut add = |attributes: &Attributes, cookie: u64, name: &OsStr| {
+            let (current, believed) = self.current(*attributes).unwrap_or((*attributes, Duration::ZERO));
             let (ino, generation) = (INodeNo(attributes.ino), reply::generation(attributes));
-            reply.add(ino, cookie, name, &BELIEVED, &reply::attributes(attributes), generation)
+            reply.add(ino, cookie, name, &believed, &reply::attributes(&current), generation)
         };
         for (ino, name, cookie) in self.dots(ino)?.into_iter().filter(|(_, _, cookie)| *cookie > offset) {
             if add(&self.fs.attributes(ino)?, cookie, OsStr::new(name)) {
@@ -152,7 +165,7 @@ impl Server {
     fn write_all(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < data.len() {
-            match self.fs.write(ino, offset + done as u64, &data[done..]) {
+            match self.unleased(|| self.fs.write(ino, offset + done as u64, &data[done..])) {
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -213,8 +226,8 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.fs.attributes(ino.0) {
-            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+        match self.fs.attributes(ino.0).and_then(|found| self.current(found)) {
+            Ok((found, believed)) => reply.attr(&believed, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -239,8 +252,8 @@ impl Filesystem for Server {
     ) {
         let (accessed, modified) = (accessed.map(reply::time), modified.map(reply::time));
         let changes = Changes { mode, uid, gid, size, accessed, modified };
-        match self.unleased(|| self.fs.set_attributes(ino.0, &changes)) {
-            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+        match self.unleased(|| self.fs.set_attributes(ino.0, &changes)).and_then(|found| self.current(found)) {
+            Ok((found, believed)) => reply.attr(&believed, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -368,6 +381,7 @@ impl Filesystem for Server {
         if owner.is_none() {
             self.leases.kernel_caches(ino.0);
         }
+        self.leases.settle(ino.0);
         let mut bytes = vec![0; size as usize];
         match self.fs.read(ino.0, offset, &mut bytes) {
             Ok(there) => reply.data(&bytes[..there]),
@@ -450,7 +464,8 @@ impl Filesystem for Server {
         }
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.leases.settle(ino.0);
         done(self.fs.sync(), reply);
     }
 
@@ -524,6 +539,7 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.leases.settle(ino.0);
         // The kernel lets no others pass.
         let change = match mode {
             0 => RangeChange::Allocate(Length::Grows),
@@ -542,6 +558,7 @@ impl Filesystem for Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
+        self.leases.settle(ino.0);
         let found = u64::try_from(offset).map_or(Ok(None), |offset| self.fs.seek(ino.0, offset, wanted));
         match found {
             Ok(Some(found)) => reply.offset(found as i64),

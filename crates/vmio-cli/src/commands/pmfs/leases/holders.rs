@@ -1,15 +1,19 @@
 //! The processes that may hold leases, each by its connection to the server.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use vmio_pmfs_protocol::Message;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use vmio_pmfs_protocol::{Message, SLOT_BYTES};
 
 use super::Leases;
 
@@ -30,6 +34,8 @@ pub struct Holders {
 struct Holder {
     connection: UnixStream,
     process: i32,
+    /// The lengths of its growing files.
+    slots: Option<Arc<File>>,
     /// The files of which it may have leases.
     files: BTreeSet<u64>,
     /// It has not answered, and is granted nothing more.
@@ -79,7 +85,7 @@ impl Holders {
         let number = random()?;
         connection.set_write_timeout(Some(SENT_WITHIN))?;
         let messages = connection.try_clone()?;
-        self.lock().insert(number, Holder { connection, process, files: BTreeSet::new(), is_lost: false });
+        self.lock().insert(number, Holder { connection, process, slots: None, files: BTreeSet::new(), is_lost: false });
         let (holders, leases) = (Arc::clone(self), Arc::clone(leases));
         let serve = move || holders.serve_one(number, &messages, &leases);
         let spawned = thread::Builder::new().name("pmfs-holder".to_owned()).stack_size(STACK_BYTES).spawn(serve);
@@ -91,15 +97,22 @@ impl Holders {
 
     /// Takes a holder's messages until it is gone.
     fn serve_one(&self, number: u64, messages: &UnixStream, leases: &Leases) {
-        let greeted = Message::Hello { holder: number }.send(messages);
-        if greeted.is_ok() {
+        let greeted = Message::Hello { holder: number }.send(messages).and_then(|()| receive_slots(messages));
+        if let Ok(slots) = greeted {
+            if let Some(holder) = self.lock().get_mut(&number) {
+                holder.slots = Some(Arc::new(slots));
+            }
             while let Ok(Message::Returned { ino, from_block }) = Message::receive(messages) {
                 leases.returned(ino, number, from_block);
             }
         }
-        // From here on it is granted nothing.
-        let holder = self.lock().remove(&number);
-        leases.gone(number, holder.into_iter().flat_map(|holder| holder.files));
+        // From here on it is granted nothing. Its memory stays until the lengths there are known.
+        let files = self.lock().get_mut(&number).map(|holder| {
+            holder.is_lost = true;
+            std::mem::take(&mut holder.files)
+        });
+        leases.gone(number, files.unwrap_or_default());
+        self.lock().remove(&number);
     }
 
     /// Notes that a holder is about to have a lease of a file; false if there is no such holder.
@@ -115,6 +128,14 @@ impl Holders {
         }
     }
 
+    /// The length that a holder has stored in a slot, as long as it is there.
+    pub fn length(&self, number: u64, slot: u32) -> Option<u64> {
+        let slots = self.lock().get(&number)?.slots.clone()?;
+        let mut bytes = [0; SLOT_BYTES];
+        slots.read_exact_at(&mut bytes, u64::from(slot) * SLOT_BYTES as u64).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    }
+
     /// A holder has lost all its leases: it is granted nothing more, and drops everything as soon as it looks. Returns its process and the
     /// files of which it may have had any.
     pub fn lose(&self, number: u64) -> Option<(i32, BTreeSet<u64>)> {
@@ -128,4 +149,17 @@ impl Holders {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Holder>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Receives the descriptor of a holder's memory.
+fn receive_slots(from: &UnixStream) -> io::Result<File> {
+    let (mut byte, mut space) = ([0], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut received = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptor = received.next().and_then(|mut descriptors| descriptors.next());
+    descriptor.map(File::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

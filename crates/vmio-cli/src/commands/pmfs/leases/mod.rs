@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{FileHandle, INodeNo, Notifier};
-use vmio_pmfs::{Changes, Error, Fs, Holes, Result, Time};
+use vmio_pmfs::{Changes, Error, Fs, Holes, Lease, Result, Time};
 use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Request};
 
 pub use holders::Holders;
@@ -56,6 +56,8 @@ struct State {
     is_cached: bool,
     /// Recalls under way. Nothing of the file is leased meanwhile.
     recalls: u64,
+    /// The holder that appends to it, and the slot in which it says how long the file is.
+    grower: Option<(u64, u32)>,
 }
 
 /// Until it is dropped, nothing of a file is leased.
@@ -129,7 +131,7 @@ impl Leases {
         }
         let file = self.file(ino);
         // Held until the lease is granted: a recall that begins meanwhile finds it.
-        let state = lock(&file.state);
+        let mut state = lock(&file.state);
         if state.recalls > 0 {
             return Err(libc::EAGAIN);
         }
@@ -139,14 +141,22 @@ impl Leases {
         if !self.holders.will_hold(request.holder, ino) {
             return Err(libc::EPERM);
         }
-        let holes = if request.fills() { Holes::Fill } else { Holes::Keep };
-        let granted = self.fs.lease(ino, request.holder, request.blocks(), holes, EXTENTS_MAX);
-        let granted = granted.map_err(|error| error.errno())?;
+        let granted = match request.growth() {
+            Some(slot) => self.lease_to_grow(ino, &mut state, request.holder, slot),
+            None => {
+                let holes = if request.fills() { Holes::Fill } else { Holes::Keep };
+                self.fs.lease(ino, request.holder, request.blocks(), holes, EXTENTS_MAX)
+            }
+        };
+        let granted = granted.map_err(|error| match error {
+            Error::Leased { .. } => libc::EEXIST,
+            error => error.errno(),
+        })?;
         drop(state);
         if request.stores() && !granted.blocks.is_empty() {
             self.modified(ino).map_err(|error| error.errno())?;
         }
-        if request.fills()
+        if (request.fills() || request.growth().is_some())
             && let Some(Err(error)) = self.kernel.get().map(|kernel| kernel.inval_inode(INodeNo(ino), NO_DATA, 0))
         {
             tracing::debug!(%error, ino, "the kernel believes old attributes for a second");
@@ -157,6 +167,29 @@ impl Leases {
             .map(|one| Extent { file_block: one.file_block, blocks: one.blocks, start: one.start })
             .collect();
         Ok(Grant::new(granted.size, granted.blocks, &extents))
+    }
+
+    fn lease_to_grow(&self, ino: u64, state: &mut State, holder: u64, slot: u32) -> Result<Lease> {
+        self.settle_growth(ino, state);
+        let lease = self.fs.lease_to_grow(ino, holder)?;
+        state.grower = Some((holder, slot));
+        Ok(lease)
+    }
+
+    /// Makes what a holder has appended to a file part of it. Returns whether there is such a holder: then nobody may believe the length for long.
+    pub fn settle(&self, ino: u64) -> bool {
+        let Some(file) = lock(&self.files).get(&ino).map(Arc::clone) else { return false };
+        let state = lock(&file.state);
+        self.settle_growth(ino, &state);
+        state.grower.is_some()
+    }
+
+    fn settle_growth(&self, ino: u64, state: &State) {
+        let Some((holder, slot)) = state.grower else { return };
+        let Some(size) = self.holders.length(holder, slot) else { return };
+        if let Err(error) = self.fs.grown(ino, holder, size) {
+            tracing::error!(%error, ino, holder, size, "bytes that a process has appended are lost");
+        }
     }
 
     /// Stores through a mapping change a file: nobody sees when, so it counts as changed when it is leased.
@@ -172,10 +205,12 @@ impl Leases {
     pub fn returned(&self, ino: u64, holder: u64, from_block: u32) {
         let file = self.file(ino);
         // A grant to a holder that is just gone comes before this, or is refused.
-        let state = lock(&file.state);
+        let mut state = lock(&file.state);
+        self.settle_growth(ino, &state);
         if let Err(error) = self.fs.end_lease(ino, holder, from_block) {
             tracing::error!(%error, ino, holder, "a lease cannot be ended");
         }
+        state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
         drop(state);
         file.returned.notify_all();
         self.forget(ino);
@@ -257,10 +292,12 @@ impl Leases {
         tracing::warn!(process, "a process has not returned a lease in time, and has lost all that it had");
         for ino in files {
             let file = self.file(ino);
-            let state = lock(&file.state);
+            let mut state = lock(&file.state);
+            self.settle_growth(ino, &state);
             if let Err(error) = self.fs.revoke_lease(ino, holder, 0) {
                 tracing::error!(%error, ino, holder, "a lease cannot be revoked");
             }
+            state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
             drop(state);
             file.returned.notify_all();
             self.forget(ino);
