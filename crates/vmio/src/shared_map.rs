@@ -150,6 +150,22 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
+    /// Returns whether [`Self::append_at`] can append without the kernel: the file is one of vmio-pmfs, mapped for stores.
+    pub fn appends(&self) -> bool {
+        matches!(&self.kind, Kind::Persistent(map) if map.appends())
+    }
+
+    /// Appends bytes to the file, whose length is `end`, without a system call where there is room. Returns how many; the kernel has to append the
+    /// others.
+    ///
+    /// All processes see them at once, and they survive the end of this one. They are durable after a sync of the file.
+    pub fn append_at(&self, end: u64, bytes: &[u8]) -> usize {
+        match &self.kind {
+            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes),
+            _ => 0,
+        }
+    }
+
     /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are.
     ///
     /// Copies then take no faults. Else the kernel's own reads fetch the range faster than faults do. `file` is the mapped file.

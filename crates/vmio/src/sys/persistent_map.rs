@@ -111,6 +111,20 @@ impl PersistentMap {
         unsafe { self.instructions.store(to, from) }
     }
 
+    /// Whether [`Self::append`] may ever store anything.
+    pub(crate) fn appends(&self) -> bool {
+        matches!(self.map, Map::Leased(_)) && self.is_writable
+    }
+
+    /// Copies bytes in behind the end of the file, which is `end`, as far as there is room: [`LeasedMap::append`].
+    pub(crate) fn append(&self, end: u64, from: &[u8]) -> usize {
+        match &self.map {
+            Map::Kernel(_) => 0,
+            // SAFETY: the map gives addresses of its own, mapped for stores.
+            Map::Leased(map) => map.append(end, from, |to, part| unsafe { self.instructions.store(to, part) }),
+        }
+    }
+
     /// Makes the stores to a range durable.
     pub(crate) fn write_back(&self, range: &Range<u64>) -> Result<(), Refused> {
         // SAFETY: the range is mapped, with MAP_SYNC.

@@ -14,6 +14,7 @@ use rustix::ioctl::{Getter, ioctl};
 use vmio_pmfs_protocol::{HOLDERS_BYTE, MOUNT, MOUNT_BYTES, Message, Mount};
 
 use super::leased_map::Pieces;
+use super::slots::Slots;
 use crate::sys::byte_locks::{self, LockKind};
 use crate::sys::fork::PerProcess;
 use crate::sys::signal::SignalsBlocked;
@@ -32,6 +33,8 @@ pub(super) struct Holder {
     pub(super) nothing: File,
     /// Whether a fence makes stores durable.
     pub(super) is_synchronous: bool,
+    /// The lengths of files that grow, as the server reads them.
+    pub(super) slots: Slots,
     connection: UnixStream,
     state: Mutex<State>,
     /// Held while a map begins or ends: whether it is the last one of its file decides what is given back.
@@ -92,12 +95,14 @@ impl Holder {
         let Message::Hello { holder } = Message::receive(&connection)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let slots = Slots::new(&connection)?;
         let nothing = File::from(memfd_create("vmio-not-leased", MemfdFlags::CLOEXEC)?);
         Ok(Holder {
             number: holder,
             medium,
             nothing,
             is_synchronous: mount.is_synchronous,
+            slots,
             connection,
             state: Mutex::default(),
             beginning: Mutex::default(),

@@ -16,9 +16,11 @@ use rustix::ioctl::{Setter, Updater, ioctl};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use vmio_pmfs_protocol::{Grant, LEASE, RETURN, Request};
 
+use super::growth::{Growth, Turn};
 use super::holder::Holder;
 use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::fork::Generation;
+use crate::sys::persistent_memory::Refused;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{self, FaultAccess, FaultSource, Resolution, SignalsBlocked};
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
@@ -47,6 +49,7 @@ pub(super) struct Pieces {
     generation: Generation,
     /// Held while addresses get something else to show.
     changing: Mutex<()>,
+    growth: Growth,
     /// The whole range shows the kernel's page cache: the server grants no leases while another program has the file mapped that way.
     is_cached: AtomicBool,
 }
@@ -71,7 +74,7 @@ impl LeasedMap {
         is_writable: bool,
     ) -> io::Result<Option<LeasedMap>> {
         let mode = fcntl_getfl(file)? & OFlags::RWMODE;
-        if mode != OFlags::RDWR && (is_writable || mode != OFlags::RDONLY) {
+        if mode != OFlags::RDWR && is_writable == (mode == OFlags::RDONLY) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let stat = fstat(file)?;
@@ -90,6 +93,7 @@ impl LeasedMap {
             is_writable,
             generation: Generation::of_this_process()?,
             changing: Mutex::default(),
+            growth: Growth::new(),
             is_cached: AtomicBool::new(false),
             holder,
         });
@@ -132,6 +136,37 @@ impl LeasedMap {
         self.pieces.holder.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
     }
 
+    /// Stores bytes behind the end of the file, which is `end`, and makes them part of it. Others see them from then on. Returns how many there was
+    /// room for: none if the kernel must append.
+    pub(crate) fn append(
+        &self,
+        end: u64,
+        bytes: &[u8],
+        store: impl Fn(*mut u8, &[u8]) -> Result<(), Refused>,
+    ) -> usize {
+        let pieces = &*self.pieces;
+        if !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
+            return 0;
+        }
+        let Some(turn) = pieces.growth.turn() else { return 0 };
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = end + done as u64;
+            let room = match turn.room(&pieces.holder.slots, at) {
+                0 => pieces.lease_to_grow(&turn, at),
+                room => room,
+            };
+            let part = &bytes[done..][..room.min((bytes.len() - done) as u64) as usize];
+            let Some(offset) = pieces.offset_of_byte(at, part.len()).filter(|_| !part.is_empty()) else { break };
+            let is_stored = store(pieces.range.base().wrapping_add(offset), part).is_ok();
+            if !is_stored || !turn.stored_up_to(&pieces.holder.slots, at + part.len() as u64) {
+                break;
+            }
+            done += part.len();
+        }
+        done
+    }
+
     /// Fills the page tables for a range of bytes, as loads would. Holes get blocks if the map is for stores.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         let signals = SignalsBlocked::new();
@@ -154,11 +189,13 @@ impl Drop for LeasedMap {
         pieces.take_away(0);
         let _beginning = lock(&pieces.holder.beginning);
         if pieces.holder.remove(pieces.ino, pieces) {
+            // The server looks at the slot for the last time.
             // SAFETY: the server reads a number.
             let returned = unsafe { ioctl(&pieces.file, Setter::<{ RETURN }, u64>::new(pieces.holder.number)) };
             if let Err(error) = returned {
                 tracing::debug!(%error, "cannot return a lease: its server is gone");
             }
+            pieces.growth.give_slot_back(&pieces.holder.slots);
         }
     }
 }
@@ -230,6 +267,28 @@ impl Pieces {
         Placed::Nothing
     }
 
+    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have. Async-signal-safe.
+    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64) -> u64 {
+        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
+        let _changing = lock(&self.changing);
+        let mut grant = Request::to_grow(self.holder.number, slot).to_grant();
+        // SAFETY: the server reads the request and writes a grant, which have as many bytes.
+        let asked = unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(&mut grant)) };
+        // Another length: then it is the kernel that knows better.
+        if asked.is_err() || grant.size != end || !matches!(self.map_extents(&grant, true), Placed::UpTo(_)) {
+            return 0;
+        }
+        let room_end = u64::from(grant.blocks().end) * PAGE_BYTES as u64;
+        turn.has_room_up_to(room_end);
+        room_end.saturating_sub(end)
+    }
+
+    /// Where bytes of the file are in the range, if all of them are.
+    fn offset_of_byte(&self, at: u64, len: usize) -> Option<usize> {
+        let offset = at.checked_sub(u64::from(self.first_block) * PAGE_BYTES as u64)? as usize;
+        (offset.checked_add(len)? <= self.range.len()).then_some(offset)
+    }
+
     fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
         let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         let flags = if self.holder.is_synchronous { sync } else { MapFlags::SHARED };
@@ -275,6 +334,8 @@ impl Pieces {
         if !self.generation.is_current() {
             return;
         }
+        // What is stored by then is part of the file.
+        self.growth.end();
         let _changing = lock(&self.changing);
         if self.is_cached.load(Ordering::Acquire) {
             return;
