@@ -14,7 +14,6 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
@@ -145,18 +144,29 @@ enum Who {
     User,
 }
 
-/// Runs calls as a user.
-fn run_as<T: Send>(who: Who, calls: impl FnOnce() -> T + Send) -> T {
-    let run = || {
-        if who == Who::User {
-            let (uid, gid) = (Uid::from_raw(USER), Gid::from_raw(USER));
-            set_thread_groups(&[Gid::from_raw(GROUP)]).unwrap();
-            set_thread_res_gid(gid, gid, gid).unwrap();
-            set_thread_res_uid(uid, uid, uid).unwrap();
-        }
-        calls()
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+/// Runs calls as a user. The thread is root afterwards.
+fn run_as<T>(who: Who, calls: impl FnOnce() -> T) -> T {
+    if who == Who::Root {
+        return calls();
+    }
+    become_user(&[GROUP], USER);
+    let answer = calls();
+    become_user(&[], 0);
+    answer
+}
+
+/// Has this thread alone go on as a user. It keeps root as its saved user, by which it comes back.
+fn become_user(groups: &[u32], user: u32) {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    if user == 0 {
+        set_thread_res_uid(uid, uid, uid).unwrap();
+    }
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    set_thread_groups(&groups).unwrap();
+    set_thread_res_gid(gid, gid, Gid::ROOT).unwrap();
+    if user != 0 {
+        set_thread_res_uid(uid, uid, Uid::ROOT).unwrap();
+    }
 }
 
 /// Writes a file with a mode and an owner.
