@@ -56,6 +56,15 @@ pub fn can_mount() -> bool {
     can
 }
 
+/// Whether a folder is on ext4, whose answers vmio-pmfs is to give. Others differ in small things from both.
+pub fn is_on_ext4(dir: &Path) -> bool {
+    let is = rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == 0xEF53);
+    if !is {
+        test_depth::skipped("the temporary folder is not on ext4, whose answers are compared");
+    }
+    is
+}
+
 pub fn made(dir: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
     let image = dir.join("image");
     succeeded(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&image))?;

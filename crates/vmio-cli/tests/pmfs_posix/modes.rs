@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{Answers, GROUP, USER, Who, compare, folder, mode, owned, run_as, said, tree};
 use crate::common::TestResult;
-use rustix::fs::{CWD, FallocateFlags, FileType, Gid, Uid};
+use rustix::fs::{CWD, FallocateFlags, FileType, Gid, Uid, XattrFlags};
 use rustix::io::Errno;
 
 type Change = (&'static str, fn(&Path) -> std::io::Result<()>);
@@ -103,6 +103,41 @@ fn folders_hand_their_group_down_as_on_another_file_system() -> TestResult {
                 let made: Vec<String> = made.into_iter().map(in_words).collect();
                 answers.insert(format!("{who:?} in {bits:o} of {group}"), format!("{made:?}: {}", tree(&into)));
                 fs::remove_dir_all(&into).unwrap();
+            }
+        }
+        answers
+    })
+}
+
+/// The names of trusted attributes are for root.
+#[test]
+fn users_see_the_attributes_that_they_see_on_another_file_system() -> TestResult {
+    compare(|root| {
+        let path = root.join("file");
+        fs::write(&path, "text").unwrap();
+        for name in ["user.one", "trusted.one", "security.one"] {
+            _ = rustix::fs::setxattr(&path, name, b"1", XattrFlags::empty());
+        }
+        let seen = |who| {
+            run_as(who, || {
+                let mut names = [0; 200];
+                let listed = rustix::fs::listxattr(&path, &mut names).map(|bytes| {
+                    let mut names: Vec<&[u8]> = names[..bytes].split(|byte| *byte == 0).collect();
+                    names.sort_unstable();
+                    String::from_utf8_lossy(&names.join(&b' ')).into_owned()
+                });
+                let read = ["user.one", "trusted.one", "security.one"]
+                    .map(|name| rustix::fs::getxattr(&path, name, &mut [0; 10]));
+                let set = ["user.one", "trusted.one", "security.one"]
+                    .map(|name| rustix::fs::setxattr(&path, name, b"2", XattrFlags::empty()));
+                format!("{listed:?} {read:?} {set:?}")
+            })
+        };
+        let mut answers = Answers::new();
+        for bits in [0o644, 0o600, 0o666] {
+            rustix::fs::chmod(&path, mode(bits)).unwrap();
+            for who in [Who::User, Who::Root] {
+                answers.insert(format!("{who:?} {bits:o}"), seen(who));
             }
         }
         answers

@@ -513,9 +513,14 @@ impl Filesystem for Server {
         give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self.fs.xattrs(ino.0);
-        give(names.map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()), size, reply);
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // The kernel hides the values of trusted ones, and leaves the names to the file system.
+        let is_shown = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(b"trusted.");
+        let listed = self
+            .fs
+            .xattrs(ino.0)
+            .map(|names| names.into_iter().filter(is_shown).flat_map(|name| name.into_iter().chain([0])).collect());
+        give(listed, size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
