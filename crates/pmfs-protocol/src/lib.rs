@@ -36,7 +36,7 @@ pub const MOUNT: Opcode = opcode::read::<[u8; MOUNT_BYTES]>(b'V', 0xA0);
 
 /// Asks the descriptor of a file for a lease: a [`Request`] becomes a [`Grant`].
 ///
-/// Errors: EBADF for a descriptor that is not open for loads, or not for stores that are asked for; EBUSY while the kernel has pages of the
+/// Errors: EBADF for a descriptor that is not open for the stores or loads that are asked for; EBUSY while the kernel has pages of the
 /// file (then map the file itself); EAGAIN while a lease of it is recalled; EEXIST if another process lets it grow; EPERM for an unknown holder; ENOSPC for holes.
 pub const LEASE: Opcode = opcode::read_write::<Grant>(b'V', 0xA1);
 

@@ -4,13 +4,14 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::fs::{SeekFrom, fdatasync, fstat, seek};
 use rustix::io::{Errno, pwritev};
 use smallvec::SmallVec;
 
 use super::call::Call;
 use super::description_table;
 use super::descriptors::{self, Suspension};
+use super::leased_file::LeasedFile;
 use super::mode;
 use super::strict_calls;
 use super::transfer::{BUFFERS_ON_STACK, Way, read_part, write_part};
@@ -86,13 +87,21 @@ pub(crate) fn write<'a>(
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Way::Done(Err(Errno::BADF));
     }
-    // The kernel appends.
-    if flags & libc::O_APPEND != 0 {
+    // The kernel appends, unless vmio can.
+    let appends = flags & libc::O_APPEND != 0;
+    if appends && !leased.appends() {
         drop(call);
         descriptors::stop_serving(fd.as_raw_fd());
         return Way::Linux(None);
     }
     let bytes = len.min(TRANSFER_MAX) as u64;
+    if appends {
+        let must_flush = flags & libc::O_DSYNC != 0;
+        let appended = append(&call, leased, fd, buffers);
+        return Way::Done(
+            appended.and_then(|count| if must_flush { fdatasync(fd).map(|()| count) } else { Ok(count) }),
+        );
+    }
     let start = match position {
         Position::Current => call.description.position.load(Ordering::Relaxed),
         Position::At(offset) => offset as u64,
@@ -103,8 +112,9 @@ pub(crate) fn write<'a>(
         let _suspension = descriptors::suspend(fd.as_raw_fd());
         return Way::Linux(Call::begin(fd.as_raw_fd()));
     }
-    // On persistent memory a copy is durable at once.
-    let must_flush = flags & libc::O_DSYNC != 0 && !leased.is_persistent();
+    // On persistent memory a copy is durable at once; the length of a file of vmio-pmfs only once the server has looked.
+    let grows = || leased.appends() && start + bytes > call.description.known_len.load(Ordering::Relaxed);
+    let must_flush = flags & libc::O_DSYNC != 0 && (!leased.is_persistent() || grows());
     Way::Done((|| {
         let start = match position {
             Position::Current => call.advance(|_| Ok(bytes))?.0,
@@ -123,6 +133,50 @@ pub(crate) fn write<'a>(
         }
         outcome
     })())
+}
+
+/// Appends to a file that is open with O_APPEND. Its lease keeps other processes from changing the length.
+fn append<'a>(
+    call: &Call,
+    leased: &LeasedFile,
+    fd: BorrowedFd<'_>,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<usize, Errno> {
+    let (description, slices) = (call.description, buffers.collect::<SmallVec<[&[u8]; BUFFERS_ON_STACK]>>());
+    let known_len = &description.known_len;
+    let mut appended = 0;
+    if let [bytes] = slices[..] {
+        let mut end = known_len.load(Ordering::Relaxed);
+        // Another thread may have appended first.
+        while appended == 0 && !bytes.is_empty() {
+            appended = leased.append(end, bytes);
+            let now = known_len.fetch_max(end + appended as u64, Ordering::Relaxed);
+            if appended == 0 && now == end {
+                break;
+            }
+            end = now.max(end + appended as u64);
+        }
+        if appended == bytes.len() {
+            description.position.store(end, Ordering::Relaxed);
+            return Ok(appended);
+        }
+    }
+    // The kernel appends at the end of the file, whatever the offset. What is left out here was appended above.
+    let mut left_out = appended;
+    let rest = slices.iter().map(|bytes| {
+        let skipped = left_out.min(bytes.len());
+        left_out -= skipped;
+        IoSlice::new(&bytes[skipped..])
+    });
+    let rest: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = rest.collect();
+    let written = match pwritev(fd, &rest, 0) {
+        Err(_) if appended > 0 => 0,
+        written => written?,
+    };
+    let end = fstat(fd)?.st_size as u64;
+    known_len.fetch_max(end, Ordering::Relaxed);
+    description.position.store(end, Ordering::Relaxed);
+    Ok(appended + written)
 }
 
 /// Lets the kernel write all buffers, with one flush.

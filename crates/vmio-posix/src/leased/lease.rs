@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use rustix::io::Errno;
-use vmio::{Access, Cache};
+use vmio::{Access, Cache, SharedMap};
 
 use super::cached_file::CachedFile;
 use super::description::Description;
@@ -55,6 +55,10 @@ pub(super) fn take(
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
         OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
+        // Where the process maps the medium itself, it can append.
+        OFlags::WRONLY if SharedMap::open(fd, 1, Access::ReadWrite).is_ok_and(|map| map.appends()) => {
+            (Access::ReadWrite, libc::F_WRLCK)
+        }
         _ => return Err(UnservedReason::WriteOnly),
     };
     set(fd, thread, lease).map_err(UnservedReason::Lease)?;
@@ -70,9 +74,11 @@ pub(super) fn take(
         let len = fstat(fd)?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0))?;
         let mut leased = match flags & OFlags::RWMODE {
-            OFlags::WRONLY => LeasedFile::of_writes_alone(),
+            OFlags::WRONLY if is_strict() => LeasedFile::of_writes_alone(),
             // A write-back by a descriptor with O_APPEND would append the page.
-            _ if flags.contains(OFlags::APPEND) => LeasedFile::new(fd, len, access, settings.stores_after_bytes)?,
+            mode if flags.contains(OFlags::APPEND) || mode == OFlags::WRONLY => {
+                LeasedFile::new(fd, len, access, settings.stores_after_bytes)?
+            }
             _ => mapped(fd, len, access, settings, cache_for)?,
         };
         if settings.report.is_some() {

@@ -13,6 +13,8 @@ use super::strict::Logged;
 const CHUNK_BYTES: u64 = 2 << 20;
 /// The least address space that a file gets.
 const MAP_BYTES_MIN: u64 = 64 << 20;
+/// The same for a file without a page cache.
+const DIRECT_BYTES_MIN: u64 = 16 << 30;
 /// A chunk that was not in the page cache is checked again after this number of calls.
 const CALLS_BEFORE_ANOTHER_CHECK: u8 = 64;
 
@@ -90,7 +92,13 @@ impl LeasedFile {
         access: Access,
         stores_after_bytes: u32,
     ) -> std::io::Result<Self> {
-        let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
+        let twice = file_bytes.saturating_mul(2);
+        // A direct map has no chunks, so that address space is all it takes to grow.
+        let direct = SharedMap::open(fd, twice.max(DIRECT_BYTES_MIN), access).ok().filter(SharedMap::is_direct);
+        if let Some(map) = direct {
+            return Ok(Self::of(Data::Shared(map), 0, access, stores_after_bytes));
+        }
+        let len = twice.max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
         let map = SharedMap::open(fd, len, access)?;
         Ok(Self::of(Data::Shared(map), len, access, stores_after_bytes))
     }
@@ -186,10 +194,28 @@ impl LeasedFile {
         is_copied
     }
 
+    /// Whether [`Self::append`] may append.
+    pub(super) fn appends(&self) -> bool {
+        matches!(&self.data, Data::Shared(map) if map.appends())
+    }
+
+    /// Appends bytes to the file, which ends at `end`, without a system call. Returns how many; the kernel has to append the others.
+    pub(super) fn append(&self, end: u64, bytes: &[u8]) -> usize {
+        let Data::Shared(map) = &self.data else { return 0 };
+        let appended = map.append_at(end, bytes);
+        if appended > 0 {
+            self.has_stored.store(true, Ordering::Relaxed);
+            if let Some(counts) = &self.counts {
+                counts.add_write(appended);
+            }
+        }
+        appended
+    }
+
     fn is_worth_storing(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
         let mut chunks = self.chunks_of(offset, len).iter();
-        let is_written_often = map.is_direct() || chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
+        let is_written_often = chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
         is_written_often && self.is_worth_copying(map, fd, file_bytes, offset, len)
     }
 
@@ -217,8 +243,8 @@ impl LeasedFile {
     /// Whether the page table has all chunks of a range. Maps the missing ones if that takes no read.
     fn is_worth_copying(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let end = offset + len as u64;
-        if end > map.len() {
-            return false;
+        if end > map.len() || map.is_direct() {
+            return end <= map.len();
         }
         (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
             let state = &self.chunks[chunk as usize].state;

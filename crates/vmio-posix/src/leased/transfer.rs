@@ -115,6 +115,17 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     if is_copied && (leased.cached().is_none() || call.is_still_leased()) {
         return Ok(Piece { len, transferred: len });
     }
+    if at == copyable_end && leased.appends() {
+        let appended = leased.append(at, part);
+        call.description.known_len.fetch_max(at + appended as u64, Ordering::Relaxed);
+        if appended > 0 {
+            let rest = &part[appended..];
+            // What found no room.
+            let more = if rest.is_empty() { 0 } else { pwrite(fd, rest, at + appended as u64).unwrap_or(0) };
+            call.description.known_len.fetch_max(at + (appended + more) as u64, Ordering::Relaxed);
+            return Ok(Piece { len, transferred: appended + more });
+        }
+    }
     if at < copyable_end {
         leased.write_back()?;
     }

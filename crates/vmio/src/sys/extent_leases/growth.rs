@@ -82,6 +82,13 @@ impl Turn<'_> {
     /// The slot for more room behind an end: it says that the file is so long.
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
         let slot = match self.slot() {
+            // Another thread has appended since the caller knew the end.
+            Some(slot)
+                if self.growth.room_end.load(Ordering::SeqCst) > 0
+                    && slots.length(slot).load(Ordering::Relaxed) != end =>
+            {
+                return None;
+            }
             Some(slot) => slot,
             None => {
                 let slot = slots.take()?;

@@ -125,7 +125,8 @@ impl Leases {
 
     /// Grants a lease, if nothing stands against it.
     pub fn lease(&self, ino: u64, handle: FileHandle, request: &Request) -> Result<Grant, i32> {
-        let wanted = LOADS | if request.stores() || request.fills() { STORES } else { 0 };
+        // A process that may open the medium may load everything anyway.
+        let wanted = if request.stores() || request.fills() { STORES } else { LOADS };
         if handle.0 & wanted != wanted {
             return Err(libc::EBADF);
         }
