@@ -17,6 +17,7 @@ mod mistakes;
 mod outputs;
 mod pmfs;
 mod pmfs_fsx;
+mod pmfs_holders;
 mod pmfs_leases;
 mod pmfs_posix;
 mod pmfs_random;

@@ -17,9 +17,14 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts an image once the command says that it is.
     pub fn new(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn std::error::Error>> {
+        Self::with(image, folder, &[])
+    }
+
+    /// The same with further options.
+    pub fn with(image: &Path, folder: &Path, options: &[&str]) -> Result<Mounted, Box<dyn std::error::Error>> {
         fs::create_dir_all(folder)?;
         let mut command = vmio();
-        command.args(["pmfs", "mount"]).arg(image).arg(folder).stdout(Stdio::piped());
+        command.args(["pmfs", "mount"]).args(options).arg(image).arg(folder).stdout(Stdio::piped());
         let mut server = command.spawn()?;
         let output = server.stdout.take().ok_or("no output")?;
         let mounted = Mounted { server, folder: folder.to_owned() };
@@ -29,6 +34,13 @@ impl Mounted {
             }
         }
         Err("the server has ended".into())
+    }
+
+    /// Kills the server and removes its mount.
+    pub fn kill(mut self) -> TestResult {
+        self.server.kill()?;
+        self.server.wait()?;
+        succeeded(Command::new("umount").arg("-l").arg(&self.folder)).map(drop)
     }
 
     pub fn unmount(mut self) -> TestResult {
