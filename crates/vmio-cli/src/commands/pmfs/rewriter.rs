@@ -1,4 +1,4 @@
-//! The thread that moves blocks when it has time: files that were mapped in pieces get aligned extents, and broken extents become whole.
+//! The thread that moves blocks when it has time. Files that somebody has mapped in pieces get aligned extents, and broken extents become whole.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
