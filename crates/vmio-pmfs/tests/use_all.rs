@@ -15,6 +15,7 @@ pub fn use_all(fs: &Fs) {
                     _ = fs.read(named.ino, 0, &mut [0; 9000]);
                     _ = fs.write(named.ino, 5000, &[1; 9000]);
                     _ = fs.write(named.ino, 1 << 20, &[1; 9000]);
+                    _ = fs.rewrite_aligned(named.ino);
                     _ = fs.set_attributes(named.ino, &Changes { size: Some(100), ..Changes::default() });
                 }
             }
@@ -22,5 +23,6 @@ pub fn use_all(fs: &Fs) {
             _ = fs.unlink(ROOT, b"moved");
         }
     }
+    _ = fs.gather(8);
     _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
 }

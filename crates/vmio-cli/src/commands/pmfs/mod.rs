@@ -47,7 +47,8 @@ Examples:
   vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
   vmio pmfs mount --private image ~/here
 
-The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3.";
+The command prints a line when the file system is mounted. When more than a twentieth of the free space is
+holes, it moves blocks in the background, so that extents of 2 MiB become whole again. It needs /dev/fuse, and root or fusermount3.";
 
 const FSCK_EXAMPLES: &str = "\
 Examples:
