@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use use_all::use_all;
-use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, ROOT, Simulated, check};
+use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check};
 
 #[path = "../../crates/vmio-pmfs/tests/use_all.rs"]
 mod use_all;
@@ -53,6 +53,8 @@ fn sound() -> Arc<dyn Medium> {
             fs.write(file, block * 2 * BLOCK, b"bytes")?;
         }
         fs.link(file, ROOT, b"second")?;
+        fs.set_xattr(file, b"user.one", b"1", Precondition::None)?;
+        fs.set_xattr(file, b"trusted.two", &[2; 200], Precondition::None)?;
         fs.create(ROOT, b"link", New::Symlink(b"folder"), 0o777, (0, 0))?;
         let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0))?.ino;
         fs.allocate(aligned, 0, 2 << 20)?;

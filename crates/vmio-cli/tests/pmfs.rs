@@ -56,6 +56,15 @@ pub fn can_mount() -> bool {
     can
 }
 
+/// Whether a folder is on ext4, whose answers vmio-pmfs is to give. Others differ in small things from both.
+pub fn is_on_ext4(dir: &Path) -> bool {
+    let is = rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == 0xEF53);
+    if !is {
+        test_depth::skipped("the temporary folder is not on ext4, whose answers are compared");
+    }
+    is
+}
+
 pub fn made(dir: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
     let image = dir.join("image");
     succeeded(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&image))?;
@@ -167,9 +176,113 @@ fn a_file_system_is_mounted_once() -> TestResult {
     let other = dir.path().join("other");
     fs::create_dir(&other)?;
     refused(vmio().args(["pmfs", "mount"]).arg(&image).arg(&other), "in use")?;
+    refused(vmio().args(["pmfs", "stat"]).arg(&image), &format!("it is mounted on {}", folder.display()))?;
     refused(vmio().args(["pmfs", "fsck"]).arg(&image), "in use")?;
     refused(vmio().args(["pmfs", "mkfs", "--overwrite"]).arg(&image), "in use")?;
     mounted.unmount()
+}
+
+/// The server flushes the image before it gives it up.
+#[test]
+fn an_image_can_be_used_straight_after_umount() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    for round in 0..3 {
+        let mounted = Mounted::new(&image, &folder)?;
+        fs::write(folder.join("file"), patterned(20_000_000))?;
+        succeeded(Command::new("umount").arg(&folder))?;
+        // A mount waits as well: that of the next round.
+        if round == 1 {
+            fsck(&image)?;
+        }
+        std::mem::forget(mounted);
+    }
+    fsck(&image)
+}
+
+#[test]
+fn an_image_in_use_is_waited_for() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = made(dir.path())?;
+    let user = fs::File::open(&image)?;
+    rustix::fs::flock(&user, rustix::fs::FlockOperation::LockExclusive)?;
+    let mut stat = vmio().args(["pmfs", "stat"]).arg(&image).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    BufReader::new(stat.stderr.take().ok_or("no messages")?).read_line(&mut said)?;
+    assert_eq!(said, format!("{} is in use: waiting for its end\n", image.display()));
+    drop(user);
+    assert!(stat.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn each_unusable_mount_point_has_its_error() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mount = |on: &Path| {
+        let mut command = vmio();
+        command.args(["pmfs", "mount"]).arg(&image).arg(on);
+        command
+    };
+    refused(&mut mount(&dir.path().join("none")), "there is no folder")?;
+    refused(&mut mount(&image), "is no folder")?;
+    let mut mounted = Mounted::new(&image, &folder)?;
+    mounted.server.kill()?;
+    mounted.server.wait()?;
+    refused(&mut mount(&folder), "has ended: umount it first")
+}
+
+#[test]
+fn users_without_rights_learn_why_they_cannot_mount() -> TestResult {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let dir = tempfile::tempdir()?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("folder"));
+    fs::create_dir(&folder)?;
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o666))?;
+    let is_closed = fs::metadata("/dev/fuse").is_ok_and(|found| found.mode() & 0o6 == 0);
+    if !is_closed || !rustix::process::getuid().is_root() {
+        test_depth::skipped("everybody may use /dev/fuse, or the test is no root");
+        return Ok(());
+    }
+    // Where others can run it.
+    let program = dir.path().join("vmio");
+    fs::copy(vmio().get_program(), &program)?;
+    let mut mount = Command::new(&program);
+    mount.args(["pmfs", "mount", "--private"]).arg(&image).arg(&folder).uid(65_534).gid(65_534);
+    refused(&mut mount, "you have no rights to /dev/fuse")
+}
+
+#[test]
+fn what_is_no_file_and_no_device_is_refused_at_once() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
+    for path in [&pipe, dir.path()] {
+        for call in ["stat", "fsck", "mkfs"] {
+            refused(vmio().args(["pmfs", call]).arg(path), "neither a file nor a block device")?;
+        }
+        refused(vmio().args(["pmfs", "mount"]).arg(path).arg(dir.path()), "neither a file nor a block device")?;
+    }
+    refused(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&pipe), "--size is for files")
+}
+
+#[test]
+fn mkfs_says_in_json_what_it_has_made() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    let said = succeeded(vmio().args(["pmfs", "mkfs", "--json", "--areas", "2", "--size", "64M"]).arg(&image))?;
+    let object: serde_json::Value = serde_json::from_str(&said)?;
+    assert_eq!((object["bytes"].as_u64(), object["areas"].as_u64()), (Some(64 << 20), Some(2)));
+    assert_eq!(object["uuid"].as_str().map(str::len), Some(32));
+    Ok(())
 }
 
 #[test]

@@ -9,9 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::common::TestResult;
-use crate::pmfs::{Mounted, can_mount, fsck, made};
+use crate::pmfs::{Mounted, can_mount, fsck, is_on_ext4, made};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustix::fs::{
+    CWD, FallocateFlags, RenameFlags, XattrFlags, fallocate, getxattr, listxattr, removexattr, renameat_with, setxattr,
+};
+use rustix::io::Errno;
+
+const XATTRS: [&str; 3] = ["user.one", "user.two", "user.a-longer-name-of-an-attribute"];
 
 const NAMES: [&str; 15] = [
     "a",
@@ -61,7 +67,7 @@ impl Program {
             let file = options.create(true).mode(0o640).open(&path)?;
             file.write_at(&vec![len as u8; len], at)
         };
-        let call = self.random.random_range(0..16);
+        let call = self.random.random_range(0..20);
         let said = match call {
             0 => answer(fs::create_dir(&path)),
             1 => answer(fs::remove_dir(&path)),
@@ -73,10 +79,14 @@ impl Program {
             8 => answer(write(OpenOptions::new().append(true))),
             9 => answer(OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(at))),
             10 => answer(path.parent().map_or(Ok(Vec::new()), names)),
-            11 => answer(attributes(&path)),
+            11 => answer(attributes(&path).map(|found| (found, xattrs(&path)))),
             12 => answer(fs::read(&path).map(|bytes| crc32fast::hash(&bytes))),
             13 => answer(fs::set_permissions(&path, Permissions::from_mode(0o400 + (at % 0o400) as u32))),
             14 => answer(set_times(&path, at)),
+            15 => answer(exchange(&path, &to)),
+            16 => answer(Ok(setxattr(&path, XATTRS[len % 3], &[len as u8; 50], XattrFlags::empty()))),
+            17 => answer(Ok(removexattr(&path, XATTRS[len % 3]))),
+            18 => answer(punch(&path, at, len)),
             _ => match self.open.remove(one) {
                 Some(file) => answer(read_open(&file)),
                 None => answer(File::open(&path).map(|file| _ = self.open.insert(one, file))),
@@ -107,6 +117,28 @@ fn set_times(path: &Path, at: u64) -> io::Result<(i64, i64)> {
     Ok((found.atime(), found.mtime()))
 }
 
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+fn punch(path: &Path, at: u64, len: usize) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    Ok(fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len as u64)?)
+}
+
+/// The attributes that users give a folder or file.
+fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
+    let mut names = [0; 200];
+    let bytes = listxattr(path, &mut names)?;
+    let mut found = BTreeMap::new();
+    for name in names[..bytes].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+        let mut value = [0; 100];
+        let bytes = getxattr(path, name, &mut value)?;
+        found.insert(name.to_vec(), value[..bytes].to_vec());
+    }
+    Ok(found)
+}
+
 fn read_open(file: &File) -> io::Result<(u64, Vec<u8>)> {
     let found = file.metadata()?;
     if found.is_dir() {
@@ -124,6 +156,9 @@ fn programs_get_the_same_answers_as_from_another_file_system() -> TestResult {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
+    if !is_on_ext4(dir.path()) {
+        return Ok(());
+    }
     let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
     for seed in test_depth::seeds(3, 100) {
         let mounted = Mounted::new(&image, &folder)?;

@@ -49,6 +49,14 @@ pub enum Error {
     /// Another process, or another part of this one, uses the medium.
     #[error("it is in use: a file system on it is mounted, or being made or checked")]
     InUse,
+    /// Processes that leased extents of an earlier mount still have them mapped.
+    #[error(
+        "processes that used an earlier mount still have parts of it mapped: end them, or continue those that are stopped"
+    )]
+    StillMapped,
+    /// A folder, a pipe or the like is no medium.
+    #[error("it is neither a file nor a block device")]
+    NoMedium,
     /// The medium begins with something else.
     #[error("there is no file system of vmio-pmfs on it: it begins with the bytes {found:02x?}")]
     NoFileSystem {
@@ -200,6 +208,14 @@ pub enum Error {
         /// The end that was asked for.
         end: u64,
     },
+    /// Processes have blocks of the file mapped that the call would take away.
+    #[error("blocks of inode {ino} are leased from block {from_block} on")]
+    Leased {
+        /// The inode.
+        ino: u64,
+        /// The first block that the call would take away, or one before it.
+        from_block: u32,
+    },
     /// All blocks are in use.
     #[error("no space is left: {wanted} blocks are wanted")]
     NoSpace {
@@ -209,6 +225,36 @@ pub enum Error {
     /// All inodes are in use.
     #[error("no inode is left")]
     NoInodes,
+    /// The inode has no such extended attribute.
+    #[error("inode {ino} has no extended attribute {name:?}")]
+    NoXattr {
+        /// The inode.
+        ino: u64,
+        /// The attribute's name.
+        name: String,
+    },
+    /// The inode has this extended attribute already.
+    #[error("inode {ino} has an extended attribute {name:?} already")]
+    XattrExists {
+        /// The inode.
+        ino: u64,
+        /// The attribute's name.
+        name: String,
+    },
+    /// No extended attribute can have this name, or the one of this name cannot have this value.
+    #[error("the extended attribute {name:?} cannot have these {bytes} bytes as its value")]
+    BadXattr {
+        /// The attribute's name.
+        name: String,
+        /// Length of its value.
+        bytes: usize,
+    },
+    /// An inode's extended attributes would need more than a block.
+    #[error("the extended attributes of inode {ino} would need more than a block")]
+    XattrsTooLarge {
+        /// The inode.
+        ino: u64,
+    },
     /// The file system does not offer this.
     #[error("{what} is not supported")]
     Unsupported {
@@ -230,20 +276,24 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::InUse => libc::EBUSY,
+            Error::InUse | Error::StillMapped | Error::Leased { .. } => libc::EBUSY,
             Error::NoInode { .. } => libc::ESTALE,
             Error::NoEntry { .. } => libc::ENOENT,
             Error::EntryExists { .. } | Error::HasFileSystem | Error::HasOtherContent { .. } => libc::EEXIST,
             Error::NotADirectory { .. } => libc::ENOTDIR,
             Error::IsADirectory { .. } => libc::EISDIR,
             Error::NotEmpty { .. } => libc::ENOTEMPTY,
-            Error::IntoItself { .. } | Error::BadName { .. } | Error::WrongKind { .. } | Error::Layout { .. } => {
-                libc::EINVAL
-            }
+            Error::IntoItself { .. }
+            | Error::BadName { .. }
+            | Error::BadXattr { .. }
+            | Error::WrongKind { .. }
+            | Error::Layout { .. } => libc::EINVAL,
             Error::NameTooLong { .. } => libc::ENAMETOOLONG,
             Error::TooManyLinks { .. } => libc::EMLINK,
             Error::FileTooLarge { .. } | Error::ChangeTooLarge { .. } => libc::EFBIG,
-            Error::NoSpace { .. } | Error::NoInodes => libc::ENOSPC,
+            Error::NoSpace { .. } | Error::NoInodes | Error::XattrsTooLarge { .. } => libc::ENOSPC,
+            Error::NoXattr { .. } => libc::ENODATA,
+            Error::XattrExists { .. } => libc::EEXIST,
             Error::Unsupported { .. } => libc::EOPNOTSUPP,
             _ => libc::EIO,
         }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Numbers, contents, fill, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, New, ROOT, Rewrite, Space};
+use vmio_pmfs::{ALIGNED, Changes, Fs, Geometry, New, Precondition, ROOT, Rewrite, Space};
 
 /// One area of 32 MiB.
 const GEOMETRY: Geometry = Geometry { blocks: 16 * 512, areas: 1, inodes: 1024, journal_blocks: 14, save_blocks: 16 };
@@ -234,6 +234,10 @@ fn blocks_move_while_files_are_used() {
 fn files_wait_in_a_queue_for_their_rewriting() {
     let fs = Fs::mount(made_of(GEOMETRY)).unwrap();
     assert_eq!(fs.next_wanted(), None);
+    let a = scattered(&fs);
+    fs.lease(a, 1, 0..10, vmio_pmfs::Holes::Keep, 10).unwrap();
+    assert_eq!(fs.next_wanted(), Some(a), "it is leased in pieces");
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::InUse);
     [7, 8, 7].into_iter().for_each(|ino| fs.wants_alignment(ino));
     assert_eq!([(); 3].map(|()| fs.next_wanted()), [Some(7), Some(8), None]);
 }
@@ -259,4 +263,19 @@ fn overwrites_leave_an_extent_that_grows_where_it_is() {
     assert_eq!(contents(&fs, a)[..expected.len()], expected);
     drop(fs);
     sound(medium, "overwritten");
+}
+
+#[test]
+fn a_small_file_that_wishes_it_grows_into_an_aligned_extent() {
+    let medium = made_of(GEOMETRY);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let (wishing, other) = (file(&fs, "wishing"), file(&fs, "other"));
+    fs.set_xattr(wishing, ALIGNED.as_bytes(), b"1", Precondition::None).unwrap();
+    for to in (1..=32).map(|part| part << 16) {
+        append(&fs, wishing, 4096, to);
+        append(&fs, other, 4096, to);
+    }
+    assert_eq!((fs.aligned_extents(wishing).unwrap(), fs.aligned_extents(other).unwrap()), ((1, 1), (0, 1)));
+    drop(fs);
+    sound(medium, "wishing");
 }

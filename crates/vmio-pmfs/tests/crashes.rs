@@ -8,7 +8,10 @@
 use std::sync::Arc;
 
 use crate::support::{GEOMETRY, Numbers, Tree, fill, made, made_of, patterned, sound, tree};
-use vmio_pmfs::{Changes, Fs, Geometry, Medium, New, Overlay, ROOT, Replace, Rewrite, Simulated, Store};
+use vmio_pmfs::{
+    ALIGNED, Changes, Fs, Geometry, Holes, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace,
+    Rewrite, Simulated, Store,
+};
 
 /// Words since a fence of which all subsets are tried.
 const EXHAUSTIVE: usize = 7;
@@ -267,6 +270,14 @@ fn renames_are_whole() {
     explore("rename into a folder", some_files, |fs| rename(fs, ROOT, "a", ino(fs, "d"), "a"));
     explore("rename over a file of a folder", some_files, |fs| rename(fs, ROOT, "a", ino(fs, "d"), "inner"));
     explore("rename of a folder", some_files, |fs| rename(fs, ROOT, "d", ino(fs, "empty"), "d"));
+    let exchange = |fs: &Fs, from, name: &str, to, other: &str| {
+        fs.exchange(from, name.as_bytes(), to, other.as_bytes()).unwrap();
+    };
+    explore("exchange", some_files, |fs| exchange(fs, ROOT, "a", ROOT, "b"));
+    explore("exchange with a folder", some_files, |fs| exchange(fs, ROOT, "a", ROOT, "d"));
+    explore("exchange of a file of a folder and a folder", some_files, |fs| {
+        exchange(fs, ino(fs, "d"), "inner", ROOT, "empty");
+    });
     explore("rename over a folder", some_files, |fs| rename(fs, ROOT, "d", ROOT, "empty"));
 }
 
@@ -336,6 +347,88 @@ fn lengths_change_whole() {
         |fs| resize(fs, ino(fs, "a"), 100 * 8192),
     );
     explore("allocate", some_files, |fs| fs.allocate(ino(fs, "a"), 5000, 100_000).unwrap());
+}
+
+#[test]
+fn what_a_holder_appends_becomes_part_of_the_file_whole() {
+    let leased = |fs: &Fs| assert!(!fs.lease_to_grow(ino(fs, "a"), 1).unwrap().extents.is_empty());
+    let grown = move |by: u64| {
+        move |fs: &Fs| {
+            leased(fs);
+            let size = fs.attributes(ino(fs, "a")).unwrap().size;
+            fs.grown(ino(fs, "a"), 1, size + by).unwrap();
+        }
+    };
+    for by in [1, 3000, 5000, 40_000] {
+        explore("grown", some_files, grown(by));
+    }
+    // Leased blocks that are not aligned are overwritten in place, and not anew.
+    let overwrite = |fs: &Fs| {
+        fs.lease(ino(fs, "a"), 1, 0..10, Holes::Keep, 10).unwrap();
+        fs.write(ino(fs, "a"), 3000, &[9; 4000]).unwrap();
+    };
+    explore("a leased overwrite", some_files, overwrite);
+}
+
+#[test]
+fn ranges_change_whole() {
+    let change =
+        |change: RangeChange, at: u64, len: u64| move |fs: &Fs| fs.change_range(ino(fs, "a"), change, at, len).unwrap();
+    let (grows, stays) = (RangeChange::Zero(Length::Grows), RangeChange::Zero(Length::Stays));
+    explore("punch", some_files, change(RangeChange::Punch, 3000, 6000));
+    explore("punch in a block", some_files, change(RangeChange::Punch, 100, 50));
+    explore("punch across the end", some_files, change(RangeChange::Punch, 5000, 50_000));
+    explore("punch in an aligned extent", aligned_file, change(RangeChange::Punch, 5000, 9000));
+    explore("punch in a chain", chained_file, change(RangeChange::Punch, 3 * 8192 + 100, 12 * 8192));
+    explore("zero", some_files, change(grows, 3000, 6500));
+    explore("zero across the end", some_files, change(grows, 3000, 20_000));
+    explore("zero up to the end", some_files, change(stays, 3000, 20_000));
+    explore("zero in an aligned extent", aligned_file, change(stays, 5000, 9000));
+    let reserved = |fs: &Fs| {
+        some_files(fs);
+        change(RangeChange::Allocate(Length::Stays), 0, 40_000)(fs);
+        // Bytes that a crash may leave behind the end, where nobody may ever see them.
+        let (a, b) = (ino(fs, "a"), ino(fs, "b"));
+        fs.write(a, 10_000, &patterned(4, 20_000)).unwrap();
+        resize(fs, a, 10_000);
+        change(RangeChange::Allocate(Length::Stays), 0, 40_000)(fs);
+        fs.write(b, 0, b"other").unwrap();
+    };
+    explore("an append to reserved blocks", reserved, |fs| _ = fs.write(ino(fs, "a"), 10_000, &[5; 9000]).unwrap());
+    explore("a write behind the end, in reserved blocks", reserved, |fs| {
+        fs.write(ino(fs, "a"), 25_000, &[5; 3000]).unwrap();
+    });
+    explore("truncate up into reserved blocks", reserved, |fs| resize(fs, ino(fs, "a"), 30_000));
+    explore("allocate over reserved blocks", reserved, |fs| fs.allocate(ino(fs, "a"), 0, 60_000).unwrap());
+}
+
+#[test]
+fn extended_attributes_change_whole() {
+    let set = |fs: &Fs, name: &str, bytes: usize| {
+        fs.set_xattr(ino(fs, "a"), name.as_bytes(), &patterned(5, bytes), Precondition::None).unwrap();
+    };
+    let has_one = |fs: &Fs| {
+        some_files(fs);
+        set(fs, "user.one", 100);
+    };
+    explore("the first attribute", some_files, |fs| set(fs, "user.one", 100));
+    explore("a second attribute", has_one, |fs| set(fs, "trusted.two", 1000));
+    explore("another value", has_one, |fs| set(fs, "user.one", 7));
+    explore("the last attribute's end", has_one, |fs| fs.remove_xattr(ino(fs, "a"), b"user.one").unwrap());
+    explore("unlink with attributes", has_one, |fs| fs.unlink(ROOT, b"a").unwrap());
+    let full = |fs: &Fs| {
+        has_one(fs);
+        fill(fs, "rest");
+    };
+    explore("another value on a full medium", full, |fs| set(fs, "user.one", 700));
+    let wish = |fs: &Fs, of| fs.set_xattr(ino(fs, of), ALIGNED.as_bytes(), b"1", Precondition::Absent).unwrap();
+    explore("the alignment wish", has_one, |fs| wish(fs, "a"));
+    let wishing = |fs: &Fs| {
+        some_files(fs);
+        wish(fs, "d");
+    };
+    explore("a new file that inherits the wish", wishing, |fs| _ = create(fs, ino(fs, "d"), "new", New::File));
+    explore("the wish's end", wishing, |fs| fs.remove_xattr(ino(fs, "d"), ALIGNED.as_bytes()).unwrap());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
 use crate::use_all::use_all;
-use vmio_pmfs::{Error, Fs, Kind, Medium, New, Overlay, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{Error, Fs, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
 
 #[allow(clippy::unwrap_used)]
 fn sound() -> Arc<Simulated> {
@@ -17,6 +17,9 @@ fn sound() -> Arc<Simulated> {
         fs.write(file, block * 8192, b"bytes").unwrap();
     }
     fs.link(file, ROOT, b"second").unwrap();
+    fs.set_xattr(file, b"user.one", b"1", Precondition::None).unwrap();
+    fs.set_xattr(folder, b"user.two", &[2; 200], Precondition::None).unwrap();
+    fs.set_xattr(folder, b"trusted.three", b"", Precondition::None).unwrap();
     fs.create(ROOT, b"link", New::Symlink(b"folder"), 0o777, (0, 0)).unwrap();
     fs.create(folder, b"inner", New::Directory, 0o755, (0, 0)).unwrap();
     let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0)).unwrap().ino;
@@ -136,12 +139,14 @@ fn entries_that_lead_up_are_refused() {
     }
     drop(fs);
     type Call = fn(&Fs, u64) -> vmio_pmfs::Result<()>;
-    let calls: [(&str, Call); 7] = [
+    let calls: [(&str, Call); 9] = [
         ("lookup", |fs, at| fs.lookup(at, b"bad").map(drop)),
         ("unlink", |fs, at| fs.unlink(at, b"bad")),
         ("rmdir", |fs, at| fs.remove_directory(at, b"bad")),
         ("rename", |fs, at| fs.rename(at, b"bad", at, b"new", Replace::Yes)),
         ("rename over", |fs, at| fs.rename(at, b"good", at, b"bad", Replace::Yes)),
+        ("exchange", |fs, at| fs.exchange(at, b"bad", at, b"good")),
+        ("exchange up", |fs, at| fs.exchange(ROOT, b"good", at, b"bad")),
         ("rename up", |fs, at| fs.rename(at, b"bad", ROOT, b"good", Replace::Yes)),
         ("rename down", |fs, at| fs.rename(ROOT, b"good", at, b"bad", Replace::Yes)),
     ];

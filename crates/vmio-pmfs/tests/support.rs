@@ -40,6 +40,8 @@ pub fn fill(fs: &Fs, name: &str) {
 pub enum Node {
     Directory,
     Symlink(Vec<u8>),
+    /// The value of an extended attribute; its path ends in a blank and its name.
+    Xattr(Vec<u8>),
     /// The number of links and the contents.
     File(u32, Vec<u8>),
 }
@@ -70,6 +72,10 @@ pub fn tree(fs: &Fs) -> Tree {
                 Kind::Symlink => Node::Symlink(fs.read_link(named.ino).unwrap()),
                 _ => Node::File(attributes.links, contents(fs, named.ino)),
             };
+            for name in fs.xattrs(named.ino).unwrap() {
+                let value = Node::Xattr(fs.xattr(named.ino, &name).unwrap());
+                tree.insert(format!("{path} {}", String::from_utf8_lossy(&name)), value);
+            }
             tree.insert(path, node);
         }
     }

@@ -80,27 +80,32 @@ impl SharedMap {
         Ok(SharedMap { kind })
     }
 
-    fn map(&self) -> &FileMap {
-        match &self.kind {
-            Kind::PageCache { map, .. } => map,
-            Kind::Persistent(map) => map.file_map(),
-        }
-    }
-
     /// Refuses in a forked child, which may have other memory at the addresses of its parent's map.
     #[inline]
     fn check_here(&self) -> Result<(), NotThere> {
-        if self.map().is_here() { Ok(()) } else { Err(NotThere) }
+        let is_here = match &self.kind {
+            Kind::PageCache { map, .. } => map.is_here(),
+            Kind::Persistent(map) => map.is_here(),
+        };
+        if is_here { Ok(()) } else { Err(NotThere) }
     }
 
     /// Returns the length of the mapping in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        self.map().len() as u64
+        match &self.kind {
+            Kind::PageCache { map, .. } => map.len() as u64,
+            Kind::Persistent(map) => map.len() as u64,
+        }
     }
 
     /// Returns whether the bytes are on persistent memory: writes are then durable when [`Self::write_at`] returns.
     pub fn is_persistent(&self) -> bool {
+        matches!(&self.kind, Kind::Persistent(map) if map.is_synchronous())
+    }
+
+    /// Returns whether the bytes are in no page cache: a store costs the kernel nothing then.
+    pub fn is_direct(&self) -> bool {
         matches!(self.kind, Kind::Persistent(_))
     }
 
@@ -145,6 +150,22 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
+    /// Returns whether [`Self::append_at`] can append without the kernel: the file is one of vmio-pmfs, mapped for stores.
+    pub fn appends(&self) -> bool {
+        matches!(&self.kind, Kind::Persistent(map) if map.appends())
+    }
+
+    /// Appends bytes to the file, whose length is `end`, without a system call where there is room. Returns how many; the kernel has to append the
+    /// others.
+    ///
+    /// All processes see them at once, and they survive the end of this one. They are durable after a sync of the file.
+    pub fn append_at(&self, end: u64, bytes: &[u8]) -> usize {
+        match &self.kind {
+            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes),
+            _ => 0,
+        }
+    }
+
     /// Fills the page tables for a range if nine tenths of it are in memory, and returns whether they are.
     ///
     /// Copies then take no faults. Else the kernel's own reads fetch the range faster than faults do. `file` is the mapped file.
@@ -153,10 +174,14 @@ impl SharedMap {
         let page = PAGE_BYTES as u64;
         let pages = (range.end - range.start).div_ceil(page);
         let cached = || page_cache::look(file, &range).map_or(pages, |cached| cached.pages);
-        let is_cached = self.is_persistent() || cached() * 10 >= pages * 9;
+        let is_cached = self.is_direct() || cached() * 10 >= pages * 9;
         if is_cached {
+            let range = range.start..range.end.next_multiple_of(page);
             // A page that is not available is an error of the later copy.
-            let _ = self.map().populate(&(range.start..range.end.next_multiple_of(page)));
+            let _ = match &self.kind {
+                Kind::PageCache { map, .. } => map.populate(&range),
+                Kind::Persistent(map) => map.populate(&range),
+            };
         }
         is_cached
     }

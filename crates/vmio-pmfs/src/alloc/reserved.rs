@@ -16,6 +16,8 @@ struct Reservation {
     /// The block of the file that the first one becomes.
     block: u32,
     run: Run,
+    /// A process may store to them already: they go to nobody else.
+    is_leased: bool,
 }
 
 impl Reserved {
@@ -34,7 +36,20 @@ impl Reserved {
 
     /// Keeps blocks that are to become a file's from this block on. Returns those that were kept for it before.
     pub(crate) fn put(&self, ino: u64, block: u32, run: Run) -> Option<Run> {
-        self.0.lock().insert(ino, Reservation { block, run }).map(|before| before.run)
+        self.0.lock().insert(ino, Reservation { block, run, is_leased: false }).map(|before| before.run)
+    }
+
+    /// What is kept for a file from this block on, and stays until [`Self::remove`].
+    pub(crate) fn lease(&self, ino: u64, block: u32) -> Option<Run> {
+        let mut all = self.0.lock();
+        let reservation = all.get_mut(&ino).filter(|there| there.block == block)?;
+        reservation.is_leased = true;
+        Some(reservation.run)
+    }
+
+    /// Those of a file.
+    pub(crate) fn of(&self, ino: u64) -> Option<Run> {
+        self.0.lock().get(&ino).map(|reservation| reservation.run)
     }
 
     /// Whether there are any for this file.
@@ -47,14 +62,21 @@ impl Reserved {
         self.0.lock().remove(&ino).map(|before| before.run)
     }
 
-    /// No file gets what was kept for it.
+    /// No file gets what was kept for it, unless it is leased.
     pub(crate) fn drain(&self) -> Vec<Run> {
-        std::mem::take(&mut *self.0.lock()).into_values().map(|reservation| reservation.run).collect()
+        let mut drained = Vec::new();
+        self.0.lock().retain(|_, reservation| {
+            if !reservation.is_leased {
+                drained.push(reservation.run);
+            }
+            reservation.is_leased
+        });
+        drained
     }
 
-    /// All of them.
+    /// All that others may have, by [`Self::drain`].
     pub(crate) fn runs(&self) -> Vec<Run> {
-        self.0.lock().values().map(|reservation| reservation.run).collect()
+        self.0.lock().values().filter(|reservation| !reservation.is_leased).map(|reservation| reservation.run).collect()
     }
 }
 
@@ -73,6 +95,10 @@ mod tests {
         assert_eq!(reserved.remove(7), None);
         reserved.put(7, 1, Run { start: 1, count: 1 });
         assert_eq!(reserved.put(7, 2, Run { start: 2, count: 1 }), Some(Run { start: 1, count: 1 }));
+        assert_eq!((reserved.lease(7, 1), reserved.lease(7, 2)), (None, Some(Run { start: 2, count: 1 })));
+        assert_eq!(reserved.drain(), [], "a process may store to it");
+        assert_eq!(reserved.remove(7), Some(Run { start: 2, count: 1 }));
+        reserved.put(7, 2, Run { start: 2, count: 1 });
         assert_eq!(reserved.drain(), [Run { start: 2, count: 1 }]);
         assert_eq!(reserved.runs(), []);
     }

@@ -1,16 +1,20 @@
 //! The data of files. A write is atomic and durable when it returns.
 //!
-//! Overwritten bytes of aligned extents are saved, then overwritten in place, so that the extent stays whole. Other blocks are written
-//! anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
+//! Overwritten bytes of aligned extents are saved, then overwritten in place, so that the extent stays whole; those of leased blocks too.
+//! Other blocks are written anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
 
+mod fallocate;
 mod read;
 mod relocate;
 mod resize;
 mod write;
 
-pub(crate) use read::read;
+pub use fallocate::Length;
+pub(crate) use fallocate::{allocate, punch, zero};
+pub use read::Seek;
+pub(crate) use read::{read, seek};
 pub(crate) use relocate::relocate;
-pub(crate) use resize::{allocate, resize};
+pub(crate) use resize::resize;
 pub(crate) use write::write;
 
 use crate::error::{Error, Result};
@@ -40,7 +44,7 @@ fn is_large(size: u64) -> bool {
 
 /// Whether a block is of an aligned extent that a large file is growing into.
 fn grows_in(file: &Loaded, block: u32) -> bool {
-    is_large(file.inode.size) && file.map.is_growing(block)
+    (is_large(file.inode.size) || file.inode.wishes_alignment) && file.map.is_growing(block)
 }
 
 /// How many of a file's blocks from this one on are asked for at once, so that aligned extents come to lie where the file is aligned.
@@ -52,14 +56,21 @@ fn for_alignment(block: u32, blocks: u64) -> u64 {
     }
 }
 
-/// Makes the bytes from the end of a file to the end of its block zeros, up to `to`: they are about to become part of the file.
+/// Makes what a file's blocks hold from its end up to `to` zeros: it is about to become part of the file.
 fn zero_behind_end(volume: &Volume, file: &Loaded, to: u64) {
-    let size = file.inode.size;
-    let end = size.next_multiple_of(BLOCK_BYTES).min(to);
-    if size < end
-        && let Piece::There { run, .. } = file.map.piece(block_of(size), 1)
-    {
-        let zeros = [0; BLOCK_BYTES as usize];
-        volume.medium.write(run.start * BLOCK_BYTES + size % BLOCK_BYTES, &zeros[..(end - size) as usize]);
+    let zeros = [0; BLOCK_BYTES as usize];
+    let mut at = file.inode.size;
+    while at < to {
+        let block = block_of(at);
+        let piece = file.map.piece(block, u64::from(block_of(to - 1) - block) + 1);
+        let end = ((u64::from(block) + piece.count()) * BLOCK_BYTES).min(to);
+        if let Piece::There { run, .. } = piece {
+            let place = run.start * BLOCK_BYTES + at % BLOCK_BYTES;
+            for done in (0..end - at).step_by(zeros.len()) {
+                let len = (end - at - done).min(BLOCK_BYTES) as usize;
+                volume.medium.write(place + done, &zeros[..len]);
+            }
+        }
+        at = end;
     }
 }

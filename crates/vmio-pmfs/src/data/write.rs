@@ -41,7 +41,9 @@ impl Plan {
                     // Of the last block of a file, some bytes may be behind the end.
                     let visible = file.inode.size.clamp(start, stop);
                     let mut behind = visible;
-                    if start < visible && is_aligned {
+                    // A process that has the blocks mapped would not see others.
+                    let is_leased = file.leases.overlap(&(block..after));
+                    if start < visible && (is_aligned || is_leased) {
                         plan.overwrites.push((part(start, visible), place(start)));
                     } else if start < visible {
                         let first_behind = block_of(visible - 1) + 1;
@@ -102,7 +104,7 @@ pub(crate) fn write(volume: &Volume, file: &mut Loaded, offset: u64, bytes: &[u8
 
 /// Takes blocks for a range of a file that will end at byte `end`. A large file gets aligned extents behind all that it has.
 fn take<'volume>(volume: &'volume Volume, file: &Loaded, blocks: &Range<u32>, end: u64) -> Result<Taken<'volume>> {
-    let grows_from = match is_large(end) {
+    let grows_from = match is_large(end) || file.inode.wishes_alignment {
         true => file.map.end().clamp(blocks.start, blocks.end),
         false => blocks.end,
     };

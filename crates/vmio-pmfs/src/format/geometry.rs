@@ -20,6 +20,8 @@ pub(crate) const MAP_CHANGES_MAX: usize = 200;
 const JOURNAL_BLOCKS_MIN: u32 = 14;
 /// The most: a mount reads a journal as a whole.
 const JOURNAL_BLOCKS_MAX: u32 = 4096;
+/// The fewest blocks of saved data: a change of a range overwrites a part of a block at either end of it.
+const SAVE_BLOCKS_MIN: u32 = 2;
 /// The most blocks of saved data. A write has an entry for each aligned extent that it overwrites.
 const SAVE_BLOCKS_MAX: u32 = 4096;
 /// The most areas.
@@ -80,7 +82,11 @@ impl Geometry {
                 self.journal_blocks.into(),
                 (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks),
             ),
-            ("blocks of saved data", self.save_blocks.into(), (1..=SAVE_BLOCKS_MAX).contains(&self.save_blocks)),
+            (
+                "blocks of saved data",
+                self.save_blocks.into(),
+                (SAVE_BLOCKS_MIN..=SAVE_BLOCKS_MAX).contains(&self.save_blocks),
+            ),
         ];
         if let Some((field, found, _)) = possible.into_iter().find(|(.., is_possible)| !is_possible) {
             return Err(Error::Layout { field, found });

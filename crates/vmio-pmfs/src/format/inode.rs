@@ -20,6 +20,8 @@ pub(crate) const INODE_BYTES: usize = 256;
 pub(crate) const INLINE_EXTENTS: usize = 10;
 /// The word that makes an inode used or free: its checksum and its kind. All changes of it are atomic.
 pub(crate) const STATE_BYTES: usize = 8;
+/// The flag of the alignment wish.
+const WISHES_ALIGNMENT: u8 = 1;
 
 /// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -96,7 +98,8 @@ impl From<RawExtent> for Extent {
 struct Raw {
     checksum: U32,
     kind: u8,
-    reserved: [u8; 3],
+    flags: u8,
+    reserved: [u8; 2],
     modified_s: I64,
     changed_s: I64,
     modified_ns: U32,
@@ -112,7 +115,7 @@ struct Raw {
     gid: U32,
     parent_or_device: U64,
     chain: U64,
-    reserved_too: [u8; 8],
+    attributes: U64,
     extents: [RawExtent; INLINE_EXTENTS],
 }
 
@@ -139,6 +142,10 @@ pub(crate) struct Inode {
     pub(crate) parent_or_device: u64,
     /// The first block of extents that are not in the inode; 0 for none.
     pub(crate) chain: u64,
+    /// The block of extended attributes; 0 for none.
+    pub(crate) attributes: u64,
+    /// Whether it is to get aligned extents even if it grows by small writes. In a directory, new files and directories inherit it.
+    pub(crate) wishes_alignment: bool,
     pub(crate) extents: [Extent; INLINE_EXTENTS],
 }
 
@@ -162,7 +169,8 @@ impl Inode {
         let mut raw = Raw {
             checksum: U32::ZERO,
             kind: self.kind as u8,
-            reserved: [0; 3],
+            flags: if self.wishes_alignment { WISHES_ALIGNMENT } else { 0 },
+            reserved: [0; 2],
             mode: U32::new(self.mode),
             links: U32::new(self.links),
             uid: U32::new(self.uid),
@@ -177,7 +185,7 @@ impl Inode {
             generation: U32::new(self.generation),
             parent_or_device: U64::new(self.parent_or_device),
             chain: U64::new(self.chain),
-            reserved_too: [0; 8],
+            attributes: U64::new(self.attributes),
             extents: self.extents.map(RawExtent::from),
         };
         raw.checksum = U32::new(checksum(ino, raw.as_bytes()));
@@ -203,6 +211,9 @@ impl Inode {
         if !can_be_so_long(kind, raw.size.get()) {
             return Err(damaged(Damage::Field { field: "length", found: raw.size.get() }));
         }
+        if raw.flags & !WISHES_ALIGNMENT != 0 {
+            return Err(damaged(Damage::Field { field: "flags", found: raw.flags.into() }));
+        }
         if raw.links.get() > LINKS_MAX {
             return Err(damaged(Damage::Field { field: "number of links", found: raw.links.get().into() }));
         }
@@ -220,6 +231,8 @@ impl Inode {
             generation: raw.generation.get(),
             parent_or_device: raw.parent_or_device.get(),
             chain: raw.chain.get(),
+            attributes: raw.attributes.get(),
+            wishes_alignment: raw.flags & WISHES_ALIGNMENT != 0,
             extents: raw.extents.map(Extent::from),
         }))
     }
@@ -254,6 +267,8 @@ mod tests {
             generation: 9,
             parent_or_device: 6,
             chain: 7,
+            attributes: 8,
+            wishes_alignment: true,
             extents: [extent; INLINE_EXTENTS],
         };
         let mut bytes = inode.to_bytes(5);

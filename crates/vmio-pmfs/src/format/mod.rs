@@ -6,3 +6,4 @@ pub(crate) mod geometry;
 pub(crate) mod inode;
 pub(crate) mod journal_entry;
 pub(crate) mod superblock;
+pub(crate) mod xattrs;

@@ -67,7 +67,7 @@ impl Attributes {
             uid: inode.uid,
             gid: inode.gid,
             size: inode.size,
-            blocks: loaded.map.blocks(),
+            blocks: loaded.map.blocks() + loaded.attributes_run().map_or(0, |run| run.count),
             device: if is_device { inode.parent_or_device } else { 0 },
             accessed: inode.accessed,
             modified: inode.modified,
@@ -103,6 +103,7 @@ impl Fs {
         let remapped = match changes.size {
             Some(size) => {
                 loaded.expect_file()?;
+                loaded.expect_no_growth()?;
                 let remapped = data::resize(&self.volume, loaded, size)?;
                 loaded.inode.modified = now;
                 remapped

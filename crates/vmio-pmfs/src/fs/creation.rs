@@ -68,6 +68,8 @@ impl Fs {
             generation: 1,
             parent_or_device: ROOT,
             chain: 0,
+            attributes: 0,
+            wishes_alignment: false,
             extents: [Extent::default(); INLINE_EXTENTS],
         };
         medium.write(geometry.inode_at(ROOT), &root.to_bytes(ROOT));

@@ -1,13 +1,22 @@
 //! Calls on files: data, and how often they are open.
 
-use parking_lot::RwLockWriteGuard;
-
 use super::Fs;
 use super::node::State;
-use crate::data;
+use crate::data::{self, Length, Seek};
 use crate::error::{Error, Result};
 use crate::format::geometry::EXTENT_BYTES;
 use crate::format::inode::Kind;
+
+/// A change of a range of a file (fallocate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeChange {
+    /// It gets blocks where it had none. Its contents stay.
+    Allocate(Length),
+    /// It becomes zeros, and has blocks.
+    Zero(Length),
+    /// It becomes zeros, and its blocks become free. The length stays.
+    Punch,
+}
 
 impl Fs {
     /// Reads up to the end of a file. Returns how many bytes there are.
@@ -33,6 +42,9 @@ impl Fs {
         let mut state = node.write()?;
         state.loaded.expect_file()?;
         let bytes = &bytes[..bytes.len().min(self.geometry().write_bytes_max())];
+        if offset.saturating_add(bytes.len() as u64) > state.loaded.inode.size {
+            state.loaded.expect_no_growth()?;
+        }
         let result = data::write(&self.volume, &mut state.loaded, offset, bytes);
         self.settled(&mut state, result)?;
         Ok(bytes.len())
@@ -44,11 +56,38 @@ impl Fs {
     ///
     /// As [`Self::write`].
     pub fn allocate(&self, ino: u64, offset: u64, bytes: u64) -> Result<()> {
+        self.change_range(ino, RangeChange::Allocate(Length::Grows), offset, bytes)
+    }
+
+    /// Changes a range of a file, atomically.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub fn change_range(&self, ino: u64, change: RangeChange, offset: u64, bytes: u64) -> Result<()> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         state.loaded.expect_file()?;
-        let result = data::allocate(&self.volume, &mut state.loaded, offset, bytes);
+        state.loaded.expect_no_growth()?;
+        let (volume, file) = (&self.volume, &mut state.loaded);
+        let result = match change {
+            RangeChange::Allocate(length) => data::allocate(volume, file, offset, bytes, length),
+            RangeChange::Zero(length) => data::zero(volume, file, offset, bytes, length),
+            RangeChange::Punch => data::punch(volume, file, offset, bytes),
+        };
         self.settled(&mut state, result)
+    }
+
+    /// The first byte of a file from an offset on that is data, or in a hole. Nothing if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoInode`], [`Error::IsADirectory`], [`Error::WrongKind`].
+    pub fn seek(&self, ino: u64, offset: u64, wanted: Seek) -> Result<Option<u64>> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        state.loaded.expect_file()?;
+        Ok(data::seek(&state.loaded, offset, wanted))
     }
 
     /// How many of a file's whole 2 MiB huge pages can map, and how many there are.
@@ -96,10 +135,17 @@ impl Fs {
     pub fn close(&self, ino: u64) -> Result<()> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
+        self.end_use(&mut state)
+    }
+
+    /// Counts one user less of an inode. The last one ends it if it has no name.
+    pub(super) fn end_use(&self, state: &mut State) -> Result<()> {
         state.opens = state.opens.saturating_sub(1);
         // Another user who goes on takes them again.
-        self.volume.give_back_reserved(ino);
-        self.end_unless_held(&mut state)
+        if state.loaded.leases.growth().is_none() {
+            self.volume.give_back_reserved(state.loaded.ino);
+        }
+        self.end_unless_held(state)
     }
 
     /// Counts somebody who knows the number of an inode: it is no other inode's meanwhile, even without a name. Its blocks may move, other than
@@ -126,7 +172,7 @@ impl Fs {
     }
 
     /// Ends an inode that has neither a name nor a user.
-    fn end_unless_held(&self, state: &mut RwLockWriteGuard<'_, State>) -> Result<()> {
+    fn end_unless_held(&self, state: &mut State) -> Result<()> {
         if state.ends_without(0) {
             let mut transaction = self.volume.journals.begin(self.volume.home());
             state.loaded.remove(&self.volume, &mut transaction);

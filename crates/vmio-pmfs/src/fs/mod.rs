@@ -2,13 +2,16 @@
 
 pub(crate) mod attributes;
 mod creation;
-mod files;
+mod exchange;
+pub(crate) mod files;
 pub(crate) mod gathering;
+pub(crate) mod leasing;
 mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
 pub(crate) mod rewriting;
+pub(crate) mod xattrs;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -145,7 +148,10 @@ impl Fs {
         if let Err(error) = &result {
             let ino = state.loaded.ino;
             match Loaded::load(&self.volume, ino) {
-                Ok(loaded) => (state.loaded, state.index) = (loaded, None),
+                Ok(mut loaded) => {
+                    loaded.leases = std::mem::take(&mut state.loaded.leases);
+                    (state.loaded, state.index) = (loaded, None);
+                }
                 Err(damage) => {
                     tracing::error!(ino, %error, %damage, "an inode cannot be read again after a change that failed");
                     state.is_gone = true;
@@ -161,7 +167,7 @@ impl Fs {
         state.is_gone = true;
         self.nodes.lock().remove(&ino);
         self.volume.give_back_reserved(ino);
-        self.volume.free(state.loaded.map.all_runs());
+        self.volume.free(state.loaded.all_runs());
         self.free_inodes.give_back(ino);
     }
 }

@@ -17,6 +17,7 @@ use crate::format::superblock::Superblock;
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::{FreeInodes, FreeNumbers};
 use crate::inodes::loaded::Loaded;
+use crate::inodes::lost_leases::LostLeases;
 use crate::inodes::read_inode;
 use crate::inodes::volume::Volume;
 use crate::journal::Journals;
@@ -87,7 +88,14 @@ impl Fs {
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, &used);
         let fs = Fs {
-            volume: Volume { medium, geometry, journals, allocator, reserved: Reserved::default() },
+            volume: Volume {
+                medium,
+                geometry,
+                journals,
+                allocator,
+                lost: LostLeases::default(),
+                reserved: Reserved::default(),
+            },
             superblock,
             recovered: Recovered { transactions, orphans: orphans.len() },
             free_inodes: FreeInodes::new(&geometry, free),
@@ -109,7 +117,7 @@ impl Fs {
         let mut transaction = self.volume.journals.begin(self.volume.home());
         orphan.remove(&self.volume, &mut transaction);
         transaction.commit()?;
-        self.volume.free(orphan.map.all_runs());
+        self.volume.free(orphan.all_runs());
         self.free_inodes.give_back(ino);
         Ok(())
     }
@@ -164,8 +172,11 @@ fn all_runs(
     geometry: &Geometry,
     ino: u64,
     inode: &Inode,
-    visit: impl FnMut(Run) -> Result<()>,
+    mut visit: impl FnMut(Run) -> Result<()>,
 ) -> Result<()> {
+    if inode.attributes != 0 {
+        visit(Run { start: inode.attributes, count: 1 })?;
+    }
     if inode.chain != 0 {
         return BlockMap::load(medium, geometry, ino, inode)?.all_runs().into_iter().try_for_each(visit);
     }

@@ -10,7 +10,6 @@ use crate::error::{Damage, Error, Result};
 use crate::format::entry::{Entry, check_name};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, LINKS_MAX, SYMLINK_BYTES_MAX, Time};
-use crate::inodes::block_map::BlockMap;
 use crate::inodes::inode_bytes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Taken;
@@ -182,10 +181,11 @@ impl Fs {
                 _ => 0,
             },
             chain: 0,
+            attributes: 0,
+            wishes_alignment: directory.inode.wishes_alignment && matches!(new, New::File | New::Directory),
             extents: [Extent::default(); INLINE_EXTENTS],
         };
-        let map = BlockMap::load(&*self.volume.medium, self.geometry(), ino, &inode)?;
-        let mut made = Loaded { ino, inode, map };
+        let mut made = Loaded::of(&*self.volume.medium, self.geometry(), ino, inode)?;
         let target = match new {
             New::Symlink(target) => Some(self.store_target(&mut made, target)?),
             _ => None,

@@ -14,14 +14,14 @@ use crate::format::geometry::ROOT;
 use crate::format::inode::{Kind, LINKS_MAX, Time};
 
 /// The two directories of a rename, locked.
-struct Directories<'nodes> {
-    from: RwLockWriteGuard<'nodes, State>,
+pub(super) struct Directories<'nodes> {
+    pub(super) from: RwLockWriteGuard<'nodes, State>,
     /// Nothing if it is the same.
-    to: Option<RwLockWriteGuard<'nodes, State>>,
+    pub(super) to: Option<RwLockWriteGuard<'nodes, State>>,
 }
 
 impl<'nodes> Directories<'nodes> {
-    fn to(&mut self) -> &mut RwLockWriteGuard<'nodes, State> {
+    pub(super) fn to(&mut self) -> &mut RwLockWriteGuard<'nodes, State> {
         self.to.as_mut().unwrap_or(&mut self.from)
     }
 }
@@ -84,7 +84,11 @@ impl Fs {
     }
 
     /// Locks two directories, one above the other first.
-    fn lock_both<'nodes>(&self, from: &'nodes Arc<Node>, to: &'nodes Arc<Node>) -> Result<Directories<'nodes>> {
+    pub(super) fn lock_both<'nodes>(
+        &self,
+        from: &'nodes Arc<Node>,
+        to: &'nodes Arc<Node>,
+    ) -> Result<Directories<'nodes>> {
         if from.ino == to.ino {
             return Ok(Directories { from: from.write_directory(&self.volume)?, to: None });
         }
@@ -99,7 +103,7 @@ impl Fs {
     }
 
     /// Whether a directory is this one or somewhere in it. The lock of renames is held.
-    fn is_within(&self, node: &Arc<Node>, directory: u64) -> Result<bool> {
+    pub(super) fn is_within(&self, node: &Arc<Node>, directory: u64) -> Result<bool> {
         let mut at = Arc::clone(node);
         // A cycle, which only damage makes, has an end here.
         for _ in 0..self.geometry().all_inodes() {

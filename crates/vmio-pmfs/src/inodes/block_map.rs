@@ -136,6 +136,26 @@ impl BlockMap {
         Piece::Hole { count: next.min(most) }
     }
 
+    /// The blocks of the medium that some of the file's have.
+    pub(crate) fn runs_of(&self, blocks: Range<u32>) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let first = self.by_block.range(..blocks.start).next_back().map_or(blocks.start, |(first, _)| *first);
+        for (start, place) in self.by_block.range(first..blocks.end.max(first)) {
+            let extent = self.places[*place];
+            let (from, to) = (blocks.start.max(*start), blocks.end.min(start + extent.count));
+            if from < to {
+                runs.push(Run { start: extent.start + u64::from(from - start), count: (to - from).into() });
+            }
+        }
+        runs
+    }
+
+    /// Whether some blocks of a range are not there.
+    pub(crate) fn has_hole(&self, blocks: &Range<u32>) -> bool {
+        let there: u64 = self.runs_of(blocks.clone()).iter().map(|run| run.count).sum();
+        there < blocks.len() as u64
+    }
+
     /// How many aligned extents it has, aligned in the file too.
     pub(crate) fn aligned_extents(&self) -> u64 {
         let of = |extent: &Extent| {

@@ -3,19 +3,23 @@
 use std::ops::Range;
 
 use super::block_map::BlockMap;
+use super::leases::Leases;
 use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
-use crate::error::{Error, Result};
-use crate::format::geometry::MAP_CHANGES_MAX;
+use crate::error::{Damage, Error, Result};
+use crate::format::geometry::{BLOCK_BYTES, Geometry, MAP_CHANGES_MAX};
 use crate::format::inode::{Inode, Kind, STATE_BYTES};
+use crate::format::xattrs::Xattrs;
 use crate::journal::Transaction;
+use crate::medium::Medium;
 
 /// An inode in memory, with the map of its blocks.
 pub(crate) struct Loaded {
     pub(crate) ino: u64,
     pub(crate) inode: Inode,
     pub(crate) map: BlockMap,
+    pub(crate) leases: Leases,
 }
 
 /// Blocks that change hands with a change of a map.
@@ -39,11 +43,54 @@ impl Remapped<'_> {
 }
 
 impl Loaded {
+    /// An inode of which nothing is leased.
+    pub(crate) fn new(ino: u64, inode: Inode, map: BlockMap) -> Loaded {
+        Loaded { ino, inode, map, leases: Leases::default() }
+    }
+
     /// Reads an inode that is in use.
     pub(crate) fn load(volume: &Volume, ino: u64) -> Result<Loaded> {
         let inode = read_inode(&*volume.medium, &volume.geometry, ino)?.ok_or(Error::NoInode { ino })?;
-        let map = BlockMap::load(&*volume.medium, &volume.geometry, ino, &inode)?;
-        Ok(Loaded { ino, inode, map })
+        Loaded::of(&*volume.medium, &volume.geometry, ino, inode)
+    }
+
+    /// Reads the map of an inode.
+    pub(crate) fn of(medium: &dyn Medium, geometry: &Geometry, ino: u64, inode: Inode) -> Result<Loaded> {
+        let map = BlockMap::load(medium, geometry, ino, &inode)?;
+        if inode.attributes >= geometry.blocks {
+            let damage = Damage::Field { field: "block of extended attributes", found: inode.attributes };
+            return Err(Error::Damaged { structure: "an inode", at: geometry.inode_at(ino), damage });
+        }
+        Ok(Loaded::new(ino, inode, map))
+    }
+
+    /// All blocks that it has: those of its contents, of its chain, and of its extended attributes.
+    pub(crate) fn all_runs(&self) -> Vec<Run> {
+        let mut runs = self.map.all_runs();
+        runs.extend(self.attributes_run());
+        runs
+    }
+
+    /// The block of its extended attributes.
+    pub(crate) fn attributes_run(&self) -> Option<Run> {
+        (self.inode.attributes != 0).then_some(Run { start: self.inode.attributes, count: 1 })
+    }
+
+    /// Reads its extended attributes.
+    pub(crate) fn xattrs(&self, medium: &dyn Medium) -> Result<Xattrs> {
+        let Some(run) = self.attributes_run() else { return Ok(Xattrs::default()) };
+        let at = run.start * BLOCK_BYTES;
+        let mut block = [0; BLOCK_BYTES as usize];
+        medium.read(at, &mut block);
+        Xattrs::from_block(self.ino, &block, at)
+    }
+
+    /// A process that fills blocks behind the end decides on the end. It is asked for them first.
+    pub(crate) fn expect_no_growth(&self) -> Result<()> {
+        match self.leases.growth() {
+            Some(growth) => Err(Error::Leased { ino: self.ino, from_block: growth.block }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn expect_directory(&self) -> Result<()> {
@@ -61,12 +108,18 @@ impl Loaded {
         }
     }
 
-    /// Gives blocks of the file other blocks of the medium, or none. After an error the map is to be loaded again.
+    /// Gives blocks of the file other blocks of the medium, or none. After an error the map is to be loaded again. Leased blocks stay:
+    /// [`Error::Leased`].
     pub(crate) fn remap<'volume>(
         &mut self,
         volume: &'volume Volume,
         changes: &[(Range<u32>, Vec<Run>)],
     ) -> Result<Remapped<'volume>> {
+        let leased = |blocks: &Range<u32>| self.leases.overlap(blocks) && !self.map.runs_of(blocks.clone()).is_empty();
+        let taken_away = changes.iter().map(|(blocks, _)| blocks).filter(|blocks| leased(blocks));
+        if let Some(first) = taken_away.min_by_key(|blocks| blocks.start) {
+            return Err(Error::Leased { ino: self.ino, from_block: first.start });
+        }
         let mut remapped = Remapped { freed: Vec::new(), chain: Vec::new() };
         // A run is an extent, and the one that it is put into the middle of becomes two.
         let extents =

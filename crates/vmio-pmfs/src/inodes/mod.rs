@@ -2,7 +2,9 @@
 
 pub(crate) mod block_map;
 pub(crate) mod free;
+pub(crate) mod leases;
 pub(crate) mod loaded;
+pub(crate) mod lost_leases;
 pub(crate) mod volume;
 
 use crate::error::{Error, Result};

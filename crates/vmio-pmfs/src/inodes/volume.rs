@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::lost_leases::LostLeases;
 use crate::alloc::{Allocator, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
@@ -14,6 +15,7 @@ pub(crate) struct Volume {
     pub(crate) geometry: Geometry,
     pub(crate) journals: Journals,
     pub(crate) allocator: Allocator,
+    pub(crate) lost: LostLeases,
     pub(crate) reserved: Reserved,
 }
 
@@ -66,6 +68,24 @@ impl Volume {
         Ok(taken)
     }
 
+    /// Reserves blocks that a file is to get from `block` on, behind all that it has, and that a process stores to before: up to `most` of a hole,
+    /// or what is left of an aligned extent. Nothing if no block is free.
+    pub(crate) fn lease_to_grow(&self, ino: u64, block: u32, most: Option<u64>, before: Option<u64>) -> Option<Run> {
+        if let Some(run) = self.reserved.lease(ino, block) {
+            return Some(run);
+        }
+        let in_extent = u64::from(block) % EXTENT_BLOCKS;
+        let run = match (most, before) {
+            (None, _) if in_extent == 0 => self.allocator.take_extent(self.home()),
+            (None, Some(before)) if (before + 1) % EXTENT_BLOCKS == in_extent => self.allocator.take_rest(before + 1),
+            _ => None,
+        };
+        let most = most.unwrap_or(EXTENT_BLOCKS - in_extent);
+        let run = run.or_else(|| self.allocator.take_hole(self.home(), most))?;
+        self.free(self.reserved.put(ino, block, run));
+        self.reserved.lease(ino, block)
+    }
+
     /// Takes an aligned extent, if there is one.
     pub(crate) fn take_extent(&self) -> Option<Taken<'_>> {
         self.allocator.take_extent(self.home()).map(|run| self.taken(run))
@@ -91,9 +111,10 @@ impl Volume {
         self.free(self.reserved.remove(ino));
     }
 
-    /// Gives blocks back that no transaction refers to any more.
+    /// Gives blocks back that no transaction refers to any more. Those that a process may still store to go to nobody before it is gone.
     pub(crate) fn free(&self, runs: impl IntoIterator<Item = Run>) {
-        runs.into_iter().for_each(|run| self.allocator.free(run));
+        let free = runs.into_iter().flat_map(|run| self.lost.keep(run));
+        free.for_each(|run| self.allocator.free(run));
     }
 }
 

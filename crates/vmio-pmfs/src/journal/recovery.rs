@@ -12,8 +12,8 @@ use crate::format::geometry::Geometry;
 use crate::format::journal_entry::{ENTRY_BYTES, JournalEntry, Said};
 use crate::medium::Medium;
 
-/// No file system lives for as many transactions.
-const NUMBER_MAX: u64 = 1 << 62;
+/// The greatest number of a transaction. No file system lives for as many; damage may say so.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
 /// The newest transaction of a journal.
 struct Newest {
@@ -217,6 +217,25 @@ mod tests {
         assert_eq!(Journals::recover(&again, &GEOMETRY).unwrap().1, 1);
         let words = [AT, one, other].map(|at| word(&*again, at).to_le_bytes()[0]);
         assert_eq!(words, [3, 1, 2]);
+    }
+
+    /// A number that damage has made passes for the last one there can be. What comes after it would be refused at the next mount.
+    #[test]
+    fn transactions_behind_the_greatest_number_are_refused() {
+        let medium: Arc<dyn Medium> = Arc::new(Simulated::new(GEOMETRY.bytes()));
+        let mut ring = Ring::of(&GEOMETRY, 0);
+        ring.append(&*medium, NUMBER_MAX - 1, Said::Start);
+        ring.append(&*medium, NUMBER_MAX - 1, Said::Commit);
+        let (journals, _) = Journals::recover(&medium, &GEOMETRY).unwrap();
+        let commit = |value: u8| {
+            let mut transaction = journals.begin(0);
+            transaction.set(AT, &[value; 8]);
+            transaction.commit()
+        };
+        commit(1).unwrap();
+        assert!(matches!(commit(2), Err(Error::Damaged { structure: "a journal", .. })));
+        assert_eq!(word(&*medium, AT), u64::from_le_bytes([1; 8]));
+        assert!(Journals::recover(&medium, &GEOMETRY).is_ok());
     }
 
     #[test]

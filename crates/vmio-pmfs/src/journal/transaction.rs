@@ -3,7 +3,8 @@
 use parking_lot::MutexGuard;
 
 use super::Ring;
-use crate::error::{Error, Result};
+use super::recovery::NUMBER_MAX;
+use crate::error::{Damage, Error, Result};
 use crate::format::journal_entry::{OLD_BYTES, Said};
 use crate::medium::Medium;
 
@@ -61,6 +62,10 @@ impl<'fs> Transaction<'fs> {
 
     /// Makes all changes, durably. If it fails, it has made none.
     pub(crate) fn commit(mut self) -> Result<()> {
+        if self.number > NUMBER_MAX {
+            let damage = Damage::Field { field: "transaction", found: self.number };
+            return Err(Error::Damaged { structure: "a journal", at: self.ring.at, damage });
+        }
         let differences = self.differences();
         let entries = differences.iter().map(|one| one.1.len().div_ceil(OLD_BYTES) as u64).sum::<u64>();
         let entries = entries + self.overwrites.len() as u64 + 2;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 use super::Medium;
@@ -48,11 +48,14 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`], and those of the system calls.
+    /// [`Error::InUse`], [`Error::NoMedium`], for writing [`Error::StillMapped`], and those of the system calls.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<MappedFile> {
         let io = |action| move |source| Error::Io { action, source };
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(io("opening the file"))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Error::NoMedium);
+        }
         // The kernel refuses a block device that is mounted.
         let flags = if kind.is_block_device() && access == Access::Write { libc::O_EXCL } else { 0 };
         let open = OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path);
@@ -77,6 +80,9 @@ impl MappedFile {
             rustix::io::Errno::WOULDBLOCK => Error::InUse,
             other => failed("locking the file")(other),
         })?;
+        if access == Access::Write {
+            expect_no_holders(&file)?;
+        }
         let bytes = length(&file)?;
         if bytes == 0 {
             return Err(Error::TooSmall { bytes: 0, least: 1 });
@@ -109,6 +115,16 @@ impl MappedFile {
         assert!(at + len as u64 <= self.bytes as u64, "{len} bytes at {at} of a medium of {}", self.bytes);
         self.base.as_ptr().wrapping_add(at as usize)
     }
+}
+
+/// Refuses a medium of which processes may have extents mapped. Each has a shared lock of a byte of it.
+fn expect_no_holders(file: &File) -> Result<()> {
+    let unlocked = fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)
+        .and_then(|()| fcntl_lock(file, FlockOperation::NonBlockingUnlock));
+    unlocked.map_err(|errno| match errno {
+        rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::ACCESS => Error::StillMapped,
+        other => failed("asking for locks")(other),
+    })
 }
 
 /// The length of a file, or of a device by its end.

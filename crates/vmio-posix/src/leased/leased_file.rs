@@ -189,7 +189,7 @@ impl LeasedFile {
     fn is_worth_storing(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
         let mut chunks = self.chunks_of(offset, len).iter();
-        let is_written_often = map.is_persistent() || chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
+        let is_written_often = map.is_direct() || chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
         is_written_often && self.is_worth_copying(map, fd, file_bytes, offset, len)
     }
 

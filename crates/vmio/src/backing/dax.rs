@@ -189,11 +189,12 @@ impl Backing for DaxBacking {
         Ok(())
     }
 
-    /// Makes changes of the length durable, and at the first time what others changed before this was opened. [`Self::write_at`] has done so for
+    /// Makes changes of the length durable, and at the first time what others changed before this was opened; each time what is behind a medium
+    /// of vmio-pmfs in an ordinary file. [`Self::write_at`] has done so for
     /// what it wrote.
     fn flush(&self) -> io::Result<()> {
         let resizes = self.resizes.load(Ordering::Acquire);
-        if self.durable_resizes.load(Ordering::Acquire) < resizes {
+        if !self.map.is_synchronous() || self.durable_resizes.load(Ordering::Acquire) < resizes {
             // Past the C library, as all calls of a sync are.
             rustix::fs::fdatasync(&self.file)?;
             self.durable_resizes.fetch_max(resizes, Ordering::Release);

@@ -96,12 +96,20 @@ impl DirectRegion {
 
     /// Writes a range back from the processor's caches.
     fn write_back(&self, range: &Range<u64>) -> Result<()> {
+        if !self.map.is_synchronous() {
+            return self.sync_data();
+        }
         self.map.write_back(range).map_err(|refused| Error::Write {
             backing: self.backing.describe(),
             offset: range.start,
             failed_pages: (range.end - range.start).div_ceil(PAGE_BYTES as u64),
             source: refused.into(),
         })
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        let flushed = self.flushes.flush(|| self.backing.open_file().sync_data());
+        flushed.map_err(|source| self.flush_error(source))
     }
 
     fn flush_error(&self, source: io::Error) -> Error {
@@ -136,8 +144,7 @@ impl OpenRegion for DirectRegion {
         if self.access == Access::ReadOnly {
             return Ok(());
         }
-        let flushed = self.flushes.flush(|| self.backing.open_file().sync_data());
-        flushed.map_err(|source| self.flush_error(source))
+        self.sync_data()
     }
 
     fn shut_down(&self) -> Result<()> {
@@ -149,7 +156,7 @@ impl OpenRegion for DirectRegion {
 
 impl MappedFile for DirectFile {
     fn base(&self) -> *mut u8 {
-        self.opened.map.file_map().base()
+        self.opened.map.base()
     }
 
     fn len(&self) -> u64 {
@@ -221,7 +228,7 @@ impl MappedFile for DirectFile {
             return Ok(());
         }
         let (backing, offset) = (self.describe(), bytes.start);
-        self.opened.map.file_map().populate(&bytes).map_err(|source| Error::Read { backing, offset, source })
+        self.opened.map.populate(&bytes).map_err(|source| Error::Read { backing, offset, source })
     }
 
     fn fetch(&self, ranges: Vec<Range<u64>>, _urgency: Urgency) -> Result<Arc<Outcome>> {
@@ -256,7 +263,7 @@ impl MappedFile for DirectFile {
     fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         let region = &*self.opened;
-        let reserved = region.map.file_map().len() as u64;
+        let reserved = region.map.len() as u64;
         if len > reserved {
             return Err(Error::BeyondReservation { requested: len, reserved });
         }

@@ -74,6 +74,11 @@ impl GrowingMap {
             .try_for_each(|part| self.piece(part.piece)?.store(part.offset, &from[part.bytes]))
     }
 
+    /// Whether stores are durable when [`Self::store`] returns.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.first.is_synchronous()
+    }
+
     fn piece(&self, number: usize) -> Result<&PersistentMap, Refused> {
         match number.checked_sub(1) {
             None => Ok(&self.first),

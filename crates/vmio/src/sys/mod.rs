@@ -12,6 +12,7 @@ pub(crate) mod cancellation;
 pub(crate) mod chained_action;
 pub(crate) mod cpu;
 pub(crate) mod errno;
+pub(crate) mod extent_leases;
 pub(crate) mod fault_messages;
 pub(crate) mod file_map;
 pub(crate) mod fork;

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use crate::sys::extent_leases::LeasedMap;
 use crate::sys::file_map::FileMap;
 use crate::sys::persistent_memory::{Instructions, Refused};
 use crate::sys::signal;
@@ -12,33 +13,91 @@ use crate::sys::signal;
 /// A mapping of persistent memory. It may reach beyond the end of the file. Forked children do not have it. Ranges are
 /// from its first byte, and lie within it.
 pub(crate) struct PersistentMap {
-    map: FileMap,
+    map: Map,
     instructions: Instructions,
     is_writable: bool,
 }
 
+/// The addresses.
+enum Map {
+    /// The kernel maps the file.
+    Kernel(FileMap),
+    /// This process maps the extents of a file of vmio-pmfs.
+    Leased(LeasedMap),
+}
+
 impl PersistentMap {
-    /// Maps the first `len` bytes of a file; EOPNOTSUPP (before Linux 4.15 EINVAL) if it is not on persistent memory.
+    /// Maps the first `len` bytes of a file; EOPNOTSUPP (before Linux 4.15 EINVAL) if it is neither on persistent memory nor
+    /// of a mounted vmio-pmfs whose medium this process may open.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, is_writable: bool) -> io::Result<Self> {
         Self::of_part(file, 0, len, is_writable)
     }
 
     /// The same from an offset on, a multiple of the page size.
     pub(crate) fn of_part(file: BorrowedFd<'_>, offset: u64, len: usize, is_writable: bool) -> io::Result<Self> {
-        let map = FileMap::of_persistent_memory(file, offset, len, is_writable)?;
+        let map = match FileMap::of_persistent_memory(file, offset, len, is_writable) {
+            Ok(map) => Map::Kernel(map),
+            Err(refused) => match LeasedMap::new(file, offset, len, is_writable)? {
+                Some(map) => Map::Leased(map),
+                None => return Err(refused),
+            },
+        };
         let instructions = Instructions::of_this_cpu().ok_or(io::ErrorKind::Unsupported)?;
         signal::recover_copies()?;
         Ok(PersistentMap { map, instructions, is_writable })
     }
 
-    /// The underlying mapping.
-    pub(crate) fn file_map(&self) -> &FileMap {
-        &self.map
+    /// The first byte.
+    pub(crate) fn base(&self) -> *mut u8 {
+        match &self.map {
+            Map::Kernel(map) => map.base(),
+            Map::Leased(map) => map.base(),
+        }
+    }
+
+    /// The length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match &self.map {
+            Map::Kernel(map) => map.len(),
+            Map::Leased(map) => map.len(),
+        }
+    }
+
+    /// Whether the process has the mapping. In a forked child, other memory may lie there.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        match &self.map {
+            Map::Kernel(map) => map.is_here(),
+            Map::Leased(map) => map.is_here(),
+        }
+    }
+
+    /// Whether stores are durable once they are written back. Else only a sync of the file makes them so: the medium of
+    /// vmio-pmfs is an ordinary file.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        match &self.map {
+            Map::Kernel(_) => true,
+            Map::Leased(map) => map.is_synchronous(),
+        }
+    }
+
+    /// Makes pages resident as loads would. A page that is not available is an error.
+    pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
+        match &self.map {
+            Map::Kernel(map) => map.populate(range),
+            Map::Leased(map) => map.populate(range),
+        }
+    }
+
+    fn addresses(&self, range: &Range<u64>) -> Range<usize> {
+        assert!(range.start <= range.end && range.end <= self.len() as u64, "{range:?} of a map of {}", self.len());
+        let base = self.base() as usize;
+        base + range.start as usize..base + range.end as usize
     }
 
     /// Copies bytes out.
     pub(crate) fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Refused> {
-        let from = self.map.addresses(&(offset..offset + to.len() as u64)).start as *const u8;
+        let from = self.addresses(&(offset..offset + to.len() as u64)).start as *const u8;
         // SAFETY: the range is mapped for loads. Stores of other threads meanwhile are seen in part.
         unsafe { self.instructions.load(from, to) }
     }
@@ -46,16 +105,30 @@ impl PersistentMap {
     /// Copies bytes in. They are durable when this returns.
     pub(crate) fn store(&self, offset: u64, from: &[u8]) -> Result<(), Refused> {
         assert!(self.is_writable, "a store to a map for loads");
-        let to = self.map.addresses(&(offset..offset + from.len() as u64)).start as *mut u8;
+        let to = self.addresses(&(offset..offset + from.len() as u64)).start as *mut u8;
         // SAFETY: the range is within the mapping, which is made for stores, with MAP_SYNC, and lasts as long as this.
         // Safe code has only pointers to it.
         unsafe { self.instructions.store(to, from) }
     }
 
+    /// Whether [`Self::append`] may ever store anything.
+    pub(crate) fn appends(&self) -> bool {
+        matches!(self.map, Map::Leased(_)) && self.is_writable
+    }
+
+    /// Copies bytes in behind the end of the file, which is `end`, as far as there is room: [`LeasedMap::append`].
+    pub(crate) fn append(&self, end: u64, from: &[u8]) -> usize {
+        match &self.map {
+            Map::Kernel(_) => 0,
+            // SAFETY: the map gives addresses of its own, mapped for stores.
+            Map::Leased(map) => map.append(end, from, |to, part| unsafe { self.instructions.store(to, part) }),
+        }
+    }
+
     /// Makes the stores to a range durable.
     pub(crate) fn write_back(&self, range: &Range<u64>) -> Result<(), Refused> {
         // SAFETY: the range is mapped, with MAP_SYNC.
-        unsafe { self.instructions.write_back(self.map.addresses(range)) }
+        unsafe { self.instructions.write_back(self.addresses(range)) }
     }
 }
 

@@ -45,10 +45,12 @@ pub(crate) enum FaultSource {
     Userfaultfd,
     /// Pages of the kernel module that have not been verified yet.
     Module,
+    /// Parts of files whose extents are not leased yet.
+    Leases,
 }
 
 /// The handler of each source.
-static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
+static RESOLVERS: [OnceLock<FaultHandler>; 3] = [const { OnceLock::new() }; 3];
 /// Sees the faults that no resolver has resolved.
 static UNRESOLVED: OnceLock<fn(usize, bool) -> bool> = OnceLock::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);

@@ -5,37 +5,71 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
-use vmio_pmfs::{Attributes, BLOCK_BYTES, Changes, Error, Fs, New, Replace, Result};
+use vmio_pmfs::{
+    Attributes, BLOCK_BYTES, Changes, Error, Fs, Kind, Length, New, Precondition, RangeChange, Replace, Result, Seek,
+};
+
+use vmio_pmfs_protocol::{LEASE, MOUNT, MOUNT_BYTES, RETURN, Request as LeaseRequest};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::known::Known;
+use super::leases::{self, Leases};
 use super::reply::{self, BELIEVED};
 
 /// Entries that are looked up at once for a listing.
 const LISTED: usize = 256;
 
-/// The bits by which a program runs as another user or group.
-const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Modes of fallocate.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_AND_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// The bits of a mode by which a program runs as another user or group. The one of the group means nothing if the group may not run it.
+fn set_ids(mode: u32) -> u32 {
+    let of_group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & (libc::S_ISUID | of_group)
+}
 
 pub struct Server {
     fs: Arc<Fs>,
     known: Known,
+    leases: Arc<Leases>,
+    /// The description of the mount for processes that lease extents.
+    mount: [u8; MOUNT_BYTES],
 }
 
 impl Server {
-    pub fn new(fs: Arc<Fs>) -> Server {
-        Server { known: Known::new(Arc::clone(&fs)), fs }
+    pub fn new(fs: Arc<Fs>, leases: Arc<Leases>, mount: [u8; MOUNT_BYTES]) -> Server {
+        Server { known: Known::new(Arc::clone(&fs)), fs, leases, mount }
+    }
+
+    /// A call that may take leased blocks away.
+    fn unleased<T>(&self, call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.leases.without_leases(call)
+    }
+
+    /// The attributes of an inode as they are now, and how long the kernel may believe them.
+    fn current(&self, of: Attributes) -> Result<(Attributes, Duration)> {
+        match of.kind == Kind::File && self.leases.settle(of.ino) {
+            true => Ok((self.fs.attributes(of.ino)?, Duration::ZERO)),
+            false => Ok((of, BELIEVED)),
+        }
     }
 
     fn entry(&self, made: Result<Attributes>, reply: ReplyEntry) {
-        match made.and_then(|made| self.known.tell(&made).map(|()| made)) {
-            Ok(made) => reply.entry(&BELIEVED, &reply::attributes(&made), reply::generation(&made)),
+        let made = made.and_then(|made| {
+            self.known.tell(&made)?;
+            self.current(made)
+        });
+        match made {
+            Ok((made, believed)) => reply.entry(&believed, &reply::attributes(&made), reply::generation(&made)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -78,8 +112,9 @@ impl Server {
 
     fn list_with_attributes(&self, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<()> {
         let mut add = |attributes: &Attributes, cookie: u64, name: &OsStr| {
+            let (current, believed) = self.current(*attributes).unwrap_or((*attributes, Duration::ZERO));
             let (ino, generation) = (INodeNo(attributes.ino), reply::generation(attributes));
-            reply.add(ino, cookie, name, &BELIEVED, &reply::attributes(attributes), generation)
+            reply.add(ino, cookie, name, &believed, &reply::attributes(&current), generation)
         };
         for (ino, name, cookie) in self.dots(ino)?.into_iter().filter(|(_, _, cookie)| *cookie > offset) {
             if add(&self.fs.attributes(ino)?, cookie, OsStr::new(name)) {
@@ -110,11 +145,19 @@ impl Server {
         }
     }
 
+    /// A program that was changed no longer runs with its file capabilities. Before other changes the kernel asks for that itself.
+    fn clear_capabilities(&self, ino: u64) -> Result<()> {
+        match self.fs.remove_xattr(ino, b"security.capability") {
+            Ok(()) | Err(Error::NoXattr { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A program that another user has changed no longer runs with its owner's rights.
     fn clear_set_ids(&self, ino: u64) -> Result<()> {
         let mode = self.fs.attributes(ino)?.mode;
-        if mode & SET_IDS != 0 {
-            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !SET_IDS), ..Changes::default() })?;
+        if set_ids(mode) != 0 {
+            self.fs.set_attributes(ino, &Changes { mode: Some(mode & !set_ids(mode)), ..Changes::default() })?;
         }
         Ok(())
     }
@@ -122,7 +165,7 @@ impl Server {
     fn write_all(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < data.len() {
-            match self.fs.write(ino, offset + done as u64, &data[done..]) {
+            match self.unleased(|| self.fs.write(ino, offset + done as u64, &data[done..])) {
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -135,6 +178,16 @@ impl Server {
 fn done(outcome: Result<()>, reply: ReplyEmpty) {
     match outcome {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(reply::errno(&error)),
+    }
+}
+
+/// Gives a program the bytes that it asked for, or their number if it asked for that.
+fn give(found: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(reply::errno(&error)),
     }
 }
@@ -173,8 +226,8 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.fs.attributes(ino.0) {
-            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+        match self.fs.attributes(ino.0).and_then(|found| self.current(found)) {
+            Ok((found, believed)) => reply.attr(&believed, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -198,8 +251,9 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let (accessed, modified) = (accessed.map(reply::time), modified.map(reply::time));
-        match self.fs.set_attributes(ino.0, &Changes { mode, uid, gid, size, accessed, modified }) {
-            Ok(found) => reply.attr(&BELIEVED, &reply::attributes(&found)),
+        let changes = Changes { mode, uid, gid, size, accessed, modified };
+        match self.unleased(|| self.fs.set_attributes(ino.0, &changes)).and_then(|found| self.current(found)) {
+            Ok((found, believed)) => reply.attr(&believed, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
@@ -259,27 +313,41 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let replace = match flags {
-            _ if flags.is_empty() => Replace::Yes,
-            RenameFlags::RENAME_NOREPLACE => Replace::No,
-            // To exchange two names, or to leave a whiteout, is not supported.
+        let (from, name, to, new_name) = (parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes());
+        let renamed = match flags {
+            _ if flags.is_empty() => self.fs.rename(from, name, to, new_name, Replace::Yes),
+            RenameFlags::RENAME_NOREPLACE => self.fs.rename(from, name, to, new_name, Replace::No),
+            RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, name, to, new_name),
+            // A whiteout.
             _ => return reply.error(Errno::EINVAL),
         };
-        done(self.fs.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), replace), reply);
+        done(renamed, reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.entry(self.fs.link(ino.0, parent.0, name.as_bytes()), reply);
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.fs.open(ino.0) {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Ok(()) => {
+                self.leases.opened(ino.0);
+                reply.opened(leases::handle(flags), FopenFlags::FOPEN_DIRECT_IO);
+            }
             Err(error) => reply.error(reply::errno(&error)),
         }
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let made = self.make(request, parent, name, New::File, mode);
         // Nobody can remove it before it is open: the kernel has the directory locked.
         let opened = made.and_then(|made| {
@@ -289,8 +357,10 @@ impl Filesystem for Server {
         });
         match opened {
             Ok(made) => {
+                self.leases.opened(made.ino);
                 let (attributes, generation) = (reply::attributes(&made), reply::generation(&made));
-                reply.created(&BELIEVED, &attributes, generation, FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+                let handle = leases::handle(OpenFlags(flags));
+                reply.created(&BELIEVED, &attributes, generation, handle, FopenFlags::FOPEN_DIRECT_IO);
             }
             Err(error) => reply.error(reply::errno(&error)),
         }
@@ -304,9 +374,14 @@ impl Filesystem for Server {
         offset: u64,
         size: u32,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // Calls of programs have an owner, the kernel's own reads for its cache have none.
+        if owner.is_none() {
+            self.leases.kernel_caches(ino.0);
+        }
+        self.leases.settle(ino.0);
         let mut bytes = vec![0; size as usize];
         match self.fs.read(ino.0, offset, &mut bytes) {
             Ok(there) => reply.data(&bytes[..there]),
@@ -326,10 +401,14 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            self.leases.kernel_caches(ino.0);
+        }
         let cleared = match flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => self.clear_set_ids(ino.0),
             false => Ok(()),
         };
+        let cleared = cleared.and_then(|()| self.clear_capabilities(ino.0));
         match cleared.and_then(|()| self.write_all(ino.0, offset, data)) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(reply::errno(&error)),
@@ -350,10 +429,43 @@ impl Filesystem for Server {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        self.leases.closed(ino.0);
         done(self.fs.close(ino.0), reply);
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn ioctl(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        bytes: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        match command {
+            MOUNT => reply.ioctl(0, &self.mount),
+            LEASE => match LeaseRequest::from_bytes(bytes) {
+                Some(request) => match self.leases.lease(ino.0, handle, &request) {
+                    Ok(grant) => reply.ioctl(0, grant.as_bytes()),
+                    Err(number) => reply.error(Errno::from_i32(number)),
+                },
+                None => reply.error(Errno::EINVAL),
+            },
+            RETURN => match u64::read_from_bytes(bytes) {
+                Ok(holder) => {
+                    self.leases.returned(ino.0, holder, 0);
+                    reply.ioctl(0, &[]);
+                }
+                Err(_) => reply.error(Errno::EINVAL),
+            },
+            _ => reply.error(Errno::ENOTTY),
+        }
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.leases.settle(ino.0);
         done(self.fs.sync(), reply);
     }
 
@@ -387,6 +499,34 @@ impl Filesystem for Server {
         }
     }
 
+    fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let precondition = match flags {
+            0 => Precondition::None,
+            libc::XATTR_CREATE => Precondition::Absent,
+            libc::XATTR_REPLACE => Precondition::Present,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        done(self.fs.set_xattr(ino.0, name.as_bytes(), value, precondition), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // The kernel hides the values of trusted ones, and leaves the names to the file system.
+        let is_shown = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(b"trusted.");
+        let listed = self
+            .fs
+            .xattrs(ino.0)
+            .map(|names| names.into_iter().filter(is_shown).flat_map(|name| name.into_iter().chain([0])).collect());
+        give(listed, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.fs.remove_xattr(ino.0, name.as_bytes()), reply);
+    }
+
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let space = self.fs.space();
         let (block, name) = (BLOCK_BYTES as u32, space.name_bytes_max as u32);
@@ -404,9 +544,31 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        match mode {
-            0 => done(self.fs.allocate(ino.0, offset, length), reply),
-            _ => reply.error(Errno::EOPNOTSUPP),
+        self.leases.settle(ino.0);
+        // The kernel lets no others pass.
+        let change = match mode {
+            0 => RangeChange::Allocate(Length::Grows),
+            libc::FALLOC_FL_KEEP_SIZE => RangeChange::Allocate(Length::Stays),
+            libc::FALLOC_FL_ZERO_RANGE => RangeChange::Zero(Length::Grows),
+            ZERO_AND_KEEP => RangeChange::Zero(Length::Stays),
+            PUNCH => RangeChange::Punch,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        done(self.unleased(|| self.fs.change_range(ino.0, change, offset, length)), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let wanted = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.leases.settle(ino.0);
+        let found = u64::try_from(offset).map_or(Ok(None), |offset| self.fs.seek(ino.0, offset, wanted));
+        match found {
+            Ok(Some(found)) => reply.offset(found as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(reply::errno(&error)),
         }
     }
 }

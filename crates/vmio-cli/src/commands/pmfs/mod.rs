@@ -2,6 +2,8 @@
 
 mod fuse;
 mod known;
+mod leases;
+mod medium;
 mod mount;
 mod reply;
 mod rewriter;
@@ -12,13 +14,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde_json::json;
-use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, MappedFile, Medium, Overlay, Superblock, check};
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, Medium, Overlay, Superblock, check};
 use vmio_report::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -48,7 +51,10 @@ Examples:
   vmio pmfs mount --private image ~/here
 
 The command prints a line when the file system is mounted. When more than a twentieth of the free space is
-holes, it moves blocks in the background, so that extents of 2 MiB become whole again. It needs /dev/fuse, and root or fusermount3.";
+holes, it moves blocks in the background, so that extents of 2 MiB become whole again.
+
+It needs /dev/fuse, and root or fusermount3. For users other than root, other
+users may use the mount only if /etc/fuse.conf has the line user_allow_other: without it, give --private.";
 
 const FSCK_EXAMPLES: &str = "\
 Examples:
@@ -89,6 +95,9 @@ enum PmfsCommand {
         /// Make the file system even if the medium holds data or another file system: DESTROYS them
         #[arg(long)]
         overwrite: bool,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Mount a file system until it is unmounted, or the command interrupted
     #[command(after_help = MOUNT_EXAMPLES)]
@@ -100,6 +109,9 @@ enum PmfsCommand {
         /// Let only the user who mounts it use it
         #[arg(long)]
         private: bool,
+        /// How long a process that maps a file's extents itself has to give them back when they are wanted; then it loses them
+        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        lease_timeout: u64,
     },
     /// Check a file system without changing it; fails if anything is wrong
     #[command(after_help = FSCK_EXAMPLES)]
@@ -124,21 +136,30 @@ enum PmfsCommand {
 /// Runs `vmio pmfs`.
 pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
     match &args.command {
-        PmfsCommand::Mkfs { medium, size, sparse, areas, overwrite } => {
-            make(medium, *size, *sparse, *areas, *overwrite)
+        PmfsCommand::Mkfs { medium, size, sparse, areas, overwrite, json } => {
+            make(medium, *size, *sparse, *areas, *overwrite, *json)
                 .with_context(|| format!("cannot make a file system on {}", medium.display()))
         }
-        PmfsCommand::Mount { medium, folder, private } => mount::run(medium, folder, *private),
+        PmfsCommand::Mount { medium, folder, private, lease_timeout } => {
+            mount::run(medium, folder, *private, Duration::from_secs(*lease_timeout))
+        }
         PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
     }
 }
 
 fn open(path: &Path, access: Access) -> anyhow::Result<Arc<dyn Medium>> {
-    Ok(Arc::new(MappedFile::open(path, access)?))
+    Ok(Arc::new(medium::open(path, access)?))
 }
 
-fn make(path: &Path, size: Option<u64>, sparse: bool, areas: Option<u32>, overwrite: bool) -> anyhow::Result<()> {
+fn make(
+    path: &Path,
+    size: Option<u64>,
+    sparse: bool,
+    areas: Option<u32>,
+    overwrite: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     match size {
         Some(size) => give_size(path, size, sparse)?,
         None if !path.exists() => bail!("there is no such file: --size makes one"),
@@ -150,8 +171,15 @@ fn make(path: &Path, size: Option<u64>, sparse: bool, areas: Option<u32>, overwr
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let superblock = Fs::make(&medium, geometry, overwrite, owner)?;
     let Geometry { areas, .. } = superblock.geometry;
-    let size = format_size(superblock.geometry.bytes());
-    writeln!(io::stdout(), "{}: {size}, {areas} areas, UUID {}", path.display(), uuid(&superblock))?;
+    let (bytes, uuid) = (superblock.geometry.bytes(), uuid(&superblock));
+    let mut output = io::stdout();
+    match json {
+        true => {
+            let object = json!({ "medium": path.to_string_lossy(), "uuid": uuid, "bytes": bytes, "areas": areas });
+            writeln!(output, "{object}")?;
+        }
+        false => writeln!(output, "{}: {}, {areas} areas, UUID {uuid}", path.display(), format_size(bytes))?,
+    }
     Ok(())
 }
 

@@ -1,43 +1,58 @@
 //! `vmio pmfs mount`: a FUSE server in the foreground.
 
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use vmio_pmfs::{Access, Fs, MappedFile, Medium};
+use vmio_pmfs::{Access, Fs, Medium};
+use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
 
 use super::fuse::Server;
+use super::leases::{Holders, Leases};
+use super::medium;
 use super::rewriter::Rewriter;
 
-/// Threads that answer the kernel.
+/// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
+const THREADS_MIN: usize = 4;
 const THREADS_MAX: usize = 8;
 
-pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
+pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -> anyhow::Result<()> {
     let cannot = || format!("cannot mount {}", path.display());
-    let medium = MappedFile::open(path, Access::Write).with_context(cannot)?;
+    check_folder(folder).with_context(cannot)?;
+    let medium = medium::open(path, Access::Write).with_context(cannot)?;
+    let holders = Arc::new(Holders::new().context("cannot listen for processes that want leases")?);
+    let mount = described(path, medium.is_synchronous(), &holders).with_context(cannot)?;
     if !medium.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
     let medium: Arc<dyn Medium> = Arc::new(medium);
     let fs = Arc::new(Fs::mount(medium).with_context(cannot)?);
     let recovered = fs.recovered();
+    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), lease_timeout);
+    holders.serve(&leases).context("cannot start a thread")?;
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(path.display().to_string()),
+        MountOption::FSName(medium::source(path).display().to_string()),
         MountOption::Subtype("vmio-pmfs".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
     config.acl = if private { SessionACL::Owner } else { SessionACL::All };
-    config.n_threads = Some(thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX)));
+    let processors = thread::available_parallelism().map_or(1, |count| count.get());
+    config.n_threads = Some(processors.clamp(THREADS_MIN, THREADS_MAX));
     let on = || format!("cannot mount {} on {}", path.display(), folder.display());
-    let mut session = Session::new(Server::new(Arc::clone(&fs)), folder, &config).with_context(on)?;
+    let server = Server::new(Arc::clone(&fs), Arc::clone(&leases), mount);
+    let mut session = Session::new(server, folder, &config).map_err(explained).with_context(on)?;
+    leases.mounted(session.notifier());
     let mut unmounter = session.unmount_callable();
     let mounted_on = folder.to_owned();
     ctrlc::set_handler(move || {
@@ -67,4 +82,42 @@ pub fn run(path: &Path, folder: &Path, private: bool) -> anyhow::Result<()> {
     drop(rewriter);
     served?;
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
+}
+
+/// The description of the mount for processes that lease extents.
+fn described(path: &Path, is_synchronous: bool, holders: &Holders) -> anyhow::Result<[u8; MOUNT_BYTES]> {
+    let medium = path.canonicalize()?;
+    let metadata = medium.metadata()?;
+    let socket = holders.socket().to_vec();
+    let mount = Mount { medium, device: metadata.dev(), inode: metadata.ino(), is_synchronous, socket };
+    mount.to_bytes().context("its path is too long")
+}
+
+/// Refuses what is no folder: the kernel would mount on it, and nobody could use that.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    let shown = folder.display();
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => bail!("{shown} is no folder"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("there is no folder {shown}: make it first"),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            bail!("the server of the file system that is mounted on {shown} has ended: umount it first")
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot look at {shown}")),
+    }
+}
+
+/// The reason why FUSE does not mount, as far as it can be known.
+fn explained(error: io::Error) -> anyhow::Error {
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    match device.map_err(|device| device.kind()) {
+        Err(io::ErrorKind::NotFound) => anyhow!("there is no /dev/fuse: load the kernel's module fuse"),
+        Err(io::ErrorKind::PermissionDenied) => anyhow!("you have no rights to /dev/fuse, which mounting needs"),
+        _ if error.to_string().contains("user_allow_other") => {
+            anyhow!(
+                "/etc/fuse.conf has no line user_allow_other, without which other users may not use the mount: give --private"
+            )
+        }
+        _ => error.into(),
+    }
 }

@@ -58,20 +58,16 @@ fn system_time(time: Time) -> SystemTime {
 }
 
 pub fn time(time: TimeOrNow) -> Time {
-    let time = match time {
+    let time: SystemTime = match time {
         TimeOrNow::Now => return Time::now(),
         TimeOrNow::SpecificTime(time) => time,
     };
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
         Err(before) => {
-            // The nanoseconds count up from the second before.
+            // Before 1970 fuser takes the nanoseconds off, which the kernel counts up from the second.
             let before = before.duration();
-            let whole = before.as_secs() as i64;
-            match before.subsec_nanos() {
-                0 => Time { seconds: -whole, nanoseconds: 0 },
-                nanoseconds => Time { seconds: -whole - 1, nanoseconds: 1_000_000_000 - nanoseconds },
-            }
+            Time { seconds: -(before.as_secs() as i64), nanoseconds: before.subsec_nanos() }
         }
     }
 }
@@ -80,11 +76,20 @@ pub fn time(time: TimeOrNow) -> Time {
 mod tests {
     use super::*;
 
+    /// The kernel's words for times, as fuser reads them.
     #[test]
-    fn times_before_1970_come_back() {
-        for (seconds, nanoseconds) in [(0, 0), (5, 7), (-1, 0), (-1, 999_999_999), (-7, 1)] {
-            let one = Time { seconds, nanoseconds };
-            assert_eq!(time(TimeOrNow::SpecificTime(system_time(one))), one);
+    fn times_before_1970_are_the_kernels() {
+        for (seconds, nanoseconds) in [(0_i64, 0), (5, 7), (-1, 0), (-1, 999_999_999), (-7, 1)] {
+            let since = Duration::new(seconds.unsigned_abs(), nanoseconds);
+            let read = if seconds >= 0 { UNIX_EPOCH + since } else { UNIX_EPOCH - since };
+            assert_eq!(time(TimeOrNow::SpecificTime(read)), Time { seconds, nanoseconds });
         }
+    }
+
+    #[test]
+    fn times_are_told_as_they_are() {
+        let half = Time { seconds: -2, nanoseconds: 500_000_000 };
+        assert_eq!(system_time(half), UNIX_EPOCH - Duration::from_millis(1500));
+        assert_eq!(system_time(Time { seconds: 5, nanoseconds: 7 }), UNIX_EPOCH + Duration::new(5, 7));
     }
 }

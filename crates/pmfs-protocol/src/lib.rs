@@ -1,0 +1,44 @@
+//! The protocol by which a process leases extents of a file of a mounted vmio-pmfs, and maps them itself.
+//!
+//! 1. The process asks any descriptor of the mount for the [`Mount`] (`ioctl` [`MOUNT`]), and opens the medium that it names, by its own
+//!    rights. It takes a shared lock (open file description) of byte [`HOLDERS_BYTE`] of it.
+//! 2. It connects to the server's socket, which says by which number it is a holder of leases ([`Message::Hello`]).
+//!    It answers with a byte, and with it a descriptor of memory (a memfd) of [`SLOTS`] numbers.
+//! 3. It asks the descriptor of a file for a lease of some blocks ([`LEASE`]), and maps the extents of the [`Grant`].
+//!    A lease to grow ([`Request::to_grow`]) has blocks behind the end of the file. The process stores there what it appends, then the new
+//!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
+//! 4. When the server recalls a lease ([`Message::Recall`]), the process unmaps those blocks and says so ([`Message::Returned`]). Of its own
+//!    accord it gives a file's leases back by [`RETURN`].
+//! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, and ends the other half. Its end
+//!    is that of the holder.
+//!
+//! Numbers have the byte order of the machine: both ends are on it.
+
+mod grant;
+mod message;
+mod mount;
+
+pub use grant::{EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
+pub use message::{MESSAGE_BYTES, Message};
+pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, SOCKET_BYTES};
+
+use rustix::ioctl::{Opcode, opcode};
+
+/// The version of the protocol. Processes lease nothing of a server of another version.
+pub const VERSION: u32 = 1;
+
+/// The byte of the medium on which each holder has a shared lock, far behind the end of any medium. While there is one, the medium is not
+/// mounted anew.
+pub const HOLDERS_BYTE: u64 = (1 << 62) + 16;
+
+/// Asks a descriptor of the mount about it: the answer is a [`Mount`].
+pub const MOUNT: Opcode = opcode::read::<[u8; MOUNT_BYTES]>(b'V', 0xA0);
+
+/// Asks the descriptor of a file for a lease: a [`Request`] becomes a [`Grant`].
+///
+/// Errors: EBADF for a descriptor that is not open for loads, or not for stores that are asked for; EBUSY while the kernel has pages of the
+/// file (then map the file itself); EAGAIN while a lease of it is recalled; EEXIST if another process lets it grow; EPERM for an unknown holder; ENOSPC for holes.
+pub const LEASE: Opcode = opcode::read_write::<Grant>(b'V', 0xA1);
+
+/// Gives all leases of a descriptor's file back. The argument is the holder's number.
+pub const RETURN: Opcode = opcode::write::<u64>(b'V', 0xA2);

@@ -1,0 +1,306 @@
+//! Leases of extents: which processes map which blocks of the medium themselves, and how the server gets them back.
+
+mod holders;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fuser::{FileHandle, INodeNo, Notifier};
+use vmio_pmfs::{Changes, Error, Fs, Holes, Lease, Result, Time};
+use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Request};
+
+pub use holders::Holders;
+
+/// How often a file that is mapped for stores gets a new time of modification at the most.
+const MODIFIED_EVERY_S: i64 = 1;
+
+/// To the kernel: only a file's attributes have changed.
+const NO_DATA: i64 = -1;
+
+const LOADS: u64 = 1;
+const STORES: u64 = 2;
+
+/// The handle of an open file, which says for what it is open.
+pub fn handle(flags: fuser::OpenFlags) -> FileHandle {
+    FileHandle(match flags.0 & libc::O_ACCMODE {
+        libc::O_RDONLY => LOADS,
+        libc::O_WRONLY => STORES,
+        _ => LOADS | STORES,
+    })
+}
+
+/// The leases of a mount.
+pub struct Leases {
+    fs: Arc<Fs>,
+    holders: Arc<Holders>,
+    /// How long a holder has to answer.
+    answer_within: Duration,
+    files: Mutex<HashMap<u64, Arc<File>>>,
+    /// Tells the kernel of changes that it has not asked for.
+    kernel: OnceLock<Notifier>,
+}
+
+/// A file that is open, or that a recall is about.
+#[derive(Default)]
+struct File {
+    state: Mutex<State>,
+    /// A lease has ended.
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    opens: u64,
+    /// The kernel may have pages of it, for a program that maps it without a lease. It would not see what holders of leases store.
+    is_cached: bool,
+    /// Recalls under way. Nothing of the file is leased meanwhile.
+    recalls: u64,
+    /// The holder that appends to it, and the slot in which it says how long the file is.
+    grower: Option<(u64, u32)>,
+}
+
+/// Until it is dropped, nothing of a file is leased.
+struct Recalled<'a> {
+    leases: &'a Leases,
+    ino: u64,
+    file: Arc<File>,
+}
+
+impl Drop for Recalled<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.file.state);
+        state.recalls -= 1;
+        drop(state);
+        self.leases.forget(self.ino);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Leases {
+    pub fn new(fs: Arc<Fs>, holders: Arc<Holders>, answer_within: Duration) -> Arc<Leases> {
+        Arc::new(Leases { fs, holders, answer_within, files: Mutex::default(), kernel: OnceLock::new() })
+    }
+
+    /// The file system is mounted.
+    pub fn mounted(&self, kernel: Notifier) {
+        _ = self.kernel.set(kernel);
+    }
+
+    /// A file is opened.
+    pub fn opened(&self, ino: u64) {
+        let mut files = lock(&self.files);
+        lock(&files.entry(ino).or_default().state).opens += 1;
+    }
+
+    /// A file is closed.
+    pub fn closed(&self, ino: u64) {
+        let Some(file) = lock(&self.files).get(&ino).map(Arc::clone) else { return };
+        let mut state = lock(&file.state);
+        state.opens = state.opens.saturating_sub(1);
+        // A mapping keeps its file open.
+        state.is_cached &= state.opens > 0;
+        drop(state);
+        self.forget(ino);
+    }
+
+    /// Drops the record of a file if nobody uses it.
+    fn forget(&self, ino: u64) {
+        let mut files = lock(&self.files);
+        let is_unused = files.get(&ino).is_some_and(|file| {
+            let state = lock(&file.state);
+            state.opens == 0 && state.recalls == 0
+        });
+        if is_unused {
+            files.remove(&ino);
+        }
+    }
+
+    fn file(&self, ino: u64) -> Arc<File> {
+        Arc::clone(lock(&self.files).entry(ino).or_default())
+    }
+
+    /// Grants a lease, if nothing stands against it.
+    pub fn lease(&self, ino: u64, handle: FileHandle, request: &Request) -> Result<Grant, i32> {
+        let wanted = LOADS | if request.stores() || request.fills() { STORES } else { 0 };
+        if handle.0 & wanted != wanted {
+            return Err(libc::EBADF);
+        }
+        let file = self.file(ino);
+        // Held until the lease is granted: a recall that begins meanwhile finds it.
+        let mut state = lock(&file.state);
+        if state.recalls > 0 {
+            return Err(libc::EAGAIN);
+        }
+        if state.is_cached {
+            return Err(libc::EBUSY);
+        }
+        if !self.holders.will_hold(request.holder, ino) {
+            return Err(libc::EPERM);
+        }
+        let granted = match request.growth() {
+            Some(slot) => self.lease_to_grow(ino, &mut state, request.holder, slot),
+            None => {
+                let holes = if request.fills() { Holes::Fill } else { Holes::Keep };
+                self.fs.lease(ino, request.holder, request.blocks(), holes, EXTENTS_MAX)
+            }
+        };
+        let granted = granted.map_err(|error| match error {
+            Error::Leased { .. } => libc::EEXIST,
+            error => error.errno(),
+        })?;
+        drop(state);
+        if request.stores() && !granted.blocks.is_empty() {
+            self.modified(ino).map_err(|error| error.errno())?;
+        }
+        if (request.fills() || request.growth().is_some())
+            && let Some(Err(error)) = self.kernel.get().map(|kernel| kernel.inval_inode(INodeNo(ino), NO_DATA, 0))
+        {
+            tracing::debug!(%error, ino, "the kernel believes old attributes for a second");
+        }
+        let extents: Vec<Extent> = granted
+            .extents
+            .iter()
+            .map(|one| Extent { file_block: one.file_block, blocks: one.blocks, start: one.start })
+            .collect();
+        Ok(Grant::new(granted.size, granted.blocks, &extents))
+    }
+
+    fn lease_to_grow(&self, ino: u64, state: &mut State, holder: u64, slot: u32) -> Result<Lease> {
+        self.settle_growth(ino, state);
+        let lease = self.fs.lease_to_grow(ino, holder)?;
+        state.grower = Some((holder, slot));
+        Ok(lease)
+    }
+
+    /// Makes what a holder has appended to a file part of it. Returns whether there is such a holder: then nobody may believe the length for long.
+    pub fn settle(&self, ino: u64) -> bool {
+        let Some(file) = lock(&self.files).get(&ino).map(Arc::clone) else { return false };
+        let state = lock(&file.state);
+        self.settle_growth(ino, &state);
+        state.grower.is_some()
+    }
+
+    fn settle_growth(&self, ino: u64, state: &State) {
+        let Some((holder, slot)) = state.grower else { return };
+        let Some(size) = self.holders.length(holder, slot) else { return };
+        if let Err(error) = self.fs.grown(ino, holder, size) {
+            tracing::error!(%error, ino, holder, size, "bytes that a process has appended are lost");
+        }
+    }
+
+    /// Stores through a mapping change a file: nobody sees when, so it counts as changed when it is leased.
+    fn modified(&self, ino: u64) -> Result<()> {
+        let now = Time::now();
+        if now.seconds - self.fs.attributes(ino)?.modified.seconds >= MODIFIED_EVERY_S {
+            self.fs.set_attributes(ino, &Changes { modified: Some(now), ..Changes::default() })?;
+        }
+        Ok(())
+    }
+
+    /// A holder has returned a lease, from a block on.
+    pub fn returned(&self, ino: u64, holder: u64, from_block: u32) {
+        let file = self.file(ino);
+        // A grant to a holder that is just gone comes before this, or is refused.
+        let mut state = lock(&file.state);
+        self.settle_growth(ino, &state);
+        if let Err(error) = self.fs.end_lease(ino, holder, from_block) {
+            tracing::error!(%error, ino, holder, "a lease cannot be ended");
+        }
+        state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
+        drop(state);
+        file.returned.notify_all();
+        self.forget(ino);
+    }
+
+    /// A holder is gone: these files have been leased to it.
+    pub fn gone(&self, holder: u64, files: impl IntoIterator<Item = u64>) {
+        for ino in files {
+            self.returned(ino, holder, 0);
+        }
+        self.fs.holder_is_gone(holder);
+    }
+
+    /// Makes a call; if blocks that it would take away are leased, gets these back first.
+    pub fn without_leases<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut recalled: Vec<Recalled<'_>> = Vec::new();
+        loop {
+            match call() {
+                Err(Error::Leased { ino, from_block }) => {
+                    if !recalled.iter().any(|recalled| recalled.ino == ino) {
+                        recalled.push(self.keep_from_being_leased(ino));
+                    }
+                    self.recall(ino, from_block);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// The kernel takes pages of a file into its cache: nobody else may have it mapped.
+    pub fn kernel_caches(&self, ino: u64) {
+        let file = self.file(ino);
+        if std::mem::replace(&mut lock(&file.state).is_cached, true) {
+            // Another page of it may have been first, and still waits.
+            self.await_return(&file, ino, 0);
+            return;
+        }
+        self.recall(ino, 0);
+    }
+
+    fn keep_from_being_leased(&self, ino: u64) -> Recalled<'_> {
+        let mut files = lock(&self.files);
+        let file = Arc::clone(files.entry(ino).or_default());
+        lock(&file.state).recalls += 1;
+        drop(files);
+        Recalled { leases: self, ino, file }
+    }
+
+    /// Gets the leases of a file back, from a block on. Holders that do not answer in time lose them.
+    fn recall(&self, ino: u64, from_block: u32) {
+        for holder in self.fs.lease_holders(ino, from_block).unwrap_or_default() {
+            self.holders.recall(holder, ino, from_block);
+        }
+        let file = self.file(ino);
+        self.await_return(&file, ino, from_block);
+    }
+
+    fn await_return(&self, file: &File, ino: u64, from_block: u32) {
+        let deadline = Instant::now() + self.answer_within;
+        let mut state = lock(&file.state);
+        loop {
+            let holders = self.fs.lease_holders(ino, from_block).unwrap_or_default();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if holders.is_empty() {
+                return;
+            }
+            if left.is_zero() {
+                drop(state);
+                holders.into_iter().for_each(|holder| self.revoke(holder));
+                return;
+            }
+            state = file.returned.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes everything from a holder that has not answered in time. It may still store to what it had.
+    fn revoke(&self, holder: u64) {
+        let Some((process, files)) = self.holders.lose(holder) else { return };
+        tracing::warn!(process, "a process has not returned a lease in time, and has lost all that it had");
+        for ino in files {
+            let file = self.file(ino);
+            let mut state = lock(&file.state);
+            self.settle_growth(ino, &state);
+            if let Err(error) = self.fs.revoke_lease(ino, holder, 0) {
+                tracing::error!(%error, ino, holder, "a lease cannot be revoked");
+            }
+            state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
+            drop(state);
+            file.returned.notify_all();
+            self.forget(ino);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! This process as a holder of leases of a mount: the medium, the connection to the server, and the maps that it may recall parts of.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::ioctl::{Getter, ioctl};
+use vmio_pmfs_protocol::{HOLDERS_BYTE, MOUNT, MOUNT_BYTES, Message, Mount};
+
+use super::leased_map::Pieces;
+use super::slots::Slots;
+use crate::sys::byte_locks::{self, LockKind};
+use crate::sys::fork::PerProcess;
+use crate::sys::signal::SignalsBlocked;
+use crate::sys::thread;
+
+/// The holders of this process, by the device number of the mount, and whether they store.
+static HOLDERS: PerProcess<Mutex<HashMap<(u64, bool), Arc<Holder>>>> = PerProcess::new();
+
+/// This process as a holder of leases of a mount.
+pub(super) struct Holder {
+    /// Its number with the server.
+    pub(super) number: u64,
+    /// The medium, for loads, and for stores if this holder stores.
+    pub(super) medium: File,
+    /// An empty file: a touch of it is a SIGBUS.
+    pub(super) nothing: File,
+    /// Whether a fence makes stores durable.
+    pub(super) is_synchronous: bool,
+    /// The lengths of files that grow, as the server reads them.
+    pub(super) slots: Slots,
+    connection: UnixStream,
+    state: Mutex<State>,
+    /// Held while a map begins or ends: whether it is the last one of its file decides what is given back.
+    pub(super) beginning: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    maps: Vec<(u64, Weak<Pieces>)>,
+    /// The connection has ended, and with it all leases.
+    is_over: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The mount that a file is of; `None` if it is of something else.
+fn mount_of(file: BorrowedFd<'_>) -> Option<Mount> {
+    // SAFETY: the server fills this number of bytes. To other file systems the request is unknown.
+    let asked = unsafe { ioctl(file, Getter::<{ MOUNT }, [u8; MOUNT_BYTES]>::new()) };
+    Mount::from_bytes(&asked.ok()?)
+}
+
+impl Holder {
+    /// The holder for a file; `None` if it is not of a mounted vmio-pmfs, or this process may not use the medium.
+    pub(super) fn of(file: BorrowedFd<'_>, device: u64, stores: bool) -> io::Result<Option<Arc<Holder>>> {
+        let Some(mount) = mount_of(file) else { return Ok(None) };
+        let _signals = SignalsBlocked::new();
+        let mut holders = lock(HOLDERS.get()?);
+        if let Some(holder) = holders.get(&(device, stores)).filter(|holder| !lock(&holder.state).is_over) {
+            return Ok(Some(Arc::clone(holder)));
+        }
+        let holder = match Holder::begin(&mount, stores) {
+            Ok(holder) => Arc::new(holder),
+            Err(error) => {
+                tracing::debug!(%error, medium = %mount.medium.display(), "no leases: the kernel serves the file");
+                return Ok(None);
+            }
+        };
+        let served = Arc::clone(&holder);
+        thread::spawn("vmio-leases", move || served.serve())?;
+        holders.insert((device, stores), Arc::clone(&holder));
+        Ok(Some(holder))
+    }
+
+    fn begin(mount: &Mount, stores: bool) -> io::Result<Holder> {
+        let medium = File::options().read(true).write(stores).open(&mount.medium)?;
+        let metadata = medium.metadata()?;
+        if (metadata.dev(), metadata.ino()) != (mount.device, mount.inode) {
+            return Err(io::Error::other("the medium's path names another file by now"));
+        }
+        let byte = HOLDERS_BYTE..HOLDERS_BYTE + 1;
+        if !byte_locks::try_lock(medium.as_fd(), LockKind::Shared, &byte)? {
+            return Err(io::Error::other("the file system is about to be mounted"));
+        }
+        let connection = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&mount.socket)?)?;
+        let Message::Hello { holder } = Message::receive(&connection)? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let slots = Slots::new(&connection)?;
+        let nothing = File::from(memfd_create("vmio-not-leased", MemfdFlags::CLOEXEC)?);
+        Ok(Holder {
+            number: holder,
+            medium,
+            nothing,
+            is_synchronous: mount.is_synchronous,
+            slots,
+            connection,
+            state: Mutex::default(),
+            beginning: Mutex::default(),
+        })
+    }
+
+    /// Adds a map, whose parts the server may recall from now on; false if all leases have ended.
+    pub(super) fn add(&self, ino: u64, map: &Arc<Pieces>) -> bool {
+        let mut state = lock(&self.state);
+        state.maps.push((ino, Arc::downgrade(map)));
+        !state.is_over
+    }
+
+    /// Removes a map. Returns whether it was the last one of its file, and the server is still there.
+    pub(super) fn remove(&self, ino: u64, map: &Arc<Pieces>) -> bool {
+        let mut state = lock(&self.state);
+        state.maps.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(map)));
+        !state.is_over && state.maps.iter().all(|(other, _)| *other != ino)
+    }
+
+    fn maps_of(&self, wanted: impl Fn(u64) -> bool) -> Vec<Arc<Pieces>> {
+        let state = lock(&self.state);
+        state.maps.iter().filter(|(ino, _)| wanted(*ino)).filter_map(|(_, map)| map.upgrade()).collect()
+    }
+
+    /// Answers the server until the connection ends.
+    fn serve(&self) {
+        loop {
+            match Message::receive(&self.connection) {
+                Ok(Message::Recall { ino, from_block }) => {
+                    self.maps_of(|other| other == ino).iter().for_each(|map| map.take_away(from_block));
+                    if (Message::Returned { ino, from_block }).send(&self.connection).is_err() {
+                        break;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the connection for leases has ended");
+                    break;
+                }
+            }
+        }
+        lock(&self.state).is_over = true;
+        // A map that comes later is told.
+        self.maps_of(|_| true).iter().for_each(|map| map.take_away(0));
+        // Now the medium may be mounted anew, and what this holder had may become others'.
+        let byte = HOLDERS_BYTE..HOLDERS_BYTE + 1;
+        if let Err(error) = byte_locks::unlock(self.medium.as_fd(), &byte) {
+            tracing::warn!(%error, "cannot unlock the medium");
+        }
+        _ = self.connection.shutdown(std::net::Shutdown::Both);
+    }
+}

@@ -1,0 +1,8 @@
+//! Files of a mounted vmio-pmfs, mapped by their extents of the medium: loads and stores meet neither the kernel's page cache nor the server.
+
+mod growth;
+mod holder;
+mod leased_map;
+mod slots;
+
+pub(crate) use leased_map::LeasedMap;
