@@ -234,6 +234,10 @@ fn blocks_move_while_files_are_used() {
 fn files_wait_in_a_queue_for_their_rewriting() {
     let fs = Fs::mount(made_of(GEOMETRY)).unwrap();
     assert_eq!(fs.next_wanted(), None);
+    let a = scattered(&fs);
+    fs.lease(a, 1, 0..10, vmio_pmfs::Holes::Keep, 10).unwrap();
+    assert_eq!(fs.next_wanted(), Some(a), "it is leased in pieces");
+    assert_eq!(fs.rewrite_aligned(a).unwrap(), Rewrite::InUse);
     [7, 8, 7].into_iter().for_each(|ino| fs.wants_alignment(ino));
     assert_eq!([(); 3].map(|()| fs.next_wanted()), [Some(7), Some(8), None]);
 }

@@ -15,6 +15,7 @@ pub fn use_all(fs: &Fs) {
                     _ = fs.read(named.ino, 0, &mut [0; 9000]);
                     _ = fs.write(named.ino, 5000, &[1; 9000]);
                     _ = fs.write(named.ino, 1 << 20, &[1; 9000]);
+                    _ = fs.rewrite_aligned(named.ino);
                     _ = fs.change_range(named.ino, RangeChange::Punch, 3000, 9000);
                     _ = fs.change_range(named.ino, RangeChange::Zero(Length::Stays), 20_000, 9000);
                     _ = fs.seek(named.ino, 0, Seek::Hole);
@@ -32,5 +33,6 @@ pub fn use_all(fs: &Fs) {
             _ = fs.unlink(ROOT, b"moved");
         }
     }
+    _ = fs.gather(8);
     _ = fs.create(ROOT, b"new", New::File, 0o644, (0, 0));
 }

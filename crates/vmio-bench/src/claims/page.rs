@@ -72,7 +72,7 @@ pub fn render(findings: &[Finding], recordings: &BTreeMap<String, Recording>) ->
         }
         page.push('\n');
     }
-    page += "\n## How\n\nA folder `DIR` was on the machine's disk. What has no row above is for pages of its own: [units.md](units.md), [map.md](map.md), \
+    page += "\n## How\n\nA folder `DIR` was on the machine's disk. What has no row above is for pages of its own: [units.md](units.md), [map.md](map.md), [pmfs.md](pmfs.md), \
              [posix.md](../posix.md).\n";
     for measurement in MEASUREMENTS {
         if let Some(Recording { command, date, .. }) = recordings.get(measurement.name) {

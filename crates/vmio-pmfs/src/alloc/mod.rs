@@ -107,7 +107,7 @@ impl Allocator {
         all
     }
 
-    /// Closes up to this many broken extents, the emptiest first: nothing of them is given out. At least a quarter of each is free, and what is
+    /// Closes up to this many broken extents, the emptiest first: nothing of them is given out. At least a sixteenth of each is free, and what is
     /// in use of them fits three quarters of the holes of the others.
     pub(crate) fn close_emptiest(&self, most: usize) -> Vec<u64> {
         let mut broken: Vec<(u64, u64, usize)> = Vec::new();
@@ -127,7 +127,7 @@ impl Allocator {
         let (mut used, mut closed) = (0, Vec::new());
         for (free, extent, area) in broken.into_iter().take(most) {
             (holes, used) = (holes.saturating_sub(free), used + EXTENT_BLOCKS - free);
-            if free < EXTENT_BLOCKS / 4 || used > holes / 4 * 3 {
+            if free < EXTENT_BLOCKS / 16 || used > holes / 4 * 3 {
                 break;
             }
             // Others may have filled or freed it meanwhile.

@@ -76,6 +76,9 @@ impl Fs {
         if !blocks.is_empty() && state.loaded.leases.grant(holder, blocks.clone()) {
             state.opens += 1;
         }
+        if state.loaded.map.aligned_extents() < size / EXTENT_BYTES {
+            self.wants_alignment(ino);
+        }
         Ok(Lease { size, blocks, extents })
     }
 

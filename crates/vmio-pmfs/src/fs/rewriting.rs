@@ -75,7 +75,7 @@ impl Fs {
         }
     }
 
-    /// Somebody maps a file that is not aligned: it is to be rewritten when it is no longer in use.
+    /// Somebody maps a file that is not aligned: it waits for its rewriting until nobody uses it.
     pub fn wants_alignment(&self, ino: u64) {
         let mut wanted = self.wanted.0.lock();
         if !wanted.contains(&ino) {

@@ -40,7 +40,7 @@ impl Volume {
     }
 
     /// Takes blocks that become a file's from `block` on, behind all that it has: those of aligned extents where the file is aligned. `before` is
-    /// where the block before lies. What is left of an extent is reserved for what the file is to get next.
+    /// where the block before lies. The rest of an extent is reserved for the file's next blocks.
     pub(crate) fn take_to_grow(&self, ino: u64, block: u32, count: u64, before: Option<u64>) -> Result<Taken<'_>> {
         let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
         let (mut next, mut before) = (u64::from(block), before);

@@ -15,7 +15,7 @@ use super::profile::{self, DEPTHS};
 const IDLE_PARTS: u64 = 16;
 
 /// A file that is there.
-#[derive(Debug, PartialEq, PartialOrd)]
+#[derive(Debug, PartialEq)]
 struct Living {
     /// When it is removed, in minutes.
     end: f64,
@@ -24,6 +24,12 @@ struct Living {
 }
 
 impl Eq for Living {}
+
+impl PartialOrd for Living {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Living {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {

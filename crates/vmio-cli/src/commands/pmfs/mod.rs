@@ -50,7 +50,10 @@ Examples:
   vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
   vmio pmfs mount --private image ~/here
 
-The command prints a line when the file system is mounted. It needs /dev/fuse, and root or fusermount3. For users other than root, other
+The command prints a line when the file system is mounted. When more than a twentieth of the free space is
+holes, it moves blocks in the background, so that extents of 2 MiB become whole again.
+
+It needs /dev/fuse, and root or fusermount3. For users other than root, other
 users may use the mount only if /etc/fuse.conf has the line user_allow_other: without it, give --private.";
 
 const FSCK_EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! The thread that moves blocks when it has time: files that were mapped in pieces get aligned extents, and broken extents become whole.
+//! The thread that moves blocks when it has time. Files that somebody has mapped in pieces get aligned extents, and broken extents become whole.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -48,23 +48,26 @@ fn rest(ended: &Receiver<()>, time: Duration) -> bool {
 fn run(fs: &Fs, ended: &Receiver<()>) {
     let mut gather_at = Instant::now() + AGAIN;
     loop {
-        let ended = match fs.next_wanted() {
-            Some(ino) => rewrite(fs, ino, ended),
-            None if Instant::now() >= gather_at && fs.has_many_holes() => {
-                let start = Instant::now();
-                let gained = match fs.gather(GATHERED) {
-                    Ok(gathered) => gathered.extents > 0,
-                    Err(error) => {
-                        tracing::warn!(%error, "blocks cannot be moved");
-                        false
-                    }
-                };
-                gather_at = Instant::now() + if gained { Duration::ZERO } else { GATHER_AGAIN };
-                rest(ended, start.elapsed() * REST)
+        if fs.next_wanted().is_some_and(|ino| rewrite(fs, ino, ended)) {
+            return;
+        }
+        let mut time = AGAIN;
+        if Instant::now() >= gather_at && fs.has_many_holes() {
+            let start = Instant::now();
+            let gained = match fs.gather(GATHERED) {
+                Ok(gathered) => gathered.extents > 0,
+                Err(error) => {
+                    tracing::warn!(%error, "blocks cannot be moved");
+                    false
+                }
+            };
+            if gained {
+                time = start.elapsed() * REST;
+            } else {
+                gather_at = Instant::now() + GATHER_AGAIN;
             }
-            None => rest(ended, AGAIN),
-        };
-        if ended {
+        }
+        if rest(ended, time) {
             return;
         }
     }
@@ -79,7 +82,7 @@ fn rewrite(fs: &Fs, ino: u64, ended: &Receiver<()>) -> bool {
             Ok(Rewrite::Moved(next)) => from = next,
             Ok(Rewrite::InUse) => {
                 fs.wants_alignment(ino);
-                return rest(ended, AGAIN);
+                return false;
             }
             // Removed since.
             Ok(Rewrite::Done | Rewrite::NoSpace) | Err(Error::NoInode { .. }) => return false,
