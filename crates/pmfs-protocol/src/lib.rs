@@ -36,8 +36,14 @@ pub const MOUNT: Opcode = opcode::read::<[u8; MOUNT_BYTES]>(b'V', 0xA0);
 
 /// Asks the descriptor of a file for a lease: a [`Request`] becomes a [`Grant`].
 ///
-/// Errors: EBADF for a descriptor that is not open for the stores or loads that are asked for; EBUSY while the kernel has pages of the
-/// file (then map the file itself); EAGAIN while a lease of it is recalled; EEXIST if another process lets it grow; EPERM for an unknown holder; ENOSPC for holes.
+/// Errors:
+///
+/// - EBADF: the descriptor is not open for the stores or loads that are asked for.
+/// - EBUSY: the kernel has pages of the file in its cache. Then map the file itself.
+/// - EAGAIN: a lease of the file is recalled just now.
+/// - EEXIST: another process appends to the file.
+/// - EPERM: there is no such holder, or it has lost its leases.
+/// - ENOSPC: there are no blocks for holes.
 pub const LEASE: Opcode = opcode::read_write::<Grant>(b'V', 0xA1);
 
 /// Gives all leases of a descriptor's file back. The argument is the holder's number.

@@ -20,8 +20,11 @@ use crate::sys::fork::PerProcess;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread;
 
-/// The holders of this process, by the device number of the mount, and whether they store.
-static HOLDERS: PerProcess<Mutex<HashMap<(u64, bool), Arc<Holder>>>> = PerProcess::new();
+/// The holders of this process.
+static HOLDERS: PerProcess<Mutex<Holders>> = PerProcess::new();
+
+/// By the device number of the mount, and whether they store.
+type Holders = HashMap<(u64, bool), Arc<Holder>>;
 
 /// This process as a holder of leases of a mount.
 pub(super) struct Holder {
