@@ -9,8 +9,8 @@
 //!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
 //! 4. When the server recalls a lease ([`Message::Recall`]), the process unmaps those blocks and says so ([`Message::Returned`]). Of its own
 //!    accord it gives a file's leases back by [`RETURN`].
-//! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, and ends the other half. Its end
-//!    is that of the holder.
+//! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, says so ([`Message::Left`]), and
+//!    ends the other half. The end of its process is that of the holder, too.
 //!
 //! Numbers have the byte order of the machine: both ends are on it.
 

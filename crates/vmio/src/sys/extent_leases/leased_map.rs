@@ -115,6 +115,11 @@ impl LeasedMap {
         Ok(Some(map))
     }
 
+    /// The descriptors that must stay open: the map's own, and those of all maps of the mount.
+    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 3]) {
+        (self.pieces.file.as_fd(), self.pieces.holder.descriptors())
+    }
+
     /// The first byte.
     pub(crate) fn base(&self) -> *mut u8 {
         self.pieces.range.base()
