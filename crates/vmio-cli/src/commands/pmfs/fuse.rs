@@ -421,8 +421,9 @@ impl Filesystem for Server {
         }
     }
 
+    /// A close has nothing to write, and the kernel has the locks. It asks no more after this answer: a round trip less for each close.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+        reply.error(Errno::ENOSYS);
     }
 
     fn release(
