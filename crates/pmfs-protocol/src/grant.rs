@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The most extents of a grant.
-pub const EXTENTS_MAX: usize = 62;
+pub const EXTENTS_MAX: usize = 30;
 
 const STORES: u32 = 1;
 const FILL: u32 = 2;
@@ -13,8 +13,10 @@ const GROW: u32 = 4;
 
 /// The files of a holder that may grow at the same time.
 pub const SLOTS: usize = 512;
-/// The bytes of a slot: the length up to which the holder has stored what it appends.
+/// The bytes of a slot: the length up to which the holder has stored what it appends, and [`CLOSED`].
 pub const SLOT_BYTES: usize = 8;
+/// The bit of a slot by which its holder keeps a late thread from storing a length there.
+pub const CLOSED: u64 = 1 << 63;
 
 /// A part of a file that a holder wants to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -53,7 +55,7 @@ pub struct Grant {
     extents: [Extent; EXTENTS_MAX],
 }
 
-const _: () = assert!(size_of::<Grant>() == 1024 && size_of::<Request>() == 24);
+const _: () = assert!(size_of::<Grant>() == 512 && size_of::<Request>() == 24);
 
 impl Request {
     /// A request for blocks: for loads, or for stores too. With `fill`, holes get blocks.
@@ -88,22 +90,28 @@ impl Request {
         self.flags & FILL != 0
     }
 
-    /// The bytes that the process passes: the request, and space for the grant.
-    pub fn to_grant(&self) -> Grant {
-        let mut grant = Grant::new(0, 0..0, &[]);
+    /// Puts the request in front of the space for its grant, as the process passes both.
+    pub fn put(&self, grant: &mut Grant) {
         grant.as_mut_bytes()[..size_of::<Request>()].copy_from_slice(self.as_bytes());
-        grant
     }
 
     /// Reads the bytes that a process has passed; `None` if they make no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let (request, _) = Request::read_from_prefix(bytes).ok()?;
         let is_known = request.flags & !(STORES | FILL | GROW) == 0;
-        (request.first <= request.end && is_known && (request.slot as usize) < SLOTS).then_some(request)
+        // Nobody appends to what he may not store to.
+        let is_allowed = request.flags & GROW == 0 || request.stores();
+        let is_sound = request.first <= request.end && (request.slot as usize) < SLOTS;
+        (is_known && is_allowed && is_sound).then_some(request)
     }
 }
 
 impl Grant {
+    /// Of nothing.
+    pub fn empty() -> Grant {
+        Grant::new_zeroed()
+    }
+
     /// The grant of some blocks; of the extents there are [`EXTENTS_MAX`] at most.
     pub fn new(size: u64, blocks: Range<u32>, extents: &[Extent]) -> Grant {
         let count = extents.len().min(EXTENTS_MAX);
@@ -132,7 +140,9 @@ mod tests {
     fn a_request_and_a_grant_come_back() {
         for (stores, fills) in [(false, false), (true, false), (true, true)] {
             let request = Request::new(7, 3..9, stores, fills);
-            let read = Request::from_bytes(request.to_grant().as_bytes()).unwrap();
+            let mut grant = Grant::empty();
+            request.put(&mut grant);
+            let read = Request::from_bytes(grant.as_bytes()).unwrap();
             assert_eq!(read, request);
             assert_eq!((read.blocks(), read.stores(), read.fills()), (3..9, stores, fills));
         }
@@ -149,6 +159,8 @@ mod tests {
         let far = Request::to_grow(0, SLOTS as u32);
         assert_eq!(Request::from_bytes(far.as_bytes()), None);
         assert_eq!(Request::from_bytes(Request::to_grow(1, 9).as_bytes()).unwrap().growth(), Some(9));
+        let for_loads = Request { flags: GROW, ..Request::to_grow(0, 0) };
+        assert_eq!(Request::from_bytes(for_loads.as_bytes()), None);
         let unknown = Request { flags: 8, ..Request::new(0, 0..0, false, false) };
         assert_eq!(Request::from_bytes(unknown.as_bytes()), None);
         let many = Grant { count: 1000, ..Grant::new(0, 0..0, &[]) };

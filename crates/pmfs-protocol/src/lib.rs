@@ -1,9 +1,10 @@
 //! The protocol by which a process leases extents of a file of a mounted vmio-pmfs, and maps them itself.
 //!
-//! 1. The process asks any descriptor of the mount for the [`Mount`] (`ioctl` [`MOUNT`]), and opens the medium that it names, by its own
-//!    rights. It takes a shared lock (open file description) of byte [`HOLDERS_BYTE`] of it.
-//! 2. It connects to the server's socket, which says by which number it is a holder of leases ([`Message::Hello`]).
-//!    It answers with a byte, and with it a descriptor of memory (a memfd) of [`SLOTS`] numbers.
+//! 1. The process asks any descriptor of the mount for the [`Mount`] (`ioctl` [`MOUNT`]), and connects to the server's socket. The server must run as
+//!    root, as the same user, or as the owner of the medium: a stranger's would name a medium of this user's.
+//! 2. It opens the medium that the server names, by its own rights, takes a shared lock (open file description) of byte [`HOLDERS_BYTE`] of it, and
+//!    sends a byte with that descriptor. So the server knows that it gives nothing away. It says by which number the process is a holder of leases
+//!    ([`Message::Hello`]), and sends memory (a memfd) of [`SLOTS`] numbers with that.
 //! 3. It asks the descriptor of a file for a lease of some blocks ([`LEASE`]), and maps the extents of the [`Grant`].
 //!    A lease to grow ([`Request::to_grow`]) has blocks behind the end of the file. The process stores there what it appends, then the new
 //!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
@@ -14,11 +15,13 @@
 //!
 //! Numbers have the byte order of the machine: both ends are on it.
 
+mod descriptor;
 mod grant;
 mod message;
 mod mount;
 
-pub use grant::{EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
+pub use descriptor::{receive_with, send_with};
+pub use grant::{CLOSED, EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
 pub use message::{MESSAGE_BYTES, Message};
 pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, SOCKET_BYTES};
 

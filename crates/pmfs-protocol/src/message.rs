@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The bytes of a message.
-pub const MESSAGE_BYTES: usize = 16;
+pub const MESSAGE_BYTES: usize = 24;
 
 /// A message on the connection between the server and a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Message {
         ino: u64,
         /// The first block.
         from_block: u32,
+        /// Counts the grants of the file. The answer has the same number, so that it ends no later grant.
+        turn: u64,
     },
     /// The holder has nothing of a file mapped any more from a block on.
     Returned {
@@ -28,6 +30,8 @@ pub enum Message {
         ino: u64,
         /// The first block.
         from_block: u32,
+        /// The number of the recall.
+        turn: u64,
     },
     /// The holder has nothing mapped any more. If its process lives on when the connection ends without this, it may still store to
     /// what it had.
@@ -40,6 +44,7 @@ struct Layout {
     kind: u32,
     from_block: u32,
     number: u64,
+    turn: u64,
 }
 
 const _: () = assert!(size_of::<Layout>() == MESSAGE_BYTES);
@@ -47,24 +52,24 @@ const _: () = assert!(size_of::<Layout>() == MESSAGE_BYTES);
 impl Message {
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
-        let (kind, from_block, number) = match self {
-            Message::Hello { holder } => (1, 0, holder),
-            Message::Recall { ino, from_block } => (2, from_block, ino),
-            Message::Returned { ino, from_block } => (3, from_block, ino),
-            Message::Left => (4, 0, 0),
+        let (kind, from_block, number, turn) = match self {
+            Message::Hello { holder } => (1, 0, holder, 0),
+            Message::Recall { ino, from_block, turn } => (2, from_block, ino, turn),
+            Message::Returned { ino, from_block, turn } => (3, from_block, ino, turn),
+            Message::Left => (4, 0, 0, 0),
         };
         let mut bytes = [0; MESSAGE_BYTES];
-        bytes.copy_from_slice(Layout { kind, from_block, number }.as_bytes());
+        bytes.copy_from_slice(Layout { kind, from_block, number, turn }.as_bytes());
         bytes
     }
 
     /// Reads one; `None` for an unknown kind.
     pub fn from_bytes(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
-        let Layout { kind, from_block, number } = Layout::read_from_bytes(bytes).ok()?;
+        let Layout { kind, from_block, number, turn } = Layout::read_from_bytes(bytes).ok()?;
         match kind {
             1 => Some(Message::Hello { holder: number }),
-            2 => Some(Message::Recall { ino: number, from_block }),
-            3 => Some(Message::Returned { ino: number, from_block }),
+            2 => Some(Message::Recall { ino: number, from_block, turn }),
+            3 => Some(Message::Returned { ino: number, from_block, turn }),
             4 => Some(Message::Left),
             _ => None,
         }
@@ -100,8 +105,8 @@ mod tests {
     fn messages_come_back_and_an_unknown_one_is_an_error() {
         let all = [
             Message::Hello { holder: u64::MAX },
-            Message::Recall { ino: 3, from_block: 9 },
-            Message::Returned { ino: 4, from_block: u32::MAX },
+            Message::Recall { ino: 3, from_block: 9, turn: 5 },
+            Message::Returned { ino: 4, from_block: u32::MAX, turn: u64::MAX },
             Message::Left,
         ];
         let mut sent = Vec::new();

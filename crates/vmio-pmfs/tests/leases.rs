@@ -222,3 +222,40 @@ fn a_file_whose_end_is_in_a_hole_grows_too() {
     drop(fs);
     sound(medium, "grown from a hole");
 }
+
+#[test]
+fn a_write_into_a_hole_leaves_alone_what_a_holder_grows_into() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "file", 10);
+    shrink(&fs, ino, 2 << 20).unwrap();
+    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    fs.write(ino, 1 << 20, &[7; 3000]).unwrap();
+    append(&*medium, &lease, &[9; 5000]);
+    fill(&fs, "all");
+    fs.grown(ino, 1, lease.size + 5000).unwrap();
+    assert!(contents(&fs, ino)[lease.size as usize..].iter().all(|byte| *byte == 9));
+    assert_eq!(fs.append(ino, b"x").unwrap_err().errno(), libc_ebusy(), "the holder has the end");
+    fs.end_lease(ino, 1, 0).unwrap();
+    drop(fs);
+    sound(medium, "grown beside a hole");
+}
+
+fn libc_ebusy() -> i32 {
+    Error::InUse.errno()
+}
+
+#[test]
+fn a_length_beyond_what_is_leased_changes_nothing_and_ends_the_growth() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "file", 2);
+    fs.lease_to_grow(ino, 1).unwrap();
+    for size in [u64::MAX >> 1, 1 << 44, 1 << 30] {
+        assert!(fs.grown(ino, 1, size).is_err() || !fs.is_growing(ino));
+    }
+    assert!(!fs.is_growing(ino));
+    fs.write(ino, 2 * BLOCK, b"goes on").unwrap();
+    drop(fs);
+    sound(medium, "a false length");
+}

@@ -164,14 +164,14 @@ impl SharedMap {
         matches!(&self.kind, Kind::Persistent(map) if map.appends())
     }
 
-    /// Appends bytes to the file, whose length is `end`, without a system call where there is room. Returns how many; the kernel has to append the
-    /// others.
+    /// Appends bytes to the file, whose length is `end`, without a system call if there is room for all of them. If it returns false, the kernel has to
+    /// append them; ask for the file's length first (fstat), so that it knows the end.
     ///
     /// All processes see them at once, and they survive the end of this one. They are durable after a sync of the file.
-    pub fn append_at(&self, end: u64, bytes: &[u8]) -> usize {
+    pub fn append_at(&self, end: u64, bytes: &[u8]) -> bool {
         match &self.kind {
             Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes),
-            _ => 0,
+            _ => false,
         }
     }
 

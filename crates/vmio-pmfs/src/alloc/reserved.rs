@@ -47,6 +47,11 @@ impl Reserved {
         Some(reservation.run)
     }
 
+    /// Whether a process may store to those of a file.
+    pub(crate) fn is_leased(&self, ino: u64) -> bool {
+        self.0.lock().get(&ino).is_some_and(|reservation| reservation.is_leased)
+    }
+
     /// Those of a file.
     pub(crate) fn of(&self, ino: u64) -> Option<Run> {
         self.0.lock().get(&ino).map(|reservation| reservation.run)

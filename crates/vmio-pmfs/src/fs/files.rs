@@ -50,6 +50,22 @@ impl Fs {
         Ok(bytes.len())
     }
 
+    /// Writes bytes at the end of a file, as [`Self::write`] does. Returns where that was, and how many.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub fn append(&self, ino: u64, bytes: &[u8]) -> Result<(u64, usize)> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        state.loaded.expect_file()?;
+        state.loaded.expect_no_growth()?;
+        let (end, bytes) = (state.loaded.inode.size, &bytes[..bytes.len().min(self.geometry().write_bytes_max())]);
+        let result = data::write(&self.volume, &mut state.loaded, end, bytes);
+        self.settled(&mut state, result)?;
+        Ok((end, bytes.len()))
+    }
+
     /// Gives a range of a file blocks, zeros where it had none, and makes the file as long. Ranges of 2 MiB get aligned extents.
     ///
     /// # Errors

@@ -148,6 +148,7 @@ impl Fs {
     }
 
     fn grow(&self, file: &mut Loaded, holder: u64, size: u64) -> Result<()> {
+        data::end_of(size, 0)?;
         let first = file.map.end().max(file.inode.size.div_ceil(BLOCK_BYTES) as u32);
         let last = size.div_ceil(BLOCK_BYTES);
         let wanted = last.saturating_sub(first.into());
@@ -156,10 +157,13 @@ impl Fs {
         let changes: Vec<_> = taken.map(|run| (first..first + run.count as u32, vec![run])).into_iter().collect();
         let committed =
             if is_whole { self.commit_growth(file, size, &changes) } else { Err(Error::FileTooLarge { end: size }) };
-        if let (Err(_), Some(run)) = (&committed, taken) {
-            // The holder may still store there.
-            self.volume.lost.add(holder, [run]);
-            self.volume.free([run]);
+        if committed.is_err() {
+            // The holder may still store there, and grows no more.
+            let rest = self.volume.reserved.remove(file.ino);
+            let kept: Vec<Run> = taken.into_iter().chain(rest).collect();
+            self.volume.lost.add(holder, kept.iter().copied());
+            self.volume.free(kept);
+            file.leases.grows_no_more();
         }
         committed
     }

@@ -180,6 +180,12 @@ impl BlockMap {
         before.is_some_and(|extent| extent.file_block + extent.count > blocks.end)
     }
 
+    /// Whether the extent before a block ends at it, and on the medium at this block.
+    pub(crate) fn goes_on_at(&self, block: u32, start: u64) -> bool {
+        let before = self.by_block.range(..block).next_back().map(|(_, place)| self.places[*place]);
+        before.is_some_and(|last| last.file_block + last.count == block && last.start + u64::from(last.count) == start)
+    }
+
     /// Whether this number of further extents needs another block of the chain.
     pub(crate) fn is_short_of(&self, extents: usize) -> bool {
         self.free.len() < extents

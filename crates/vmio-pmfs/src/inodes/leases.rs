@@ -42,6 +42,11 @@ impl Leases {
         self.growth = Some(growth);
     }
 
+    /// Nobody fills blocks behind the end any more.
+    pub(crate) fn grows_no_more(&mut self) {
+        self.growth = None;
+    }
+
     /// The blocks that a holder fills.
     pub(crate) fn growth(&self) -> Option<Growth> {
         self.growth

@@ -122,8 +122,14 @@ impl Loaded {
         }
         let mut remapped = Remapped { freed: Vec::new(), chain: Vec::new() };
         // A run is an extent, and the one that it is put into the middle of becomes two.
-        let extents =
-            changes.iter().map(|(blocks, runs)| runs.len() + usize::from(self.map.is_inside_one(blocks))).sum();
+        let extents = changes
+            .iter()
+            .map(|(blocks, runs)| {
+                // A run that goes on where the extent before it ends needs none of its own.
+                let merged = runs.first().is_some_and(|run| self.map.goes_on_at(blocks.start, run.start));
+                runs.len() - usize::from(merged) + usize::from(self.map.is_inside_one(blocks))
+            })
+            .sum();
         while self.map.is_short_of(extents) {
             let block = volume.take(1)?;
             self.map.extend_chain(block.runs[0].start);
@@ -137,7 +143,7 @@ impl Loaded {
             // A full medium must let files become smaller. The journal has an entry for each block.
             Err(Error::NoSpace { .. })
                 if changes.iter().all(|(_, runs)| runs.is_empty())
-                    && blocks <= MAP_CHANGES_MAX.min(volume.geometry.save_blocks as usize) =>
+                    && blocks + 2 <= MAP_CHANGES_MAX.min(volume.geometry.save_blocks as usize) =>
             {
                 remapped.freed.extend(self.map.renew_in_place(blocks));
                 return Ok(remapped);

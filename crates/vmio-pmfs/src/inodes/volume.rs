@@ -42,6 +42,10 @@ impl Volume {
     /// Takes blocks that become a file's from `block` on, behind all that it has: those of aligned extents where the file is aligned. `before` is
     /// where the block before lies. The rest of an extent is reserved for the file's next blocks.
     pub(crate) fn take_to_grow(&self, ino: u64, block: u32, count: u64, before: Option<u64>) -> Result<Taken<'_>> {
+        // A process stores to what is reserved. These blocks are before that, in a hole.
+        if self.reserved.is_leased(ino) {
+            return self.take(count);
+        }
         let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
         let (mut next, mut before) = (u64::from(block), before);
         let end = next + count;
@@ -74,6 +78,10 @@ impl Volume {
         if let Some(run) = self.reserved.lease(ino, block) {
             return Some(run);
         }
+        // A process may still store to what is leased for other blocks.
+        if self.reserved.is_leased(ino) {
+            return None;
+        }
         let in_extent = u64::from(block) % EXTENT_BLOCKS;
         let run = match (most, before) {
             (None, _) if in_extent == 0 => self.allocator.take_extent(self.home()),
@@ -82,6 +90,8 @@ impl Volume {
         };
         let most = most.unwrap_or(EXTENT_BLOCKS - in_extent);
         let run = run.or_else(|| self.allocator.take_hole(self.home(), most))?;
+        let (run, rest) = run.split(u64::from(u32::MAX - block));
+        self.free([rest].into_iter().filter(|rest| rest.count > 0));
         self.free(self.reserved.put(ino, block, run));
         self.reserved.lease(ino, block)
     }

@@ -96,7 +96,7 @@ pub(crate) fn write<'a>(
     }
     let bytes = len.min(TRANSFER_MAX) as u64;
     if appends {
-        return Way::Done(append(&call, leased, fd, flags, buffers));
+        return Way::Done(append(&call, leased, fd, position, buffers));
     }
     let start = match position {
         Position::Current => call.description.position.load(Ordering::Relaxed),
@@ -108,9 +108,8 @@ pub(crate) fn write<'a>(
         let _suspension = descriptors::suspend(fd.as_raw_fd());
         return Way::Linux(Call::begin(fd.as_raw_fd()));
     }
-    // On persistent memory a copy is durable at once; the length of a file of vmio-pmfs only once the server has looked.
-    let grows = || leased.appends() && start + bytes > call.description.known_len.load(Ordering::Relaxed);
-    let must_flush = flags & libc::O_DSYNC != 0 && (!leased.is_persistent() || grows());
+    // On persistent memory a copy is durable at once.
+    let must_flush = flags & libc::O_DSYNC != 0 && !leased.is_persistent();
     Way::Done((|| {
         let start = match position {
             Position::Current => call.advance(|_| Ok(bytes))?.0,
@@ -131,50 +130,49 @@ pub(crate) fn write<'a>(
     })())
 }
 
-/// Appends to a file that is open with O_APPEND. Its lease keeps other processes from changing the length.
+/// Appends to a file that is open with O_APPEND, whatever the position. Its lease keeps other processes from changing the length.
 fn append<'a>(
     call: &Call,
     leased: &LeasedFile,
     fd: BorrowedFd<'_>,
-    flags: i32,
+    position: Position,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Result<usize, Errno> {
     let (description, slices) = (call.description, buffers.collect::<SmallVec<[&[u8]; BUFFERS_ON_STACK]>>());
+    let len: usize = slices.iter().map(|bytes| bytes.len()).sum();
+    if len == 0 {
+        return Ok(0);
+    }
     let known_len = &description.known_len;
-    let mut appended = 0;
-    // Only the kernel's appends are durable when they return.
-    if let ([bytes], 0) = (&slices[..], flags & libc::O_DSYNC) {
-        let mut end = known_len.load(Ordering::Relaxed);
-        // Another thread may have appended first.
-        while appended == 0 && !bytes.is_empty() {
-            appended = leased.append(end, bytes);
-            let now = known_len.fetch_max(end + appended as u64, Ordering::Relaxed);
-            if appended == 0 && now == end {
-                break;
-            }
-            end = now.max(end + appended as u64);
-        }
-        if appended == bytes.len() {
+    let moved_to = |end: u64| {
+        if position == Position::Current {
             description.position.store(end, Ordering::Relaxed);
-            return Ok(appended);
+        }
+    };
+    // Only the kernel's appends are durable when they return.
+    if let ([bytes], 0) = (&slices[..], description.flags.load(Ordering::Relaxed) & libc::O_DSYNC) {
+        let mut end = known_len.load(Ordering::Relaxed);
+        loop {
+            if leased.append(end, bytes) {
+                known_len.fetch_max(end + len as u64, Ordering::Relaxed);
+                moved_to(end + len as u64);
+                return Ok(len);
+            }
+            // Another thread may have appended first.
+            match known_len.load(Ordering::Relaxed) {
+                now if now == end => break,
+                now => end = now,
+            }
         }
     }
-    // The kernel appends at the end of the file, whatever the offset. What is left out here was appended above.
-    let mut left_out = appended;
-    let rest = slices.iter().map(|bytes| {
-        let skipped = left_out.min(bytes.len());
-        left_out -= skipped;
-        IoSlice::new(&bytes[skipped..])
-    });
-    let rest: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = rest.collect();
-    let written = match pwritev(fd, &rest, 0) {
-        Err(_) if appended > 0 => 0,
-        written => written?,
-    };
+    // The kernel learns the length first, then appends at the end of the file, whatever the offset.
+    fstat(fd)?;
+    let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = slices.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    let written = pwritev(fd, &slices, 0)?;
     let end = fstat(fd)?.st_size as u64;
     known_len.fetch_max(end, Ordering::Relaxed);
-    description.position.store(end, Ordering::Relaxed);
-    Ok(appended + written)
+    moved_to(end);
+    Ok(written)
 }
 
 /// Lets the kernel write all buffers, with one flush.
@@ -248,19 +246,31 @@ pub(crate) fn sync(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     leased.write_back().err().map(Err)
 }
 
+/// Has the kernel learn the length of a file to which this process has appended without it.
+fn tell_length(fd: RawFd) {
+    let Some(call) = Call::begin(fd) else { return };
+    if call.leased().is_some_and(LeasedFile::appends) {
+        // SAFETY: the caller passes a descriptor of the program's, which stays open during the call.
+        _ = fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
+}
+
 /// Writes back the bytes of a cached file before Linux reads the file by itself.
 pub(crate) fn before_kernel_reads(fd: RawFd) -> Option<Suspension> {
+    tell_length(fd);
     mode::has_cache().then(|| descriptors::suspend(fd))
 }
 
 /// Prepares for a change of a file's bytes by the kernel that no log has. In strict mode a replay must not undo the change, and the
 /// process's cache must not hold older bytes.
 pub(crate) fn before_kernel_writes(fd: RawFd) -> Option<Suspension> {
+    tell_length(fd);
     (mode::is_strict() || mode::has_cache()).then(|| descriptors::suspend(fd))
 }
 
 /// Prepares for a mapping of a file by the kernel, which then reads or changes the file for as long as the mapping lasts.
 pub(crate) fn before_kernel_maps(fd: BorrowedFd<'_>, changes: bool) {
+    tell_length(fd.as_raw_fd());
     if mode::has_cache() || changes && mode::is_strict() {
         descriptors::stop_serving(fd.as_raw_fd());
     }

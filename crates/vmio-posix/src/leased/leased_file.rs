@@ -4,9 +4,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use vmio::{Access, SharedMap};
 
 use super::cached_file::CachedFile;
+use super::mode::is_strict;
 use super::strict::Logged;
 use crate::own_descriptors;
 
@@ -23,6 +25,7 @@ const CALLS_BEFORE_ANOTHER_CHECK: u8 = 64;
 pub(crate) struct LeasedFile {
     data: Data,
     access: Access,
+    appends: bool,
     logged: Option<Logged>,
     chunks: Box<[Chunk]>,
     syncs: AtomicU32,
@@ -118,9 +121,13 @@ impl LeasedFile {
     }
 
     fn of(data: Data, chunked_bytes: u64, access: Access, stores_after_bytes: u32) -> Self {
+        // The kernel alone knows what to do at a limit of the length, and only its writes are durable when they return.
+        let is_unlimited = || getrlimit(Resource::Fsize).current.is_none();
+        let appends = matches!(&data, Data::Shared(map) if map.appends()) && !is_strict() && is_unlimited();
         LeasedFile {
             data,
             access,
+            appends,
             logged: None,
             chunks: (0..chunked_bytes / CHUNK_BYTES).map(|_| Chunk::new()).collect(),
             syncs: AtomicU32::new(0),
@@ -202,20 +209,20 @@ impl LeasedFile {
 
     /// Whether [`Self::append`] may append.
     pub(super) fn appends(&self) -> bool {
-        matches!(&self.data, Data::Shared(map) if map.appends())
+        self.appends
     }
 
-    /// Appends bytes to the file, which ends at `end`, without a system call. Returns how many; the kernel has to append the others.
-    pub(super) fn append(&self, end: u64, bytes: &[u8]) -> usize {
-        let Data::Shared(map) = &self.data else { return 0 };
-        let appended = map.append_at(end, bytes);
-        if appended > 0 {
+    /// Appends bytes to the file, which ends at `end`, without a system call: all or none. Then the kernel has to append them.
+    pub(super) fn append(&self, end: u64, bytes: &[u8]) -> bool {
+        let Data::Shared(map) = &self.data else { return false };
+        let is_appended = self.appends && map.append_at(end, bytes);
+        if is_appended {
             self.has_stored.store(true, Ordering::Relaxed);
             if let Some(counts) = &self.counts {
-                counts.add_write(appended);
+                counts.add_write(bytes.len());
             }
         }
-        appended
+        is_appended
     }
 
     fn is_worth_storing(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
+use rustix::fs::fstat;
 use rustix::io::{Errno, pread, pwrite};
 
 use super::call::Call;
@@ -115,16 +116,14 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     if is_copied && (leased.cached().is_none() || call.is_still_leased()) {
         return Ok(Piece { len, transferred: len });
     }
+    let is_durable = call.description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
     if at == copyable_end && leased.appends() {
-        let appended = leased.append(at, part);
-        call.description.known_len.fetch_max(at + appended as u64, Ordering::Relaxed);
-        if appended > 0 {
-            let rest = &part[appended..];
-            // What found no room.
-            let more = if rest.is_empty() { 0 } else { pwrite(fd, rest, at + appended as u64).unwrap_or(0) };
-            call.description.known_len.fetch_max(at + (appended + more) as u64, Ordering::Relaxed);
-            return Ok(Piece { len, transferred: appended + more });
+        if !is_durable && leased.append(at, part) {
+            call.description.known_len.fetch_max(at + len as u64, Ordering::Relaxed);
+            return Ok(Piece { len, transferred: len });
         }
+        // The kernel learns the length before it appends.
+        call.description.known_len.fetch_max(fstat(fd)?.st_size as u64, Ordering::Relaxed);
     }
     if at < copyable_end {
         leased.write_back()?;

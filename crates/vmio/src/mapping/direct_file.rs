@@ -108,6 +108,10 @@ impl DirectRegion {
     }
 
     fn sync_data(&self) -> Result<()> {
+        // The kernel knows nothing of stores to extents that this process maps.
+        if self.map.is_leased() && self.map.is_synchronous() && self.access == Access::ReadWrite {
+            self.write_back(&(0..self.backing.len()))?;
+        }
         let flushed = self.flushes.flush(|| self.backing.open_file().sync_data());
         flushed.map_err(|source| self.flush_error(source))
     }

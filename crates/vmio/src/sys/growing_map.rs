@@ -76,7 +76,8 @@ impl GrowingMap {
 
     /// Whether stores are durable when [`Self::store`] returns.
     pub(crate) fn is_synchronous(&self) -> bool {
-        self.first.is_synchronous()
+        let mut later = self.later.iter().filter_map(OnceLock::get);
+        self.first.is_synchronous() && later.all(PersistentMap::is_synchronous)
     }
 
     fn piece(&self, number: usize) -> Result<&PersistentMap, Refused> {

@@ -81,6 +81,11 @@ impl PersistentMap {
         }
     }
 
+    /// Whether this process maps the extents of the file itself.
+    pub(crate) fn is_leased(&self) -> bool {
+        matches!(self.map, Map::Leased(_))
+    }
+
     /// Makes pages resident as loads would. A page that is not available is an error.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         match &self.map {
@@ -124,10 +129,10 @@ impl PersistentMap {
         matches!(self.map, Map::Leased(_)) && self.is_writable
     }
 
-    /// Copies bytes in behind the end of the file, which is `end`, as far as there is room: [`LeasedMap::append`].
-    pub(crate) fn append(&self, end: u64, from: &[u8]) -> usize {
+    /// Copies bytes in behind the end of the file, which is `end`, if there is room for all: [`LeasedMap::append`].
+    pub(crate) fn append(&self, end: u64, from: &[u8]) -> bool {
         match &self.map {
-            Map::Kernel(_) => 0,
+            Map::Kernel(_) => false,
             // SAFETY: the map gives addresses of its own, mapped for stores.
             Map::Leased(map) => map.append(end, from, |to, part| unsafe { self.instructions.store(to, part) }),
         }

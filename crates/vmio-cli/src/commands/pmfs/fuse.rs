@@ -176,6 +176,18 @@ impl Server {
         }
         Ok(done)
     }
+
+    /// Appends: the kernel does not know the end of a file to which processes append by themselves.
+    fn append(&self, ino: u64, data: &[u8]) -> Result<usize> {
+        let (end, written) = self.unleased(|| {
+            self.leases.settle(ino);
+            self.fs.append(ino, data)
+        })?;
+        match written < data.len() {
+            true => Ok(written + self.write_all(ino, end + written as u64, &data[written..]).unwrap_or(0)),
+            false => Ok(written),
+        }
+    }
 }
 
 fn done(outcome: Result<()>, reply: ReplyEmpty) {
@@ -255,6 +267,8 @@ impl Filesystem for Server {
     ) {
         let (accessed, modified) = (accessed.map(reply::time), modified.map(reply::time));
         let changes = Changes { mode, uid, gid, size, accessed, modified };
+        // What was appended before has changed the times before.
+        self.leases.settle(ino.0);
         match self.unleased(|| self.fs.set_attributes(ino.0, &changes)).and_then(|found| self.current(found)) {
             Ok((found, believed)) => reply.attr(&believed, &reply::attributes(&found)),
             Err(error) => reply.error(reply::errno(&error)),
@@ -412,7 +426,11 @@ impl Filesystem for Server {
             false => Ok(()),
         };
         let cleared = cleared.and_then(|()| self.clear_capabilities(ino.0));
-        let written = cleared.and_then(|()| self.write_all(ino.0, offset, data));
+        let appends = opened.0 & libc::O_APPEND != 0 && !flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let written = cleared.and_then(|()| match appends && self.leases.has_grown(ino.0) {
+            true => self.append(ino.0, data),
+            false => self.write_all(ino.0, offset, data),
+        });
         // The kernel leaves that to servers whose files it does not cache.
         let is_synchronous = opened.0 & libc::O_DSYNC != 0;
         match written.and_then(|written| if is_synchronous { self.fs.sync().map(|()| written) } else { Ok(written) }) {
@@ -462,7 +480,7 @@ impl Filesystem for Server {
             },
             RETURN => match u64::read_from_bytes(bytes) {
                 Ok(holder) => {
-                    self.leases.returned(ino.0, holder, 0);
+                    self.leases.returned(ino.0, holder);
                     reply.ioctl(0, &[]);
                 }
                 Err(_) => reply.error(Errno::EINVAL),
@@ -473,6 +491,9 @@ impl Filesystem for Server {
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         self.leases.settle(ino.0);
+        if self.leases.has_lost(ino.0) {
+            return reply.error(Errno::EIO);
+        }
         done(self.fs.sync(), reply);
     }
 

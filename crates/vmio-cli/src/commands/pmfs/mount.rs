@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use vmio_pmfs::{Access, Fs, Medium};
 use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
 
@@ -21,15 +22,15 @@ use super::medium;
 use super::rewriter::Rewriter;
 
 /// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
-const THREADS_MIN: usize = 4;
-const THREADS_MAX: usize = 8;
+const THREADS_MIN: usize = 8;
+const THREADS_MAX: usize = 16;
 
 pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -> anyhow::Result<()> {
     let cannot = || format!("cannot mount {}", path.display());
     check_folder(folder).with_context(cannot)?;
     let medium = medium::open(path, Access::Write).with_context(cannot)?;
-    let holders = Arc::new(Holders::new().context("cannot listen for processes that want leases")?);
-    let mount = described(path, medium.is_synchronous(), &holders).with_context(cannot)?;
+    raise_descriptors();
+    let (holders, mount) = described(path, medium.is_synchronous()).with_context(cannot)?;
     if !medium.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
@@ -84,13 +85,24 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
     fs.sync().with_context(|| format!("cannot flush {}", path.display()))
 }
 
-/// The description of the mount for processes that lease extents.
-fn described(path: &Path, is_synchronous: bool, holders: &Holders) -> anyhow::Result<[u8; MOUNT_BYTES]> {
+/// The holders of leases of a mount, and its description for them.
+fn described(path: &Path, is_synchronous: bool) -> anyhow::Result<(Arc<Holders>, [u8; MOUNT_BYTES])> {
     let medium = path.canonicalize()?;
     let metadata = medium.metadata()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let holders = Holders::new((device, inode)).context("cannot listen for processes that want leases")?;
     let socket = holders.socket().to_vec();
-    let mount = Mount { medium, device: metadata.dev(), inode: metadata.ino(), is_synchronous, socket };
-    mount.to_bytes().context("its path is too long")
+    let mount = Mount { medium, device, inode, is_synchronous, socket };
+    Ok((Arc::new(holders), mount.to_bytes().context("its path is too long")?))
+}
+
+/// Allows as many descriptors as the process may have: each holder of leases takes some.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "cannot raise the limit of descriptors");
+    }
 }
 
 /// Refuses what is no folder: the kernel would mount on it, and nobody could use that.

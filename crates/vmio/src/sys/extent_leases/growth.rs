@@ -1,15 +1,17 @@
 //! Appends without a system call: to blocks behind the end of the file, which the server has leased for that.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use vmio_pmfs_protocol::CLOSED;
 
 use super::slots::Slots;
 
 const NO_SLOT: u32 = u32::MAX;
 /// How often a thread tries while another one appends.
 const ATTEMPTS_MAX: u32 = 1000;
-/// How long the thread that takes the room away waits for one that appends. A signal may have interrupted that for good.
-const APPENDED_WITHIN: Duration = Duration::from_secs(1);
+/// How long the thread that takes the room away rests between attempts.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// The part of a file behind its end that this process may fill. One thread at a time appends.
 pub(super) struct Growth {
@@ -17,6 +19,8 @@ pub(super) struct Growth {
     /// The end of the leased blocks, in bytes of the file; 0 for none.
     room_end: AtomicU64,
     slot: AtomicU32,
+    /// The slot of the room before, at which the server may still look.
+    slot_before: AtomicU32,
 }
 
 /// Until it is dropped, no other thread appends.
@@ -32,7 +36,12 @@ impl Drop for Turn<'_> {
 
 impl Growth {
     pub(super) const fn new() -> Growth {
-        Growth { is_busy: AtomicBool::new(false), room_end: AtomicU64::new(0), slot: AtomicU32::new(NO_SLOT) }
+        Growth {
+            is_busy: AtomicBool::new(false),
+            room_end: AtomicU64::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            slot_before: AtomicU32::new(NO_SLOT),
+        }
     }
 
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
@@ -46,24 +55,35 @@ impl Growth {
         None
     }
 
-    /// Ends the room before its addresses are taken away.
-    pub(super) fn end(&self) {
-        let deadline = Instant::now() + APPENDED_WITHIN;
+    /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
+    pub(super) fn end(&self, slots: &Slots) {
+        // A thread that is in the middle would store over what others append next. If it never ends, the server takes everything from this process.
         let turn = loop {
             match self.turn() {
-                None if Instant::now() < deadline => {}
-                turn => break turn,
+                Some(turn) => break turn,
+                None => std::thread::sleep(AGAIN_AFTER),
             }
         };
         self.room_end.store(0, Ordering::SeqCst);
+        let slot = self.slot.swap(NO_SLOT, Ordering::SeqCst);
+        if slot != NO_SLOT {
+            slots.length(slot).fetch_or(CLOSED, Ordering::SeqCst);
+            let before = self.slot_before.swap(slot, Ordering::SeqCst);
+            // The room of this one has ended long ago: the server has granted another one since.
+            if before != NO_SLOT {
+                slots.give_back(before);
+            }
+        }
         drop(turn);
     }
 
-    /// Gives the slot back. The server looks at it no more.
-    pub(super) fn give_slot_back(&self, slots: &Slots) {
-        let slot = self.slot.swap(NO_SLOT, Ordering::AcqRel);
-        if slot != NO_SLOT {
-            slots.give_back(slot);
+    /// Gives the slots back. The server looks at them no more.
+    pub(super) fn give_slots_back(&self, slots: &Slots) {
+        for slot in [&self.slot, &self.slot_before] {
+            let slot = slot.swap(NO_SLOT, Ordering::AcqRel);
+            if slot != NO_SLOT {
+                slots.give_back(slot);
+            }
         }
     }
 }
@@ -79,16 +99,13 @@ impl Turn<'_> {
         Some(self.growth.slot.load(Ordering::Relaxed)).filter(|slot| *slot != NO_SLOT)
     }
 
-    /// The slot for more room behind an end: it says that the file is so long.
+    /// The slot for more room behind an end: it says that the file is so long. Nothing if another thread has appended since the caller knew the end.
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
         let slot = match self.slot() {
-            // Another thread has appended since the caller knew the end.
-            Some(slot)
-                if self.growth.room_end.load(Ordering::SeqCst) > 0
-                    && slots.length(slot).load(Ordering::Relaxed) != end =>
-            {
-                return None;
+            Some(slot) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
+                return (slots.length(slot).load(Ordering::Relaxed) == end).then_some(slot);
             }
+            // Nothing was appended by it.
             Some(slot) => slot,
             None => {
                 let slot = slots.take()?;
@@ -105,27 +122,55 @@ impl Turn<'_> {
         self.growth.room_end.store(end, Ordering::SeqCst);
     }
 
-    /// Bytes are stored up to an end: they are part of the file now. False if the room has been taken away meanwhile.
-    pub(super) fn stored_up_to(&self, slots: &Slots, end: u64) -> bool {
-        let is_there = self.growth.room_end.load(Ordering::SeqCst) >= end;
-        if let Some(slot) = self.slot().filter(|_| is_there) {
-            slots.length(slot).store(end, Ordering::Release);
-        }
-        is_there
+    /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
+    pub(super) fn stored(&self, slots: &Slots, from: u64, to: u64) -> bool {
+        self.slot().is_some_and(|slot| {
+            slots.length(slot).compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
     use super::*;
+    use crate::sys::PAGE_BYTES;
+
+    fn slots() -> Slots {
+        let memory = File::from(memfd_create("slots", MemfdFlags::CLOEXEC).unwrap());
+        memory.set_len(PAGE_BYTES as u64).unwrap();
+        Slots::new(&memory).unwrap()
+    }
 
     #[test]
-    fn one_thread_appends_and_nobody_waits_for_ever() {
+    fn one_thread_appends_and_others_do_not_wait_for_ever() {
         let growth = Growth::new();
         let turn = growth.turn();
         assert!(turn.is_some() && growth.turn().is_none());
-        growth.end();
         drop(turn);
         assert!(growth.turn().is_some());
+    }
+
+    #[test]
+    fn an_end_that_is_old_lowers_no_length() {
+        let (growth, slots) = (Growth::new(), slots());
+        let turn = growth.turn().unwrap();
+        let slot = turn.slot_for(&slots, 100).unwrap();
+        turn.has_room_up_to(1000);
+        assert_eq!(turn.room(&slots, 100), 900);
+        assert!(turn.stored(&slots, 100, 150));
+        assert_eq!((turn.room(&slots, 100), turn.slot_for(&slots, 100)), (0, None));
+        assert_eq!(turn.slot_for(&slots, 150), Some(slot));
+        drop(turn);
+        growth.end(&slots);
+        let turn = growth.turn().unwrap();
+        // A thread that comes late finds the slot closed, and the next room has another one.
+        assert!(!turn.stored(&slots, 150, 200));
+        assert_ne!(turn.slot_for(&slots, 100), Some(slot));
+        assert_eq!(slots.length(slot).load(Ordering::Relaxed), 150 | CLOSED);
     }
 }

@@ -8,10 +8,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::ioctl::{Getter, ioctl};
-use vmio_pmfs_protocol::{HOLDERS_BYTE, MOUNT, MOUNT_BYTES, Message, Mount};
+use rustix::process::geteuid;
+use vmio_pmfs_protocol::{HOLDERS_BYTE, MESSAGE_BYTES, MOUNT, MOUNT_BYTES, Message, Mount, receive_with, send_with};
 
 use super::leased_map::Pieces;
 use super::slots::Slots;
@@ -19,6 +21,9 @@ use crate::sys::byte_locks::{self, LockKind};
 use crate::sys::fork::PerProcess;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread;
+
+/// How long the server has to answer at first.
+const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The holders of this process.
 static HOLDERS: PerProcess<Mutex<Holders>> = PerProcess::new();
@@ -85,6 +90,13 @@ impl Holder {
     }
 
     fn begin(mount: &Mount, stores: bool) -> io::Result<Holder> {
+        let connection = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&mount.socket)?)?;
+        connection.set_read_timeout(Some(GREETED_WITHIN))?;
+        // A stranger's server could name any file that this process may write.
+        let (server, owner) = (rustix::net::sockopt::socket_peercred(&connection)?.uid, mount.medium.metadata()?.uid());
+        if ![0, geteuid().as_raw(), owner].contains(&server.as_raw()) {
+            return Err(io::Error::other("the server belongs to another user"));
+        }
         let medium = File::options().read(true).write(stores).open(&mount.medium)?;
         let metadata = medium.metadata()?;
         if (metadata.dev(), metadata.ino()) != (mount.device, mount.inode) {
@@ -94,11 +106,13 @@ impl Holder {
         if !byte_locks::try_lock(medium.as_fd(), LockKind::Shared, &byte)? {
             return Err(io::Error::other("the file system is about to be mounted"));
         }
-        let connection = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&mount.socket)?)?;
-        let Message::Hello { holder } = Message::receive(&connection)? else {
+        send_with(&connection, &[0], medium.as_fd())?;
+        let mut hello = [0; MESSAGE_BYTES];
+        let slots = Slots::new(&File::from(receive_with(&connection, &mut hello)?))?;
+        let Some(Message::Hello { holder }) = Message::from_bytes(&hello) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let slots = Slots::new(&connection)?;
+        connection.set_read_timeout(None)?;
         let nothing = File::from(memfd_create("vmio-not-leased", MemfdFlags::CLOEXEC)?);
         Ok(Holder {
             number: holder,
@@ -140,9 +154,9 @@ impl Holder {
     fn serve(&self) {
         loop {
             match Message::receive(&self.connection) {
-                Ok(Message::Recall { ino, from_block }) => {
+                Ok(Message::Recall { ino, from_block, turn }) => {
                     self.maps_of(|other| other == ino).iter().for_each(|map| map.take_away(from_block));
-                    if (Message::Returned { ino, from_block }).send(&self.connection).is_err() {
+                    if (Message::Returned { ino, from_block, turn }).send(&self.connection).is_err() {
                         break;
                     }
                 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,10 @@ use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 /// The maps by their addresses.
 static MAPS: AddressTable<Pieces> = AddressTable::new();
 
+/// Descriptors of maps have numbers from here on, if the process may have such.
+const OWN_NUMBERS: i32 = 512;
+/// The most extents of a map: a file that lies in more pieces is the kernel's.
+const EXTENTS_MAX: u64 = 16_000;
 /// How often a lease is asked for while the server takes others back, and how long to wait in between.
 const ATTEMPTS_MAX: u32 = 60_000;
 const ATTEMPT_EVERY: Duration = Duration::from_millis(1);
@@ -49,6 +53,10 @@ pub(super) struct Pieces {
     generation: Generation,
     /// Held while addresses get something else to show.
     changing: Mutex<()>,
+    /// How often a part was taken away.
+    taken_away: AtomicU64,
+    /// How many extents were mapped.
+    extents: AtomicU64,
     growth: Growth,
     /// The whole range shows the kernel's page cache: the server grants no leases while another program has the file mapped that way.
     is_cached: AtomicBool,
@@ -88,11 +96,14 @@ impl LeasedMap {
         let pieces = Arc::new(Pieces {
             range,
             first_block,
-            file: fcntl_dupfd_cloexec(file, 0)?,
+            // Programs expect the lowest numbers for themselves.
+            file: fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?,
             ino: stat.st_ino,
             is_writable,
             generation: Generation::of_this_process()?,
             changing: Mutex::default(),
+            taken_away: AtomicU64::new(0),
+            extents: AtomicU64::new(0),
             growth: Growth::new(),
             is_cached: AtomicBool::new(false),
             holder,
@@ -141,35 +152,24 @@ impl LeasedMap {
         self.pieces.holder.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
     }
 
-    /// Stores bytes behind the end of the file, which is `end`, and makes them part of it. Others see them from then on. Returns how many there was
-    /// room for: none if the kernel must append.
-    pub(crate) fn append(
-        &self,
-        end: u64,
-        bytes: &[u8],
-        store: impl Fn(*mut u8, &[u8]) -> Result<(), Refused>,
-    ) -> usize {
+    /// Stores bytes behind the end of the file, which is `end`, and makes them part of it: all, or none if there is no room. Others see them from
+    /// then on.
+    pub(crate) fn append(&self, end: u64, bytes: &[u8], store: impl Fn(*mut u8, &[u8]) -> Result<(), Refused>) -> bool {
         let pieces = &*self.pieces;
-        if !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
-            return 0;
+        if bytes.is_empty() || !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
+            return false;
         }
-        let Some(turn) = pieces.growth.turn() else { return 0 };
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = end + done as u64;
-            let room = match turn.room(&pieces.holder.slots, at) {
-                0 => pieces.lease_to_grow(&turn, at),
-                room => room,
-            };
-            let part = &bytes[done..][..room.min((bytes.len() - done) as u64) as usize];
-            let Some(offset) = pieces.offset_of_byte(at, part.len()).filter(|_| !part.is_empty()) else { break };
-            let is_stored = store(pieces.range.base().wrapping_add(offset), part).is_ok();
-            if !is_stored || !turn.stored_up_to(&pieces.holder.slots, at + part.len() as u64) {
-                break;
-            }
-            done += part.len();
-        }
-        done
+        let (Some(turn), Some(offset)) = (pieces.growth.turn(), pieces.offset_of_byte(end, bytes.len())) else {
+            return false;
+        };
+        let room = match turn.room(&pieces.holder.slots, end) {
+            0 => pieces.lease_to_grow(&turn, end),
+            room => room,
+        };
+        let len = bytes.len() as u64;
+        room >= len
+            && store(pieces.range.base().wrapping_add(offset), bytes).is_ok()
+            && turn.stored(&pieces.holder.slots, end, end + len)
     }
 
     /// Fills the page tables for a range of bytes, as loads would. Holes get blocks if the map is for stores.
@@ -200,8 +200,9 @@ impl Drop for LeasedMap {
             let returned = unsafe { ioctl(&pieces.file, Setter::<{ RETURN }, u64>::new(pieces.holder.number)) };
             if let Err(error) = returned {
                 tracing::debug!(%error, "cannot return a lease: its server is gone");
+                return;
             }
-            pieces.growth.give_slot_back(&pieces.holder.slots);
+            pieces.growth.give_slots_back(&pieces.holder.slots);
         }
     }
 }
@@ -254,34 +255,50 @@ impl Pieces {
 
     /// Asks for a lease of blocks and maps them. Async-signal-safe.
     fn place(&self, blocks: Range<u32>, fill: bool) -> Placed {
+        let request = Request::new(self.holder.number, blocks, self.is_writable, fill);
+        let mut grant = Grant::empty();
         for _ in 0..ATTEMPTS_MAX {
-            let changing = lock(&self.changing);
-            let mut grant = Request::new(self.holder.number, blocks.clone(), self.is_writable, fill).to_grant();
-            // SAFETY: the server reads the request and writes a grant, which have as many bytes.
-            let asked = unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(&mut grant)) };
-            match asked {
-                Ok(()) => return self.map_extents(&grant, fill),
-                // The server takes leases of the file back: the holder's thread needs the lock for its answer.
-                Err(Errno::AGAIN | Errno::INTR) => {
-                    drop(changing);
-                    std::thread::sleep(ATTEMPT_EVERY);
+            match self.ask(&request, &mut grant) {
+                Ok(_changing) => return self.map_extents(&grant, fill),
+                // The server takes leases of the file back.
+                Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(ATTEMPT_EVERY),
+                Err(Errno::BUSY | Errno::PERM) => {
+                    let _changing = lock(&self.changing);
+                    return self.leave_to_kernel();
                 }
-                Err(Errno::BUSY | Errno::PERM) => return self.leave_to_kernel(),
                 Err(_) => return Placed::Nothing,
             }
         }
         Placed::Nothing
     }
 
-    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have. Async-signal-safe.
-    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64) -> u64 {
-        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
-        let _changing = lock(&self.changing);
-        let mut grant = Request::to_grow(self.holder.number, slot).to_grant();
+    /// Asks for a lease, which is to be mapped while the lock is held. EAGAIN if it was taken back by then.
+    ///
+    /// The lock is not held meanwhile: the holder's thread needs it to answer recalls, for which the server may wait before it answers this.
+    fn ask(&self, request: &Request, grant: &mut Grant) -> Result<MutexGuard<'_, ()>, Errno> {
+        // A forked child has other memory here.
+        if !self.generation.is_current() {
+            return Err(Errno::FAULT);
+        }
+        let before = self.taken_away.load(Ordering::SeqCst);
+        request.put(grant);
         // SAFETY: the server reads the request and writes a grant, which have as many bytes.
-        let asked = unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(&mut grant)) };
+        unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(grant))? };
+        let changing = lock(&self.changing);
+        if self.taken_away.load(Ordering::SeqCst) != before {
+            return Err(Errno::AGAIN);
+        }
+        Ok(changing)
+    }
+
+    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have.
+    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64) -> u64 {
+        let _signals = SignalsBlocked::new();
+        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
+        let mut grant = Grant::empty();
+        let Ok(_changing) = self.ask(&Request::to_grow(self.holder.number, slot), &mut grant) else { return 0 };
         // Another length: then it is the kernel that knows better.
-        if asked.is_err() || grant.size != end || !matches!(self.map_extents(&grant, true), Placed::UpTo(_)) {
+        if grant.size != end || !matches!(self.map_extents(&grant, true), Placed::UpTo(_)) {
             return 0;
         }
         let room_end = u64::from(grant.blocks().end) * PAGE_BYTES as u64;
@@ -300,6 +317,11 @@ impl Pieces {
         let flags = if self.holder.is_synchronous { sync } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
+        // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
+        let extents = self.extents.fetch_add(grant.extents().len() as u64, Ordering::Relaxed);
+        if extents > EXTENTS_MAX {
+            return self.leave_to_kernel();
+        }
         for extent in grant.extents() {
             let (Some(at), len) = (self.offset_of(extent.file_block), extent.blocks as usize * PAGE_BYTES) else {
                 return Placed::Nothing;
@@ -341,8 +363,9 @@ impl Pieces {
             return;
         }
         // What is stored by then is part of the file.
-        self.growth.end();
+        self.growth.end(&self.holder.slots);
         let _changing = lock(&self.changing);
+        self.taken_away.fetch_add(1, Ordering::SeqCst);
         if self.is_cached.load(Ordering::Acquire) {
             return;
         }

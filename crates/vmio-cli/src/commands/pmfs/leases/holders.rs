@@ -1,23 +1,23 @@
-//! The processes that may hold leases, each by its connection to the server.
+//! The processes that may hold leases, each by its connection to the server. Only those may that can open the medium themselves.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fstat, memfd_create};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{PidfdFlags, pidfd_open};
-use vmio_pmfs_protocol::{Message, SLOT_BYTES};
+use vmio_pmfs_protocol::{CLOSED, Message, SLOT_BYTES, SLOTS, receive_with, send_with};
 
 use super::Leases;
 
@@ -27,21 +27,30 @@ const HOLDERS_MAX: usize = 4096;
 const STACK_BYTES: usize = 128 << 10;
 /// A message is shorter than the buffer of any connection: a holder that does not take it in time does not read at all.
 const SENT_WITHIN: Duration = Duration::from_millis(100);
+/// How long a process has to show the medium.
+const GREETED_WITHIN: Duration = Duration::from_secs(5);
 /// A process whose connection has ended since it was killed is gone soon.
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
+/// After an error, such as too many open descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The processes that may hold leases.
 pub struct Holders {
     socket: Vec<u8>,
     listener: UnixListener,
+    /// Device and inode of the medium.
+    medium: (u64, u64),
+    present: AtomicUsize,
     all: Mutex<HashMap<u64, Holder>>,
 }
 
 struct Holder {
-    connection: UnixStream,
+    connection: Arc<UnixStream>,
     process: i32,
-    /// The lengths of its growing files.
-    slots: Option<Arc<File>>,
+    /// Whether it has the medium open for stores.
+    may_store: bool,
+    /// The lengths of its growing files, in sealed memory that it shares.
+    slots: Arc<File>,
     /// The files of which it may have leases.
     files: BTreeSet<u64>,
     /// It has not answered, and is granted nothing more.
@@ -55,11 +64,11 @@ fn random() -> io::Result<u64> {
 }
 
 impl Holders {
-    /// Makes the server's socket, under a name that is its own.
-    pub fn new() -> io::Result<Holders> {
+    /// Makes the server's socket, under a name that is its own, for a medium by its device and inode.
+    pub fn new(medium: (u64, u64)) -> io::Result<Holders> {
         let socket = format!("vmio-pmfs-{:016x}", random()?).into_bytes();
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?;
-        Ok(Holders { socket, listener, all: Mutex::default() })
+        Ok(Holders { socket, listener, medium, present: AtomicUsize::new(0), all: Mutex::default() })
     }
 
     /// The abstract name of the server's socket.
@@ -72,9 +81,9 @@ impl Holders {
         let (holders, leases) = (Arc::clone(self), Arc::clone(leases));
         let accept = move || {
             for connection in holders.listener.incoming() {
-                let accepted = connection.and_then(|connection| holders.accept(connection, &leases));
-                if let Err(error) = accepted {
+                if let Err(error) = connection.and_then(|connection| holders.accept(connection, &leases)) {
                     tracing::warn!(%error, "a process gets no leases");
+                    thread::sleep(PAUSE);
                 }
             }
         };
@@ -83,62 +92,103 @@ impl Holders {
     }
 
     fn accept(self: &Arc<Self>, connection: UnixStream, leases: &Arc<Leases>) -> io::Result<()> {
-        if self.lock().len() >= HOLDERS_MAX {
+        if self.present.fetch_add(1, Ordering::Relaxed) >= HOLDERS_MAX {
+            self.present.fetch_sub(1, Ordering::Relaxed);
             return Err(io::Error::other(format!("there are {HOLDERS_MAX} holders of leases already")));
         }
-        let process = rustix::net::sockopt::socket_peercred(&connection)?.pid;
-        let alive = pidfd_open(process, PidfdFlags::empty())?;
-        let process = process.as_raw_nonzero().get();
-        // Nobody guesses it: by its number a holder gives leases back.
-        let number = random()?;
-        connection.set_write_timeout(Some(SENT_WITHIN))?;
-        let messages = connection.try_clone()?;
-        self.lock().insert(number, Holder { connection, process, slots: None, files: BTreeSet::new(), is_lost: false });
         let (holders, leases) = (Arc::clone(self), Arc::clone(leases));
-        let serve = move || holders.serve_one(number, &messages, &alive, &leases);
+        let serve = move || {
+            match holders.greet(connection) {
+                Ok((number, connection, alive)) => holders.serve_one(number, connection, &alive, &leases),
+                Err(error) => tracing::debug!(%error, "a process gets no leases"),
+            }
+            holders.present.fetch_sub(1, Ordering::Relaxed);
+        };
         let spawned = thread::Builder::new().name("pmfs-holder".to_owned()).stack_size(STACK_BYTES).spawn(serve);
         if spawned.is_err() {
-            self.lock().remove(&number);
+            self.present.fetch_sub(1, Ordering::Relaxed);
         }
         spawned.map(drop)
     }
 
+    /// Makes a process a holder if it shows that it has the medium open.
+    fn greet(&self, connection: UnixStream) -> io::Result<(u64, Arc<UnixStream>, OwnedFd)> {
+        let process = rustix::net::sockopt::socket_peercred(&connection)?.pid;
+        let alive = pidfd_open(process, PidfdFlags::empty())?;
+        connection.set_write_timeout(Some(SENT_WITHIN))?;
+        connection.set_read_timeout(Some(GREETED_WITHIN))?;
+        let may_store = self.may_store(&receive_with(&connection, &mut [0])?)?;
+        connection.set_read_timeout(None)?;
+        let slots = File::from(memfd_create("vmio-lengths", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        slots.set_len((SLOTS * SLOT_BYTES) as u64)?;
+        fcntl_add_seals(&slots, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // Nobody guesses it: by its number a holder gives leases back.
+        let number = random()?;
+        let connection = Arc::new(connection);
+        let holder = Holder {
+            connection: Arc::clone(&connection),
+            process: process.as_raw_nonzero().get(),
+            may_store,
+            slots: Arc::new(slots),
+            files: BTreeSet::new(),
+            is_lost: false,
+        };
+        let slots = Arc::clone(&holder.slots);
+        self.lock().insert(number, holder);
+        let told = send_with(&connection, &Message::Hello { holder: number }.to_bytes(), slots.as_fd());
+        if told.is_err() {
+            self.lock().remove(&number);
+        }
+        told.map(|()| (number, connection, alive))
+    }
+
+    /// Whether a descriptor of the medium is open for stores; an error if it is no such descriptor, or not open for loads.
+    fn may_store(&self, shown: &OwnedFd) -> io::Result<bool> {
+        let (stat, flags) = (fstat(shown)?, fcntl_getfl(shown)?);
+        let is_medium = (stat.st_dev, stat.st_ino) == self.medium && !flags.contains(OFlags::PATH);
+        match flags & OFlags::RWMODE {
+            OFlags::RDONLY if is_medium => Ok(false),
+            OFlags::RDWR if is_medium => Ok(true),
+            _ => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+
     /// Takes a holder's messages until it is gone.
-    fn serve_one(&self, number: u64, messages: &UnixStream, alive: &OwnedFd, leases: &Leases) {
-        let has_left = self.receive(number, messages, leases).is_ok();
-        if !has_left && !has_ended(alive, Some(ENDED_WITHIN)) {
+    fn serve_one(&self, number: u64, connection: Arc<UnixStream>, alive: &OwnedFd, leases: &Leases) {
+        let has_left = receive(number, &connection, alive, leases).is_ok();
+        let has_leases = || self.lock().get(&number).is_some_and(|holder| !holder.files.is_empty() || holder.is_lost);
+        if !has_left && has_leases() && !has_ended(alive, Some(ENDED_WITHIN)) {
             // It has closed the connection, and may still store to what it had.
             leases.revoke(number);
+            drop(connection);
             has_ended(alive, None);
         }
-        // From here on it is granted nothing. Its memory stays until the lengths there are known.
-        let files = self.lock().get_mut(&number).map(|holder| {
-            holder.is_lost = true;
-            std::mem::take(&mut holder.files)
-        });
-        leases.gone(number, files.unwrap_or_default());
+        leases.gone(number);
+    }
+
+    /// The files of which a holder that ends may have leases. It is granted nothing more.
+    pub fn files_of(&self, number: u64) -> BTreeSet<u64> {
+        let mut all = self.lock();
+        let Some(holder) = all.get_mut(&number) else { return BTreeSet::new() };
+        holder.is_lost = true;
+        holder.files.clone()
+    }
+
+    /// Forgets a holder that has ended.
+    pub fn forget(&self, number: u64) {
         self.lock().remove(&number);
     }
 
-    /// Takes a holder's messages until it has left; an error if the connection ends before.
-    fn receive(&self, number: u64, messages: &UnixStream, leases: &Leases) -> io::Result<()> {
-        Message::Hello { holder: number }.send(messages)?;
-        let slots = Arc::new(receive_slots(messages)?);
-        if let Some(holder) = self.lock().get_mut(&number) {
-            holder.slots = Some(slots);
-        }
-        loop {
-            match Message::receive(messages)? {
-                Message::Returned { ino, from_block } => leases.returned(ino, number, from_block),
-                Message::Left => return Ok(()),
-                Message::Hello { .. } | Message::Recall { .. } => return Err(io::ErrorKind::InvalidData.into()),
-            }
-        }
+    /// Notes that a holder is about to have a lease of a file; false if there is no such holder, or it may not store and wants to.
+    pub fn will_hold(&self, number: u64, ino: u64, stores: bool) -> bool {
+        let mut all = self.lock();
+        let holder = all.get_mut(&number).filter(|holder| !holder.is_lost && holder.may_store >= stores);
+        holder.map(|holder| holder.files.insert(ino)).is_some()
     }
 
-    /// Notes that a holder is about to have a lease of a file; false if there is no such holder.
-    pub fn will_hold(&self, number: u64, ino: u64) -> bool {
-        self.lock().get_mut(&number).filter(|holder| !holder.is_lost).map(|holder| holder.files.insert(ino)).is_some()
+    /// Whether a holder may have a lease of a file.
+    pub fn may_hold(&self, number: u64, ino: u64) -> bool {
+        self.lock().get(&number).is_some_and(|holder| holder.files.contains(&ino))
     }
 
     /// Notes that a holder has no lease of a file any more.
@@ -148,20 +198,29 @@ impl Holders {
         }
     }
 
-    /// Asks a holder for a lease.
-    pub fn recall(&self, number: u64, ino: u64, from_block: u32) {
-        let Some(Ok(connection)) = self.lock().get(&number).map(|holder| holder.connection.try_clone()) else { return };
-        if let Err(error) = (Message::Recall { ino, from_block }).send(&connection) {
-            tracing::warn!(%error, number, "a process cannot be asked for a lease");
+    /// Sends a message to a holder.
+    pub fn tell(&self, number: u64, message: Message) {
+        let Some(connection) = self.lock().get(&number).map(|holder| Arc::clone(&holder.connection)) else { return };
+        if let Err(error) = message.send(&*connection) {
+            tracing::debug!(%error, number, "a process cannot be asked for a lease");
         }
     }
 
     /// The length that a holder has stored in a slot, as long as it is there.
     pub fn length(&self, number: u64, slot: u32) -> Option<u64> {
-        let slots = self.lock().get(&number)?.slots.clone()?;
+        let slots = Arc::clone(&self.lock().get(&number)?.slots);
         let mut bytes = [0; SLOT_BYTES];
         slots.read_exact_at(&mut bytes, u64::from(slot) * SLOT_BYTES as u64).ok()?;
         Some(u64::from_ne_bytes(bytes))
+    }
+
+    /// Keeps a holder that is lost from storing another length in a slot. It is stopped, or has stood still for long.
+    pub fn close_slot(&self, number: u64, slot: u32) {
+        let Some(slots) = self.lock().get(&number).map(|holder| Arc::clone(&holder.slots)) else { return };
+        let Some(length) = self.length(number, slot) else { return };
+        if let Err(error) = slots.write_all_at(&(length | CLOSED).to_ne_bytes(), u64::from(slot) * SLOT_BYTES as u64) {
+            tracing::debug!(%error, number, "a slot cannot be closed");
+        }
     }
 
     /// A holder has lost all its leases: it is granted nothing more, and drops everything as soon as it looks. Returns its process and the
@@ -179,6 +238,26 @@ impl Holders {
     }
 }
 
+/// Takes a holder's messages until it has left; an error if the connection or the process ends before.
+fn receive(number: u64, connection: &UnixStream, alive: &OwnedFd, leases: &Leases) -> io::Result<()> {
+    loop {
+        let mut ready = [PollFd::new(connection, PollFlags::IN), PollFd::new(alive, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Err(Errno::INTR) => continue,
+            polled => polled?,
+        };
+        // A forked child may keep the connection, but not the leases.
+        if ready[0].revents().is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match Message::receive(connection)? {
+            Message::Returned { ino, from_block, turn } => leases.answered(ino, number, from_block, turn),
+            Message::Left => return Ok(()),
+            Message::Hello { .. } | Message::Recall { .. } => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
 /// Waits for the end of a process; for ever without a limit.
 fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
     let limit = within.and_then(|within| Timespec::try_from(within).ok());
@@ -188,17 +267,4 @@ fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
             ended => return ended.is_ok_and(|ready| ready > 0),
         }
     }
-}
-
-/// Receives the descriptor of a holder's memory.
-fn receive_slots(from: &UnixStream) -> io::Result<File> {
-    let (mut byte, mut space) = ([0], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut received = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    let descriptor = received.next().and_then(|mut descriptors| descriptors.next());
-    descriptor.map(File::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

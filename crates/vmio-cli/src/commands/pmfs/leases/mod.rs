@@ -3,12 +3,13 @@
 mod holders;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{FileHandle, INodeNo, Notifier};
 use vmio_pmfs::{Changes, Error, Fs, Holes, Lease, Result, Time};
-use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Request};
+use vmio_pmfs_protocol::{CLOSED, EXTENTS_MAX, Extent, Grant, Message, Request};
 
 pub use holders::Holders;
 
@@ -17,6 +18,9 @@ const MODIFIED_EVERY_S: i64 = 1;
 
 /// To the kernel: only a file's attributes have changed.
 const NO_DATA: i64 = -1;
+
+/// The most blocks that a request gets for holes.
+const FILLED_MAX: u32 = 1024;
 
 const LOADS: u64 = 1;
 const STORES: u64 = 2;
@@ -37,6 +41,8 @@ pub struct Leases {
     /// How long a holder has to answer.
     answer_within: Duration,
     files: Mutex<HashMap<u64, Arc<File>>>,
+    /// Held while a holder loses its leases, or ends.
+    revoking: Mutex<()>,
     /// Tells the kernel of changes that it has not asked for.
     kernel: OnceLock<Notifier>,
 }
@@ -44,6 +50,10 @@ pub struct Leases {
 /// A file that is open, or that a recall is about.
 #[derive(Default)]
 struct File {
+    /// Changed with the list of files locked.
+    opens: AtomicU64,
+    /// Recalls under way, likewise. Nothing of the file is leased meanwhile.
+    recalls: AtomicU64,
     state: Mutex<State>,
     /// A lease has ended.
     returned: Condvar,
@@ -51,13 +61,17 @@ struct File {
 
 #[derive(Default)]
 struct State {
-    opens: u64,
     /// The kernel may have pages of it, for a program that maps it without a lease. It would not see what holders of leases store.
     is_cached: bool,
-    /// Recalls under way. Nothing of the file is leased meanwhile.
-    recalls: u64,
+    /// Counts the grants, and which was each holder's last one.
+    turn: u64,
+    last_turns: HashMap<u64, u64>,
     /// The holder that appends to it, and the slot in which it says how long the file is.
     grower: Option<(u64, u32)>,
+    /// The kernel may not know the end of the file.
+    has_grown: bool,
+    /// Appended bytes could not be made the file's.
+    has_lost: bool,
 }
 
 /// Until it is dropped, nothing of a file is leased.
@@ -69,9 +83,7 @@ struct Recalled<'a> {
 
 impl Drop for Recalled<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.file.state);
-        state.recalls -= 1;
-        drop(state);
+        self.file.recalls.fetch_sub(1, Ordering::SeqCst);
         self.leases.forget(self.ino);
     }
 }
@@ -82,7 +94,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Leases {
     pub fn new(fs: Arc<Fs>, holders: Arc<Holders>, answer_within: Duration) -> Arc<Leases> {
-        Arc::new(Leases { fs, holders, answer_within, files: Mutex::default(), kernel: OnceLock::new() })
+        Arc::new(Leases {
+            fs,
+            holders,
+            answer_within,
+            files: Mutex::default(),
+            revoking: Mutex::default(),
+            kernel: OnceLock::new(),
+        })
     }
 
     /// The file system is mounted.
@@ -92,18 +111,18 @@ impl Leases {
 
     /// A file is opened.
     pub fn opened(&self, ino: u64) {
-        let mut files = lock(&self.files);
-        lock(&files.entry(ino).or_default().state).opens += 1;
+        lock(&self.files).entry(ino).or_default().opens.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A file is closed.
     pub fn closed(&self, ino: u64) {
         let Some(file) = lock(&self.files).get(&ino).map(Arc::clone) else { return };
-        let mut state = lock(&file.state);
-        state.opens = state.opens.saturating_sub(1);
-        // A mapping keeps its file open.
-        state.is_cached &= state.opens > 0;
-        drop(state);
+        if file.opens.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let mut state = lock(&file.state);
+            // A mapping keeps its file open. Another one may have begun by now.
+            state.is_cached &= file.opens.load(Ordering::SeqCst) > 0;
+        }
+        drop(file);
         self.forget(ino);
     }
 
@@ -111,8 +130,11 @@ impl Leases {
     fn forget(&self, ino: u64) {
         let mut files = lock(&self.files);
         let is_unused = files.get(&ino).is_some_and(|file| {
-            let state = lock(&file.state);
-            state.opens == 0 && state.recalls == 0
+            // Whoever else has it may be about to change it, and asks again.
+            Arc::strong_count(file) == 1
+                && file.opens.load(Ordering::SeqCst) == 0
+                && file.recalls.load(Ordering::SeqCst) == 0
+                && file.state.try_lock().is_ok_and(|state| state.grower.is_none())
         });
         if is_unused {
             files.remove(&ino);
@@ -126,33 +148,44 @@ impl Leases {
     /// Grants a lease, if nothing stands against it.
     pub fn lease(&self, ino: u64, handle: FileHandle, request: &Request) -> Result<Grant, i32> {
         // A process that may open the medium may load everything anyway.
-        let wanted = if request.stores() || request.fills() { STORES } else { LOADS };
+        let stores = request.stores() || request.fills() || request.growth().is_some();
+        let wanted = if stores { STORES } else { LOADS };
         if handle.0 & wanted != wanted {
             return Err(libc::EBADF);
         }
         let file = self.file(ino);
         // Held until the lease is granted: a recall that begins meanwhile finds it.
         let mut state = lock(&file.state);
-        if state.recalls > 0 {
+        if file.recalls.load(Ordering::SeqCst) > 0 {
             return Err(libc::EAGAIN);
         }
         if state.is_cached {
-            return Err(libc::EBUSY);
+            // A holder would map the kernel's pages, one of which is locked while leases are recalled for it.
+            let is_leased = self.fs.lease_holders(ino, 0).is_ok_and(|holders| !holders.is_empty());
+            return Err(if is_leased { libc::EAGAIN } else { libc::EBUSY });
         }
-        if !self.holders.will_hold(request.holder, ino) {
+        if !self.holders.will_hold(request.holder, ino, stores) {
             return Err(libc::EPERM);
         }
+        self.settle_growth(ino, &mut state);
         let granted = match request.growth() {
             Some(slot) => self.lease_to_grow(ino, &mut state, request.holder, slot),
             None => {
-                let holes = if request.fills() { Holes::Fill } else { Holes::Keep };
-                self.fs.lease(ino, request.holder, request.blocks(), holes, EXTENTS_MAX)
+                let (mut blocks, mut holes) = (request.blocks(), Holes::Keep);
+                if request.fills() {
+                    // Others wait meanwhile.
+                    (blocks.end, holes) = (blocks.end.min(blocks.start.saturating_add(FILLED_MAX)), Holes::Fill);
+                }
+                self.fs.lease(ino, request.holder, blocks, holes, EXTENTS_MAX)
             }
         };
         let granted = granted.map_err(|error| match error {
             Error::Leased { .. } => libc::EEXIST,
             error => error.errno(),
         })?;
+        state.turn += 1;
+        let turn = state.turn;
+        state.last_turns.insert(request.holder, turn);
         drop(state);
         if request.stores() && !granted.blocks.is_empty() {
             self.modified(ino).map_err(|error| error.errno())?;
@@ -171,25 +204,44 @@ impl Leases {
     }
 
     fn lease_to_grow(&self, ino: u64, state: &mut State, holder: u64, slot: u32) -> Result<Lease> {
-        self.settle_growth(ino, state);
+        let is_others = state.grower.is_some_and(|grower| grower != (holder, slot));
+        // A slot that says something else is about bytes that are lost, or that nobody has stored.
+        if is_others || self.holders.length(holder, slot) != Some(self.fs.attributes(ino)?.size) {
+            return Err(Error::Leased { ino, from_block: 0 });
+        }
         let lease = self.fs.lease_to_grow(ino, holder)?;
         state.grower = Some((holder, slot));
+        state.has_grown = true;
         Ok(lease)
     }
 
     /// Makes what a holder has appended to a file part of it. Returns whether there is such a holder: then nobody may believe the length for long.
     pub fn settle(&self, ino: u64) -> bool {
         let Some(file) = lock(&self.files).get(&ino).map(Arc::clone) else { return false };
-        let state = lock(&file.state);
-        self.settle_growth(ino, &state);
+        let mut state = lock(&file.state);
+        self.settle_growth(ino, &mut state);
         state.grower.is_some()
     }
 
-    fn settle_growth(&self, ino: u64, state: &State) {
+    /// Whether the kernel may have a wrong idea of the end of a file that is open.
+    pub fn has_grown(&self, ino: u64) -> bool {
+        let file = lock(&self.files).get(&ino).map(Arc::clone);
+        file.is_some_and(|file| lock(&file.state).has_grown)
+    }
+
+    /// Whether bytes that a process has appended are lost. Says so once.
+    pub fn has_lost(&self, ino: u64) -> bool {
+        let file = lock(&self.files).get(&ino).map(Arc::clone);
+        file.is_some_and(|file| std::mem::take(&mut lock(&file.state).has_lost))
+    }
+
+    fn settle_growth(&self, ino: u64, state: &mut State) {
         let Some((holder, slot)) = state.grower else { return };
-        let Some(size) = self.holders.length(holder, slot) else { return };
+        let Some(size) = self.holders.length(holder, slot).map(|length| length & !CLOSED) else { return };
         if let Err(error) = self.fs.grown(ino, holder, size) {
             tracing::error!(%error, ino, holder, size, "bytes that a process has appended are lost");
+            state.has_lost = true;
+            state.grower = None;
         }
     }
 
@@ -202,12 +254,28 @@ impl Leases {
         Ok(())
     }
 
-    /// A holder has returned a lease, from a block on.
-    pub fn returned(&self, ino: u64, holder: u64, from_block: u32) {
+    /// A holder has answered a recall.
+    pub fn answered(&self, ino: u64, holder: u64, from_block: u32, turn: u64) {
+        self.end_lease(ino, holder, from_block, turn);
+    }
+
+    /// A holder has nothing of a file mapped any more.
+    pub fn returned(&self, ino: u64, holder: u64) {
+        self.end_lease(ino, holder, 0, u64::MAX);
+    }
+
+    /// Ends a lease, unless it was granted after this turn.
+    fn end_lease(&self, ino: u64, holder: u64, from_block: u32, turn: u64) {
+        if !self.holders.may_hold(holder, ino) {
+            return;
+        }
         let file = self.file(ino);
         // A grant to a holder that is just gone comes before this, or is refused.
         let mut state = lock(&file.state);
-        self.settle_growth(ino, &state);
+        if state.last_turns.get(&holder).is_some_and(|last| *last > turn) {
+            return;
+        }
+        self.settle_growth(ino, &mut state);
         match self.fs.end_lease(ino, holder, from_block) {
             // It had none, and the file is no more.
             Ok(()) | Err(Error::NoInode { .. }) => {}
@@ -215,19 +283,25 @@ impl Leases {
         }
         if from_block == 0 {
             self.holders.holds_no_more(holder, ino);
+            state.last_turns.remove(&holder);
         }
         state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
         drop(state);
         file.returned.notify_all();
+        drop(file);
         self.forget(ino);
     }
 
-    /// A holder is gone: these files have been leased to it.
-    pub fn gone(&self, holder: u64, files: impl IntoIterator<Item = u64>) {
-        for ino in files {
-            self.returned(ino, holder, 0);
+    /// A holder is gone.
+    pub fn gone(&self, holder: u64) {
+        // A revocation that has begun finds its memory.
+        let revoking = lock(&self.revoking);
+        for ino in self.holders.files_of(holder) {
+            self.returned(ino, holder);
         }
+        self.holders.forget(holder);
         self.fs.holder_is_gone(holder);
+        drop(revoking);
     }
 
     /// Makes a call; if blocks that it would take away are leased, gets these back first.
@@ -260,17 +334,20 @@ impl Leases {
     fn keep_from_being_leased(&self, ino: u64) -> Recalled<'_> {
         let mut files = lock(&self.files);
         let file = Arc::clone(files.entry(ino).or_default());
-        lock(&file.state).recalls += 1;
+        file.recalls.fetch_add(1, Ordering::SeqCst);
         drop(files);
+        // A grant that has begun is over by then.
+        drop(lock(&file.state));
         Recalled { leases: self, ino, file }
     }
 
     /// Gets the leases of a file back, from a block on. Holders that do not answer in time lose them.
     fn recall(&self, ino: u64, from_block: u32) {
-        for holder in self.fs.lease_holders(ino, from_block).unwrap_or_default() {
-            self.holders.recall(holder, ino, from_block);
-        }
         let file = self.file(ino);
+        let turn = lock(&file.state).turn;
+        for holder in self.fs.lease_holders(ino, from_block).unwrap_or_default() {
+            self.holders.tell(holder, Message::Recall { ino, from_block, turn });
+        }
         self.await_return(&file, ino, from_block);
     }
 
@@ -293,7 +370,8 @@ impl Leases {
     }
 
     /// Takes everything from a holder that has not answered in time, or has closed its connection. It may still store to what it had.
-    fn revoke(&self, holder: u64) {
+    pub fn revoke(&self, holder: u64) {
+        let _revoking = lock(&self.revoking);
         let Some((process, files)) = self.holders.lose(holder) else { return };
         if !files.is_empty() {
             tracing::warn!(process, "a process does not return its leases, and has lost all that it had");
@@ -301,13 +379,18 @@ impl Leases {
         for ino in files {
             let file = self.file(ino);
             let mut state = lock(&file.state);
-            self.settle_growth(ino, &state);
+            if let Some((_, slot)) = state.grower.filter(|(grower, _)| *grower == holder) {
+                self.holders.close_slot(holder, slot);
+            }
+            self.settle_growth(ino, &mut state);
             if let Err(error) = self.fs.revoke_lease(ino, holder, 0) {
                 tracing::error!(%error, ino, holder, "a lease cannot be revoked");
             }
             state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
+            state.last_turns.remove(&holder);
             drop(state);
             file.returned.notify_all();
+            drop(file);
             self.forget(ino);
         }
     }
