@@ -9,8 +9,8 @@
 //!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
 //! 4. When the server recalls a lease ([`Message::Recall`]), the process unmaps those blocks and says so ([`Message::Returned`]). Of its own
 //!    accord it gives a file's leases back by [`RETURN`].
-//! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, and ends the other half. Its end
-//!    is that of the holder.
+//! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, says so ([`Message::Left`]), and
+//!    ends the other half. The end of its process is that of the holder, too.
 //!
 //! Numbers have the byte order of the machine: both ends are on it.
 
@@ -36,8 +36,14 @@ pub const MOUNT: Opcode = opcode::read::<[u8; MOUNT_BYTES]>(b'V', 0xA0);
 
 /// Asks the descriptor of a file for a lease: a [`Request`] becomes a [`Grant`].
 ///
-/// Errors: EBADF for a descriptor that is not open for the stores or loads that are asked for; EBUSY while the kernel has pages of the
-/// file (then map the file itself); EAGAIN while a lease of it is recalled; EEXIST if another process lets it grow; EPERM for an unknown holder; ENOSPC for holes.
+/// Errors:
+///
+/// - EBADF: the descriptor is not open for the stores or loads that are asked for.
+/// - EBUSY: the kernel has pages of the file in its cache. Then map the file itself.
+/// - EAGAIN: a lease of the file is recalled just now.
+/// - EEXIST: another process appends to the file.
+/// - EPERM: there is no such holder, or it has lost its leases.
+/// - ENOSPC: there are no blocks for holes.
 pub const LEASE: Opcode = opcode::read_write::<Grant>(b'V', 0xA1);
 
 /// Gives all leases of a descriptor's file back. The argument is the holder's number.

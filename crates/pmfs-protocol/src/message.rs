@@ -29,6 +29,9 @@ pub enum Message {
         /// The first block.
         from_block: u32,
     },
+    /// The holder has nothing mapped any more. If its process lives on when the connection ends without this, it may still store to
+    /// what it had.
+    Left,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -48,6 +51,7 @@ impl Message {
             Message::Hello { holder } => (1, 0, holder),
             Message::Recall { ino, from_block } => (2, from_block, ino),
             Message::Returned { ino, from_block } => (3, from_block, ino),
+            Message::Left => (4, 0, 0),
         };
         let mut bytes = [0; MESSAGE_BYTES];
         bytes.copy_from_slice(Layout { kind, from_block, number }.as_bytes());
@@ -61,6 +65,7 @@ impl Message {
             1 => Some(Message::Hello { holder: number }),
             2 => Some(Message::Recall { ino: number, from_block }),
             3 => Some(Message::Returned { ino: number, from_block }),
+            4 => Some(Message::Left),
             _ => None,
         }
     }
@@ -97,6 +102,7 @@ mod tests {
             Message::Hello { holder: u64::MAX },
             Message::Recall { ino: 3, from_block: 9 },
             Message::Returned { ino: 4, from_block: u32::MAX },
+            Message::Left,
         ];
         let mut sent = Vec::new();
         all.iter().for_each(|message| message.send(&mut sent).unwrap());

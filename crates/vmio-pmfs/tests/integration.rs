@@ -2,6 +2,7 @@
 
 mod aligned;
 mod calls;
+mod crash_states;
 mod crashes;
 mod damage;
 mod leases;

@@ -150,6 +150,15 @@ impl SharedMap {
         .map_err(|_| NotThere)
     }
 
+    /// Returns the descriptor that the map needs, and those that all maps of the same mounted vmio-pmfs need; `None` for other files. A program
+    /// that closes all descriptors it finds must spare these. The first one is closed with the map, the others stay.
+    pub fn descriptors(&self) -> Option<(BorrowedFd<'_>, [BorrowedFd<'_>; 3])> {
+        match &self.kind {
+            Kind::PageCache { .. } => None,
+            Kind::Persistent(map) => map.descriptors(),
+        }
+    }
+
     /// Returns whether [`Self::append_at`] can append without the kernel: the file is one of vmio-pmfs, mapped for stores.
     pub fn appends(&self) -> bool {
         matches!(&self.kind, Kind::Persistent(map) if map.appends())

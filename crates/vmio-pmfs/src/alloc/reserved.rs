@@ -39,7 +39,7 @@ impl Reserved {
         self.0.lock().insert(ino, Reservation { block, run, is_leased: false }).map(|before| before.run)
     }
 
-    /// What is kept for a file from this block on, and stays until [`Self::remove`].
+    /// Leases the blocks that are kept for a file from this block on: they stay until [`Self::remove`].
     pub(crate) fn lease(&self, ino: u64, block: u32) -> Option<Run> {
         let mut all = self.0.lock();
         let reservation = all.get_mut(&ino).filter(|there| there.block == block)?;

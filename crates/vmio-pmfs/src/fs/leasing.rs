@@ -216,8 +216,8 @@ impl Fs {
         }
     }
 
-    /// Ends a holder's lease of a file, from a block on, though it may still have that mapped. What becomes free of those blocks is kept
-    /// until [`Self::holder_is_gone`].
+    /// Ends a holder's lease of a file, from a block on, though it may still have that mapped. Those of the blocks that become
+    /// free stay nobody's until [`Self::holder_is_gone`].
     ///
     /// # Errors
     ///

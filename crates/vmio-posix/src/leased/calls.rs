@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{SeekFrom, fdatasync, fstat, seek};
+use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::{Errno, pwritev};
 use smallvec::SmallVec;
 
@@ -96,11 +96,7 @@ pub(crate) fn write<'a>(
     }
     let bytes = len.min(TRANSFER_MAX) as u64;
     if appends {
-        let must_flush = flags & libc::O_DSYNC != 0;
-        let appended = append(&call, leased, fd, buffers);
-        return Way::Done(
-            appended.and_then(|count| if must_flush { fdatasync(fd).map(|()| count) } else { Ok(count) }),
-        );
+        return Way::Done(append(&call, leased, fd, flags, buffers));
     }
     let start = match position {
         Position::Current => call.description.position.load(Ordering::Relaxed),
@@ -140,12 +136,14 @@ fn append<'a>(
     call: &Call,
     leased: &LeasedFile,
     fd: BorrowedFd<'_>,
+    flags: i32,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Result<usize, Errno> {
     let (description, slices) = (call.description, buffers.collect::<SmallVec<[&[u8]; BUFFERS_ON_STACK]>>());
     let known_len = &description.known_len;
     let mut appended = 0;
-    if let [bytes] = slices[..] {
+    // Only the kernel's appends are durable when they return.
+    if let ([bytes], 0) = (&slices[..], flags & libc::O_DSYNC) {
         let mut end = known_len.load(Ordering::Relaxed);
         // Another thread may have appended first.
         while appended == 0 && !bytes.is_empty() {

@@ -1,6 +1,6 @@
 //! A leased file: its mapping, and which parts of it are worth copying from and to.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -8,6 +8,7 @@ use vmio::{Access, SharedMap};
 
 use super::cached_file::CachedFile;
 use super::strict::Logged;
+use crate::own_descriptors;
 
 /// The bytes that are checked and mapped at a time: a huge page.
 const CHUNK_BYTES: u64 = 2 << 20;
@@ -96,6 +97,9 @@ impl LeasedFile {
         // A direct map has no chunks, so that address space is all it takes to grow.
         let direct = SharedMap::open(fd, twice.max(DIRECT_BYTES_MIN), access).ok().filter(SharedMap::is_direct);
         if let Some(map) = direct {
+            if let Some((own, shared)) = map.descriptors() {
+                [own].into_iter().chain(shared).for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
+            }
             return Ok(Self::of(Data::Shared(map), 0, access, stores_after_bytes));
         }
         let len = twice.max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
@@ -127,8 +131,9 @@ impl LeasedFile {
     }
 
     /// Turns on the counts of its transfers.
-    pub(super) fn counted(self) -> Self {
-        LeasedFile { counts: Some(Counts::default()), ..self }
+    pub(super) fn counted(mut self) -> Self {
+        self.counts = Some(Counts::default());
+        self
     }
 
     /// The counts of its transfers, with `--stats`.
@@ -137,8 +142,9 @@ impl LeasedFile {
     }
 
     /// Adds a log for all its writes.
-    pub(super) fn with_log(self, logged: Logged) -> Self {
-        LeasedFile { logged: Some(logged), ..self }
+    pub(super) fn with_log(mut self, logged: Logged) -> Self {
+        self.logged = Some(logged);
+        self
     }
 
     /// Its log, in strict mode.
@@ -265,6 +271,16 @@ impl LeasedFile {
         let is_mapped = map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
         self.chunks[chunk as usize].state.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
         is_mapped
+    }
+}
+
+impl Drop for LeasedFile {
+    fn drop(&mut self) {
+        if let Data::Shared(map) = &self.data
+            && let Some((own, _)) = map.descriptors()
+        {
+            own_descriptors::remove(own.as_raw_fd());
+        }
     }
 }
 

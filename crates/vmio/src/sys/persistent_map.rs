@@ -111,6 +111,14 @@ impl PersistentMap {
         unsafe { self.instructions.store(to, from) }
     }
 
+    /// The descriptors that must stay open, of a file of vmio-pmfs: [`LeasedMap::descriptors`].
+    pub(crate) fn descriptors(&self) -> Option<(BorrowedFd<'_>, [BorrowedFd<'_>; 3])> {
+        match &self.map {
+            Map::Kernel(_) => None,
+            Map::Leased(map) => Some(map.descriptors()),
+        }
+    }
+
     /// Whether [`Self::append`] may ever store anything.
     pub(crate) fn appends(&self) -> bool {
         matches!(self.map, Map::Leased(_)) && self.is_writable

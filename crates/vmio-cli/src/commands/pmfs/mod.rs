@@ -53,6 +53,9 @@ Examples:
   vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
   vmio pmfs mount --private image ~/here
 
+Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
+the mount as any file system.
+
 The command prints a line when the file system is mounted. When more than a twentieth of the free space is
 holes, it moves blocks in the background, so that extents of 2 MiB become whole again.
 

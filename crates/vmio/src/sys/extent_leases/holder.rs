@@ -20,8 +20,11 @@ use crate::sys::fork::PerProcess;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread;
 
-/// The holders of this process, by the device number of the mount, and whether they store.
-static HOLDERS: PerProcess<Mutex<HashMap<(u64, bool), Arc<Holder>>>> = PerProcess::new();
+/// The holders of this process.
+static HOLDERS: PerProcess<Mutex<Holders>> = PerProcess::new();
+
+/// By the device number of the mount, and whether they store.
+type Holders = HashMap<(u64, bool), Arc<Holder>>;
 
 /// This process as a holder of leases of a mount.
 pub(super) struct Holder {
@@ -109,6 +112,11 @@ impl Holder {
         })
     }
 
+    /// Its descriptors, which must stay open.
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.medium.as_fd(), self.nothing.as_fd(), self.connection.as_fd()]
+    }
+
     /// Adds a map, whose parts the server may recall from now on; false if all leases have ended.
     pub(super) fn add(&self, ino: u64, map: &Arc<Pieces>) -> bool {
         let mut state = lock(&self.state);
@@ -152,6 +160,9 @@ impl Holder {
         let byte = HOLDERS_BYTE..HOLDERS_BYTE + 1;
         if let Err(error) = byte_locks::unlock(self.medium.as_fd(), &byte) {
             tracing::warn!(%error, "cannot unlock the medium");
+        }
+        if let Err(error) = Message::Left.send(&self.connection) {
+            tracing::debug!(%error, "the server is gone");
         }
         _ = self.connection.shutdown(std::net::Shutdown::Both);
     }

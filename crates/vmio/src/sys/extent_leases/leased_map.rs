@@ -66,7 +66,7 @@ enum Placed {
 
 impl LeasedMap {
     /// Maps `len` bytes from an offset on, with room to grow; `None` if the file is not of a mounted vmio-pmfs, or this process may not use the
-    /// medium. What the file has there already is mapped at once.
+    /// medium. The blocks that the file has already are mapped at once.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -113,6 +113,11 @@ impl LeasedMap {
         // If others have cut the file meanwhile, touches of it find that out.
         _ = map.pieces.place_all(&(0..end), false);
         Ok(Some(map))
+    }
+
+    /// The descriptors that must stay open: the map's own, and those of all maps of the mount.
+    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 3]) {
+        (self.pieces.file.as_fd(), self.pieces.holder.descriptors())
     }
 
     /// The first byte.
@@ -174,7 +179,8 @@ impl LeasedMap {
         drop(signals);
         let at = self.base() as usize + range.start as usize;
         // SAFETY: the range is ours; this changes no contents.
-        Ok(unsafe { madvise(at as *mut _, (range.end - range.start) as usize, Advice::LinuxPopulateRead)? })
+        unsafe { madvise(at as *mut _, (range.end - range.start) as usize, Advice::LinuxPopulateRead)? };
+        Ok(())
     }
 }
 
@@ -362,7 +368,8 @@ impl Pieces {
             return Err(error.into());
         }
         // SAFETY: the range is ours; the advice changes no contents.
-        Ok(unsafe { madvise(address, len, Advice::LinuxDontFork)? })
+        unsafe { madvise(address, len, Advice::LinuxDontFork)? };
+        Ok(())
     }
 
     /// After a refusal: the kernel may have removed what was there. Another thread may not get these addresses.

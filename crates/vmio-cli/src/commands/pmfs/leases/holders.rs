@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -12,7 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{PidfdFlags, pidfd_open};
 use vmio_pmfs_protocol::{Message, SLOT_BYTES};
 
 use super::Leases;
@@ -23,6 +27,8 @@ const HOLDERS_MAX: usize = 4096;
 const STACK_BYTES: usize = 128 << 10;
 /// A message is shorter than the buffer of any connection: a holder that does not take it in time does not read at all.
 const SENT_WITHIN: Duration = Duration::from_millis(100);
+/// A process whose connection has ended since it was killed is gone soon.
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The processes that may hold leases.
 pub struct Holders {
@@ -80,14 +86,16 @@ impl Holders {
         if self.lock().len() >= HOLDERS_MAX {
             return Err(io::Error::other(format!("there are {HOLDERS_MAX} holders of leases already")));
         }
-        let process = rustix::net::sockopt::socket_peercred(&connection)?.pid.as_raw_nonzero().get();
+        let process = rustix::net::sockopt::socket_peercred(&connection)?.pid;
+        let alive = pidfd_open(process, PidfdFlags::empty())?;
+        let process = process.as_raw_nonzero().get();
         // Nobody guesses it: by its number a holder gives leases back.
         let number = random()?;
         connection.set_write_timeout(Some(SENT_WITHIN))?;
         let messages = connection.try_clone()?;
         self.lock().insert(number, Holder { connection, process, slots: None, files: BTreeSet::new(), is_lost: false });
         let (holders, leases) = (Arc::clone(self), Arc::clone(leases));
-        let serve = move || holders.serve_one(number, &messages, &leases);
+        let serve = move || holders.serve_one(number, &messages, &alive, &leases);
         let spawned = thread::Builder::new().name("pmfs-holder".to_owned()).stack_size(STACK_BYTES).spawn(serve);
         if spawned.is_err() {
             self.lock().remove(&number);
@@ -96,15 +104,12 @@ impl Holders {
     }
 
     /// Takes a holder's messages until it is gone.
-    fn serve_one(&self, number: u64, messages: &UnixStream, leases: &Leases) {
-        let greeted = Message::Hello { holder: number }.send(messages).and_then(|()| receive_slots(messages));
-        if let Ok(slots) = greeted {
-            if let Some(holder) = self.lock().get_mut(&number) {
-                holder.slots = Some(Arc::new(slots));
-            }
-            while let Ok(Message::Returned { ino, from_block }) = Message::receive(messages) {
-                leases.returned(ino, number, from_block);
-            }
+    fn serve_one(&self, number: u64, messages: &UnixStream, alive: &OwnedFd, leases: &Leases) {
+        let has_left = self.receive(number, messages, leases).is_ok();
+        if !has_left && !has_ended(alive, Some(ENDED_WITHIN)) {
+            // It has closed the connection, and may still store to what it had.
+            leases.revoke(number);
+            has_ended(alive, None);
         }
         // From here on it is granted nothing. Its memory stays until the lengths there are known.
         let files = self.lock().get_mut(&number).map(|holder| {
@@ -115,9 +120,32 @@ impl Holders {
         self.lock().remove(&number);
     }
 
+    /// Takes a holder's messages until it has left; an error if the connection ends before.
+    fn receive(&self, number: u64, messages: &UnixStream, leases: &Leases) -> io::Result<()> {
+        Message::Hello { holder: number }.send(messages)?;
+        let slots = Arc::new(receive_slots(messages)?);
+        if let Some(holder) = self.lock().get_mut(&number) {
+            holder.slots = Some(slots);
+        }
+        loop {
+            match Message::receive(messages)? {
+                Message::Returned { ino, from_block } => leases.returned(ino, number, from_block),
+                Message::Left => return Ok(()),
+                Message::Hello { .. } | Message::Recall { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
     /// Notes that a holder is about to have a lease of a file; false if there is no such holder.
     pub fn will_hold(&self, number: u64, ino: u64) -> bool {
         self.lock().get_mut(&number).filter(|holder| !holder.is_lost).map(|holder| holder.files.insert(ino)).is_some()
+    }
+
+    /// Notes that a holder has no lease of a file any more.
+    pub fn holds_no_more(&self, number: u64, ino: u64) {
+        if let Some(holder) = self.lock().get_mut(&number) {
+            holder.files.remove(&ino);
+        }
     }
 
     /// Asks a holder for a lease.
@@ -148,6 +176,17 @@ impl Holders {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Holder>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the end of a process; for ever without a limit.
+fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
+    let limit = within.and_then(|within| Timespec::try_from(within).ok());
+    loop {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], limit.as_ref()) {
+            Err(Errno::INTR) => {}
+            ended => return ended.is_ok_and(|ready| ready > 0),
+        }
     }
 }
 

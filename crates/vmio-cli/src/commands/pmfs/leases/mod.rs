@@ -208,8 +208,13 @@ impl Leases {
         // A grant to a holder that is just gone comes before this, or is refused.
         let mut state = lock(&file.state);
         self.settle_growth(ino, &state);
-        if let Err(error) = self.fs.end_lease(ino, holder, from_block) {
-            tracing::error!(%error, ino, holder, "a lease cannot be ended");
+        match self.fs.end_lease(ino, holder, from_block) {
+            // It had none, and the file is no more.
+            Ok(()) | Err(Error::NoInode { .. }) => {}
+            Err(error) => tracing::error!(%error, ino, holder, "a lease cannot be ended"),
+        }
+        if from_block == 0 {
+            self.holders.holds_no_more(holder, ino);
         }
         state.grower = state.grower.filter(|_| self.fs.is_growing(ino));
         drop(state);
@@ -287,10 +292,12 @@ impl Leases {
         }
     }
 
-    /// Takes everything from a holder that has not answered in time. It may still store to what it had.
+    /// Takes everything from a holder that has not answered in time, or has closed its connection. It may still store to what it had.
     fn revoke(&self, holder: u64) {
         let Some((process, files)) = self.holders.lose(holder) else { return };
-        tracing::warn!(process, "a process has not returned a lease in time, and has lost all that it had");
+        if !files.is_empty() {
+            tracing::warn!(process, "a process does not return its leases, and has lost all that it had");
+        }
         for ino in files {
             let file = self.file(ino);
             let mut state = lock(&file.state);
