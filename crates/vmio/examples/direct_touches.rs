@@ -14,10 +14,10 @@ use vmio::{Access, Mapping, MappingOptions, PAGE_BYTES};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A mapped file, and whether the kernel has granted MAP_SYNC.
+/// A mapped file.
 enum Mapped {
     Vmio(Mapping),
-    Linux { base: *mut u8, bytes: usize, is_synchronous: bool },
+    Linux { base: *mut u8, bytes: usize },
 }
 
 impl Mapped {
@@ -32,12 +32,11 @@ impl Mapped {
         // SAFETY: a new mapping, which stays until the process ends; nobody else changes the file.
         let map = |flags| unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, file.as_raw_fd(), 0) };
         let synchronous = map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC);
-        let is_synchronous = synchronous != libc::MAP_FAILED;
-        let base = if is_synchronous { synchronous } else { map(libc::MAP_SHARED) };
+        let base = if synchronous == libc::MAP_FAILED { map(libc::MAP_SHARED) } else { synchronous };
         if base == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
-        Ok(Mapped::Linux { base: base.cast(), bytes, is_synchronous })
+        Ok(Mapped::Linux { base: base.cast(), bytes })
     }
 
     fn base(&self) -> *mut u8 {
@@ -83,6 +82,23 @@ impl Faults {
     }
 }
 
+/// Whether the kernel makes the file system's metadata durable before a store to an address (`sf` among the flags of its mapping).
+fn is_synchronous(address: usize) -> Result<bool, Failure> {
+    let mappings = fs::read_to_string("/proc/self/smaps")?;
+    let mut is_ours = false;
+    for line in mappings.lines() {
+        let ends = line.split(' ').next().and_then(|range| range.split_once('-'));
+        if let Some((Ok(from), Ok(to))) =
+            ends.map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)))
+        {
+            is_ours = (from..to).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_ours) {
+            return Ok(flags.split(' ').any(|flag| flag == "sf"));
+        }
+    }
+    Err(format!("no mapping at {address:#x}").into())
+}
+
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [way, access, path] = &arguments[..] else {
@@ -118,9 +134,7 @@ fn main() -> Result<(), Failure> {
         touching.as_nanos() / pages as u128
     );
     print!("; to open it {open_faults} faults, {} us", opening.as_micros());
-    match mapped {
-        Mapped::Vmio(_) => println!(),
-        Mapped::Linux { is_synchronous, .. } => println!(", MAP_SYNC {is_synchronous}"),
-    }
+    println!(", MAP_SYNC {}", is_synchronous(base as usize)?);
+    drop(mapped);
     Ok(())
 }
