@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run bench-programs bench-busy bench-ring0 fmt lint doc book clean
+.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run bench-programs bench-busy bench-ring0 bench-pmfs fmt lint doc book clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ bench-programs: ## measure programs that map files (numpy, LMDB, Polars, Java...
 
 bench-ring0: ## measure faults in guest mode at ring 0 beside Linux mmap, on zram (needs root and hardware virtualisation), or with BENCH_GUEST=1 count instructions in a guest
 	@scripts/bench-ring0
+
+bench-pmfs: ## count page faults and instructions of vmio-pmfs, ext4 and XFS with DAX, in a guest (BENCH_PARTS="faults calls lmdb breakdown")
+	@scripts/bench-pmfs
 
 bench-busy: ## measure loads and stores beside Linux mmap while other threads keep all cores busy; writes docs/benchmarks/busy.md (needs root)
 	@scripts/bench-busy

@@ -16,8 +16,6 @@ use crate::{Machine, breakdown, initramfs, programs};
 const DISK_BYTES: u64 = 8 << 30;
 /// Of its NVMe drive, which is empty.
 const NVME_BYTES: u64 = 1 << 30;
-/// Of its NVDIMM, which is empty, too.
-const NVDIMM_BYTES: u64 = 512 << 20;
 /// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out. Others take a modprobe.
 const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pmem"];
 /// The kernel parameters that make it check memory.
@@ -116,7 +114,7 @@ impl Guest {
 
     /// Makes its devices anew.
     fn empty_devices(&self) -> Result<()> {
-        for (name, bytes) in [("disk", DISK_BYTES), ("nvme", NVME_BYTES), ("nvdimm", NVDIMM_BYTES)] {
+        for (name, bytes) in [("disk", DISK_BYTES), ("nvme", NVME_BYTES), ("nvdimm", self.machine.nvdimm_bytes())] {
             File::create(self.scratch.path().join(name))?.set_len(bytes)?;
         }
         let mut mkfs = Command::new("mkfs.ext4");
@@ -133,7 +131,8 @@ impl Guest {
         command.args(accelerator.options()).args(["-cpu", accelerator.processor()]);
         command.args(["-machine", "q35,nvdimm=on"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-        let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
+        let nvdimm_bytes = self.machine.nvdimm_bytes();
+        let most = u64::from(memory) + (nvdimm_bytes >> 20);
         command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);
         if nodes > 1 {
             command.args(node_options(cores, memory, nodes));
@@ -158,7 +157,7 @@ impl Guest {
             command.args(["-drive", &drive, "-device", device]);
         }
         let file = at("nvdimm");
-        let memory = format!("id=nvdimm,share=on,align=2M,size={NVDIMM_BYTES},mem-path={}", file.display());
+        let memory = format!("id=nvdimm,share=on,align=2M,size={nvdimm_bytes},mem-path={}", file.display());
         command.args(["-object", &format!("memory-backend-file,{memory}"), "-device", "nvdimm,memdev=nvdimm"]);
         if let Some(counter) = &self.counter {
             let counts = self.out.join("instructions");

@@ -179,6 +179,9 @@ struct Machine {
     /// Memory in MiB
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     memory: u32,
+    /// Size of its NVDIMM in MiB
+    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(4..=65536))]
+    nvdimm: u32,
     /// NUMA nodes, which share the cores and the memory
     #[arg(long, default_value_t = 1)]
     nodes: u32,
@@ -197,6 +200,10 @@ impl Machine {
     /// With a core more, for what runs guests of its own: its first core runs none (tests/vm/nested-kvm).
     fn for_nested_guests(self) -> Machine {
         Machine { cores: self.cores + 1, ..self }
+    }
+
+    fn nvdimm_bytes(self) -> u64 {
+        u64::from(self.nvdimm) << 20
     }
 }
 

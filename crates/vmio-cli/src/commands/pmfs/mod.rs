@@ -10,7 +10,7 @@ mod rewriter;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -18,11 +18,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use serde_json::json;
 use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, Medium, Overlay, Superblock, check};
 use vmio_report::size::{format_size, parse_size};
+
+/// An extent of a huge page.
+const ALLOCATED_BYTES: u64 = 2 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -201,20 +204,36 @@ fn give_size(path: &Path, size: u64, sparse: bool) -> anyhow::Result<()> {
     let given = match sparse {
         true => file.set_len(size),
         // A store to a hole on a full disk is a SIGBUS.
-        false => allocate(&file, size),
+        false => allocate(&file, metadata.len(), size),
     };
-    if given.is_err() && is_new {
-        std::fs::remove_file(path)?;
+    if given.is_err() {
+        if is_new { std::fs::remove_file(path)? } else { file.set_len(metadata.len())? }
     }
     given.with_context(|| format!("cannot have {} of disk space (--sparse takes it later)", format_size(size)))
 }
 
-/// Allocates the space of a file, where its file system can.
-fn allocate(file: &File, bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Err(Errno::OPNOTSUPP) => file.set_len(bytes),
-        done => Ok(done?),
+/// Allocates the space of a file, where its file system can: an extent of a huge page at a time. ext4 (`stripe_width`) and XFS (`extsize`)
+/// align an extent whose length is their unit; the extents of one long request end anywhere.
+///
+/// On persistent memory what is new is written, too. Else the first store to each page would have the kernel change an extent and commit that.
+fn allocate(file: &File, old_bytes: u64, bytes: u64) -> io::Result<()> {
+    let attributes = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).map(|found| found.stx_attributes);
+    let zeros = match attributes.is_ok_and(|attributes| attributes.contains(StatxAttributes::DAX)) {
+        true if old_bytes == 0 => vec![0; ALLOCATED_BYTES as usize],
+        _ => Vec::new(),
+    };
+    let mut at = 0;
+    while at < bytes {
+        let step = ALLOCATED_BYTES.min(bytes - at);
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), at, step) {
+            Err(Errno::OPNOTSUPP) => return file.set_len(bytes),
+            Err(Errno::INTR) => continue,
+            done => done?,
+        }
+        file.write_all_at(&zeros[..zeros.len().min(step as usize)], at)?;
+        at += step;
     }
+    if zeros.is_empty() { Ok(()) } else { file.sync_all() }
 }
 
 fn uuid(superblock: &Superblock) -> String {
