@@ -249,9 +249,10 @@ pub(crate) fn sync(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
 /// Has the kernel learn the length of a file to which this process has appended without it.
 fn tell_length(fd: RawFd) {
     let Some(call) = Call::begin(fd) else { return };
-    if call.leased().is_some_and(LeasedFile::appends) {
-        // SAFETY: the caller passes a descriptor of the program's, which stays open during the call.
-        _ = fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+    if call.leased().is_some_and(LeasedFile::appends)
+        && let Some(own) = call.description.own.get()
+    {
+        _ = fstat(own);
     }
 }
 

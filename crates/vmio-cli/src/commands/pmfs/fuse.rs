@@ -197,16 +197,6 @@ fn done(outcome: Result<()>, reply: ReplyEmpty) {
     }
 }
 
-/// Gives a program the bytes that it asked for, or their number if it asked for that.
-fn give(found: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match found {
-        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
-        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(bytes) => reply.data(&bytes),
-        Err(error) => reply.error(reply::errno(&error)),
-    }
-}
-
 impl Filesystem for Server {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = InitFlags::FUSE_DO_READDIRPLUS
@@ -538,7 +528,7 @@ impl Filesystem for Server {
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
+        reply::give(self.fs.xattr(ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
@@ -548,7 +538,7 @@ impl Filesystem for Server {
             .fs
             .xattrs(ino.0)
             .map(|names| names.into_iter().filter(is_shown).flat_map(|name| name.into_iter().chain([0])).collect());
-        give(listed, size, reply);
+        reply::give(listed, size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, TimeOrNow};
+use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyXattr, TimeOrNow};
 use vmio_pmfs::{Attributes, BLOCK_BYTES, Error, Kind, Time};
 
 /// How long the kernel may believe names and attributes. All changes go through it, so it knows of each.
@@ -69,6 +69,16 @@ pub fn time(time: TimeOrNow) -> Time {
             let before = before.duration();
             Time { seconds: -(before.as_secs() as i64), nanoseconds: before.subsec_nanos() }
         }
+    }
+}
+
+/// Gives a program the bytes that it asked for, or their number if it asked for that.
+pub fn give(found: Result<Vec<u8>, Error>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno(&error)),
     }
 }
 
