@@ -228,12 +228,8 @@ fn a_holder_that_is_stopped_loses_its_leases_and_hurts_nobody() -> TestResult {
     let said = holder.answer()?;
     assert!(said == "refused" || said == "stored", "{said}");
     // Once it has looked, it knows that the file is empty.
-    let mut tries = 0;
-    while holder.tell("load 5000000")? != "refused" {
-        tries += 1;
-        assert!(tries < 1000, "it goes on with what it has lost");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let has_looked = || holder.tell("load 5000000").is_ok_and(|said| said == "refused");
+    assert!(test_depth::comes_true(has_looked), "it goes on with what it has lost");
     let found = fs::read(&other)?;
     assert!(found.chunks(part.len()).take((end as usize) / part.len()).all(|found| found == part), "spoilt");
     drop((holder, file));
@@ -257,9 +253,16 @@ fn a_medium_is_not_mounted_anew_while_a_process_may_store_to_it() -> TestResult 
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("still have parts of it mapped"), "{said}");
     holder.signal(Signal::CONT)?;
-    // It has lost the server, and drops what it had.
-    assert_eq!(holder.tell("load 5000000")?, "refused");
-    let mounted = Mounted::new(&image, &folder)?;
+    // Its thread finds out that it has lost the server, and drops what it had.
+    let has_dropped = || holder.tell("load 5000000").is_ok_and(|said| said == "refused");
+    assert!(test_depth::comes_true(has_dropped), "it keeps what it had");
+    let mut mounted = None;
+    let is_mounted = || {
+        mounted = Mounted::new(&image, &folder).ok();
+        mounted.is_some()
+    };
+    assert!(test_depth::comes_true(is_mounted), "the medium stays locked");
+    let mounted = mounted.ok_or("no mount")?;
     assert_eq!(fs::read(&path)?[100], 7);
     assert_eq!(holder.tell("store 100 8")?, "refused");
     assert_eq!(fs::read(&path)?[100], 7);
