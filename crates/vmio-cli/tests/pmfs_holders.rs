@@ -82,6 +82,21 @@ impl Program {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
+    /// Stops it. When this returns, no thread of it runs.
+    fn stop(&self) -> TestResult {
+        self.signal(Signal::STOP)?;
+        let threads = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |thread: fs::DirEntry| {
+            // The state follows the name, which is in brackets.
+            let stat = fs::read_to_string(thread.path().join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
+        };
+        let are_stopped =
+            || fs::read_dir(&threads).is_ok_and(|mut threads| threads.all(|thread| thread.is_ok_and(is_stopped)));
+        assert!(test_depth::comes_true(are_stopped), "it goes on");
+        Ok(())
+    }
+
     fn kill(mut self) -> TestResult {
         self.child.kill()?;
         self.child.wait()?;
@@ -214,7 +229,7 @@ fn a_holder_that_is_stopped_loses_its_leases_and_hurts_nobody() -> TestResult {
     let (mounted, image, path) = mounted(dir.path(), &["--lease-timeout", "1"])?;
     let mut holder = Program::start(Way::Leased, &path)?;
     assert_eq!(holder.tell("store 5000000 7")?, "stored");
-    holder.signal(Signal::STOP)?;
+    holder.stop()?;
     File::options().write(true).open(&path)?.set_len(0)?;
     // All free space becomes another file's. The stopped process may still store to what it had.
     let other = path.with_file_name("other");
@@ -246,7 +261,7 @@ fn a_medium_is_not_mounted_anew_while_a_process_may_store_to_it() -> TestResult 
     let (mounted, image, path) = mounted(dir.path(), &[])?;
     let mut holder = Program::start(Way::Leased, &path)?;
     assert_eq!(holder.tell("store 100 7")?, "stored");
-    holder.signal(Signal::STOP)?;
+    holder.stop()?;
     mounted.kill()?;
     let folder = dir.path().join("mounted");
     let output = vmio().args(["pmfs", "mount"]).arg(&image).arg(&folder).output()?;
