@@ -12,7 +12,7 @@ fn file(fs: &Fs, name: &str) -> u64 {
     fs.create(ROOT, name.as_bytes(), New::File, 0o644, (0, 0)).unwrap().ino
 }
 
-/// Appends in pieces of this many bytes until the file has so many.
+/// Appends in pieces of `piece` bytes until the file has `to` bytes.
 fn append(fs: &Fs, ino: u64, piece: usize, to: u64) {
     let mut size = fs.attributes(ino).unwrap().size;
     while size < to {
@@ -242,7 +242,7 @@ fn files_wait_in_a_queue_for_their_rewriting() {
     assert_eq!([(); 3].map(|()| fs.next_wanted()), [Some(7), Some(8), None]);
 }
 
-/// What is written again in an extent that is not whole yet stays where it is.
+/// Blocks of an extent that is not whole yet stay where they are when they are written again.
 #[test]
 fn overwrites_leave_an_extent_that_grows_where_it_is() {
     let medium = made_of(GEOMETRY);

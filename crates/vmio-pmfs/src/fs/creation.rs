@@ -83,7 +83,6 @@ impl Fs {
     }
 }
 
-/// Makes a range of whole blocks zeros. Holes of a file stay holes.
 /// The journals and the inode tables, as ranges of bytes: a new file system has them empty.
 fn changed(geometry: &Geometry) -> impl Iterator<Item = Range<u64>> + use<'_> {
     (0..geometry.areas).flat_map(|area| {
@@ -106,6 +105,7 @@ fn check_empty(medium: &dyn Medium, blocks: Range<u64>) -> Result<()> {
     Ok(())
 }
 
+/// Makes a range of whole blocks zeros. Holes of a file stay holes.
 fn clear(medium: &dyn Medium, blocks: Range<u64>) {
     for at in blocks.step_by(BLOCK_BYTES as usize) {
         let mut there = ZEROS;

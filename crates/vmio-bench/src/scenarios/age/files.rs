@@ -36,7 +36,7 @@ pub trait Files {
     /// Makes a folder in another one.
     fn make_folder(&mut self, parent: usize, name: &str) -> anyhow::Result<()>;
 
-    /// Makes a file of so many bytes. False if there is no space; then there is no file.
+    /// Makes a file of `bytes` bytes. False if there is no space; then there is no file.
     fn create(&mut self, folder: usize, name: &str, bytes: u64, large: Large) -> anyhow::Result<bool>;
 
     /// Removes a file.

@@ -109,8 +109,8 @@ impl<'fs> Life<'fs> {
         self.moved_bytes
     }
 
-    /// Creates files until so much is in use, a share of the whole; then removes the ones whose time has come and creates others, until
-    /// files have got this many bytes.
+    /// Creates files until the share `utilisation` of the whole is in use. Then removes the ones whose time has come and creates others, until
+    /// files have got `churn_bytes`.
     pub fn live(&mut self, utilisation: f64, churn_bytes: u64) -> anyhow::Result<()> {
         let mut reached = false;
         let mut churned_from = self.written_bytes;

@@ -251,7 +251,7 @@ fn receive(number: u64, connection: &UnixStream, alive: &OwnedFd, leases: &Lease
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match Message::receive(connection)? {
-            Message::Returned { ino, from_block, turn } => leases.answered(ino, number, from_block, turn),
+            Message::Returned { ino, from_block, turn } => leases.end_lease(ino, number, from_block, turn),
             Message::Left => return Ok(()),
             Message::Hello { .. } | Message::Recall { .. } => return Err(io::ErrorKind::InvalidData.into()),
         }
@@ -265,6 +265,40 @@ fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
         match poll(&mut [PollFd::new(process, PollFlags::IN)], limit.as_ref()) {
             Err(Errno::INTR) => {}
             ended => return ended.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    /// The outcome of showing a descriptor to the server of a medium.
+    fn shown(medium: &File, descriptor: &File) -> io::Result<bool> {
+        let metadata = medium.metadata()?;
+        let holders = Holders::new((metadata.dev(), metadata.ino()))?;
+        let (ours, theirs) = UnixStream::pair()?;
+        send_with(&theirs, &[0], descriptor.as_fd())?;
+        let (number, _, _) = holders.greet(ours)?;
+        // A lease for loads, and one for stores.
+        assert!(holders.will_hold(number, 7, false) && holders.may_hold(number, 7));
+        Ok(holders.will_hold(number, 7, true))
+    }
+
+    #[test]
+    fn a_process_holds_leases_for_what_it_may_do_with_the_medium_and_no_others() {
+        let (medium, other) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempfile().unwrap());
+        let opened = |read, write| File::options().read(read).write(write).open(medium.path()).unwrap();
+        let of_medium = medium.as_file();
+        assert!(shown(of_medium, &opened(true, true)).unwrap());
+        assert!(!shown(of_medium, &opened(true, false)).unwrap(), "a lease for stores");
+        let path_alone = rustix::fs::open(medium.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        for refused in [&opened(false, true), &other, &File::from(path_alone)] {
+            let error = shown(of_medium, refused).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{refused:?}");
         }
     }
 }

@@ -242,6 +242,8 @@ impl Leases {
             tracing::error!(%error, ino, holder, size, "bytes that a process has appended are lost");
             state.has_lost = true;
             state.grower = None;
+            // What comes next is the kernel's to append.
+            self.holders.close_slot(holder, slot);
         }
     }
 
@@ -254,18 +256,13 @@ impl Leases {
         Ok(())
     }
 
-    /// A holder has answered a recall.
-    pub fn answered(&self, ino: u64, holder: u64, from_block: u32, turn: u64) {
-        self.end_lease(ino, holder, from_block, turn);
-    }
-
     /// A holder has nothing of a file mapped any more.
     pub fn returned(&self, ino: u64, holder: u64) {
         self.end_lease(ino, holder, 0, u64::MAX);
     }
 
-    /// Ends a lease, unless it was granted after this turn.
-    fn end_lease(&self, ino: u64, holder: u64, from_block: u32, turn: u64) {
+    /// A holder has answered a recall: ends the lease, unless it was granted after this turn.
+    pub fn end_lease(&self, ino: u64, holder: u64, from_block: u32, turn: u64) {
         if !self.holders.may_hold(holder, ino) {
             return;
         }
