@@ -20,6 +20,7 @@ mod pmfs_fsx;
 mod pmfs_holders;
 mod pmfs_leases;
 mod pmfs_posix;
+mod pmfs_program_maps;
 mod pmfs_random;
 mod pmfs_ranges;
 mod pmfs_xattrs;

@@ -18,6 +18,7 @@ use crate::messages;
 use crate::own_descriptors;
 use crate::own_heap;
 use crate::process::{self, Process};
+use crate::program_maps;
 use crate::settings::Settings;
 use crate::table::LockedTable;
 use crate::unserved_files;
@@ -30,6 +31,7 @@ struct Forking {
     _table: Option<LockedTable<'static>>,
     _unserved_files: MutexGuard<'static, unserved_files::Files>,
     kept_open: MutexGuard<'static, files_kept_open::Files>,
+    _program_maps: program_maps::HeldStill,
     // Other libraries' fork handlers run meanwhile, and their calls must not wait for the locks.
     _inside: Inside,
     // Dropped after the locks, since a signal handler of the program's may need them.
@@ -70,7 +72,10 @@ pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
 
 /// Lets the child adopt its parent's files, when fork returns there after all fork handlers.
 pub(crate) fn begin_child() {
-    entry::as_vmio_undisturbed(Process::adopt_from_parent);
+    entry::as_vmio_undisturbed(|| {
+        Process::adopt_from_parent();
+        program_maps::adopt_from_parent();
+    });
 }
 
 extern "C" fn before() {
@@ -84,6 +89,7 @@ extern "C" fn before() {
         _table: Process::current().map(|process| process.table.lock()),
         _unserved_files: unserved_files::files(),
         kept_open: files_kept_open::files(),
+        _program_maps: program_maps::hold_still(),
         _inside: inside,
         _no_handlers: no_handlers,
     };
@@ -108,4 +114,6 @@ pub(crate) extern "C" fn in_child() {
     own_descriptors::clear();
     messages::belongs_to_child();
     last_thread::belongs_to_child();
+    drop(forking);
+    entry::as_vmio_undisturbed(program_maps::are_left_to_parent);
 }

@@ -3,7 +3,7 @@
 //!
 //! A call takes this way: `exports` has a function of the C library's name. `entry` keeps vmio's own calls out. `process` has the cache of the
 //! process, built at its first mapping. `file` is one mapped file, with the `windows` through which the program sees it. With `--mode`,
-//! `leased` serves reads and writes. docs/guides/run.md lists the served calls.
+//! `leased` serves reads and writes, and `program_maps` maps files of vmio-pmfs. docs/guides/run.md lists the served calls.
 #![deny(unsafe_op_in_unsafe_fn)]
 // Without `exports` most of it is not called.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
@@ -27,6 +27,7 @@ mod own_descriptors;
 mod own_heap;
 mod preallocation;
 mod process;
+mod program_maps;
 mod settings;
 mod sharing;
 mod sigbus;

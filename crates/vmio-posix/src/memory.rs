@@ -40,17 +40,17 @@ pub(crate) struct Request {
 
 impl Request {
     /// The bytes of the file, in whole pages.
-    fn bytes(&self) -> Option<Range<u64>> {
+    pub(crate) fn bytes(&self) -> Option<Range<u64>> {
         let page = vmio::PAGE_BYTES as u64;
         let end = self.offset.checked_add(self.len as u64)?.checked_next_multiple_of(page)?;
         (self.len > 0 && self.offset.is_multiple_of(page)).then_some(self.offset..end)
     }
 
-    fn stores(&self) -> bool {
+    pub(crate) fn stores(&self) -> bool {
         self.protection & libc::PROT_WRITE != 0
     }
 
-    fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         matches!(self.flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE)
     }
 
@@ -82,8 +82,27 @@ impl Request {
         }
     }
 
+    /// Whether the program wants stores that are durable once they have left the processor's caches.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.flags & libc::MAP_SYNC != 0 && self.flags & libc::MAP_TYPE == libc::MAP_SHARED_VALIDATE
+    }
+
+    /// Whether its page tables are to be filled at once.
+    pub(crate) fn populates(&self) -> bool {
+        self.flags & libc::MAP_POPULATE != 0
+    }
+
+    /// The reason why it cannot be made of leased extents.
+    pub(crate) fn why_not_by_leases(&self) -> Option<&'static str> {
+        let flags = if self.is_synchronous() { self.flags & !libc::MAP_SYNC } else { self.flags };
+        match (Request { flags, ..*self }).unserved_reason() {
+            None if flags & libc::MAP_LOCKED != 0 => Some("it is locked (MAP_LOCKED)"),
+            why => why,
+        }
+    }
+
     /// Whether the file is open for this access; if not, Linux chooses the error.
-    fn is_allowed(&self, how: OFlags) -> bool {
+    pub(crate) fn is_allowed(&self, how: OFlags) -> bool {
         let mode = how & OFlags::RWMODE;
         let shares_stores = self.is_shared() && self.stores();
         !how.contains(OFlags::PATH) && (mode == OFlags::RDWR || (mode == OFlags::RDONLY && !shares_stores))

@@ -82,6 +82,7 @@ mod open;
 mod options;
 mod policy;
 pub mod probe;
+mod program_map;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
 mod shared_map;
@@ -97,6 +98,7 @@ pub use mapping::{Fetch, Mapping, Pin, Residency, View};
 pub use open::{Cache, CacheBuilder, LockMemory};
 pub use options::{Engine, FrameHint, MappingOptions, OnReadError, PageVerifier};
 pub use policy::EvictionPolicy;
+pub use program_map::ProgramMap;
 pub use shared_map::{NotThere, SharedMap};
 pub use sys::PAGE_BYTES;
 pub use sys::fork::OfProcess;

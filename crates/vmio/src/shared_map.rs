@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::Access;
 use crate::sys::PAGE_BYTES;
@@ -156,6 +157,15 @@ impl SharedMap {
         match &self.kind {
             Kind::PageCache { .. } => None,
             Kind::Persistent(map) => map.descriptors(),
+        }
+    }
+
+    /// Returns the first of [`Self::descriptors`]. It stays open as long as anybody has this: closing it ends the record locks of the process
+    /// (`fcntl`, F_SETLK), as closing any descriptor does.
+    pub fn file(&self) -> Option<Arc<OwnedFd>> {
+        match &self.kind {
+            Kind::PageCache { .. } => None,
+            Kind::Persistent(map) => map.file(),
         }
     }
 

@@ -56,6 +56,14 @@ fn for_alignment(block: u32, blocks: u64) -> u64 {
     }
 }
 
+/// Makes the bytes behind the end zeros in the block of the last one: a process that has the block mapped sees them, and expects zeros there.
+/// Not while a process may be storing there what it appends.
+pub(crate) fn zero_last_block(volume: &Volume, file: &Loaded) {
+    if file.leases.growth().is_none() {
+        zero_behind_end(volume, file, file.inode.size.next_multiple_of(BLOCK_BYTES));
+    }
+}
+
 /// Makes what a file's blocks hold from its end up to `to` zeros: it is about to become part of the file.
 fn zero_behind_end(volume: &Volume, file: &Loaded, to: u64) {
     let zeros = [0; BLOCK_BYTES as usize];

@@ -3,6 +3,7 @@
 use super::Fs;
 use crate::data;
 use crate::error::Result;
+use crate::format::geometry::BLOCK_BYTES;
 use crate::format::inode::{Kind, Time};
 use crate::inodes::loaded::Loaded;
 
@@ -122,6 +123,10 @@ impl Fs {
         transaction.commit()?;
         if let Some(remapped) = remapped {
             remapped.settle(&self.volume);
+        }
+        let last = loaded.inode.size / BLOCK_BYTES;
+        if changes.size.is_some() && loaded.leases.overlap(&(last as u32..last as u32 + 1)) {
+            data::zero_last_block(&self.volume, loaded);
         }
         Ok(Attributes::of(loaded))
     }

@@ -72,6 +72,9 @@ impl Fs {
             self.settled(&mut state, result)?;
         }
         let (extents, next) = located(&state.loaded.map, &blocks, most);
+        if u64::from(next) * BLOCK_BYTES > size {
+            data::zero_last_block(&self.volume, &state.loaded);
+        }
         let blocks = blocks.start..next;
         if !blocks.is_empty() && state.loaded.leases.grant(holder, blocks.clone()) {
             state.opens += 1;

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use libc::{flock, off_t, size_t, ssize_t};
 
 use super::{by_mode, durably, is_of_mode, of_file, of_mapped, returned_error, returned_status};
-use crate::entry;
+use crate::entry::{self, Answer};
 use crate::errno::Errno;
 use crate::files_kept_open;
 use crate::leased::{self, Suspension};
@@ -14,6 +14,7 @@ use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
 use crate::process::Process;
+use crate::program_maps;
 use crate::real;
 use crate::synchronous::Target;
 use crate::transfer;
@@ -94,13 +95,23 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     unsafe { lseek(fd, offset, whence) }
 }
 
+/// What has to happen to mapped files before the kernel flushes one.
+fn flushed(fd: c_int) -> Answer<()> {
+    if program_maps::are_there()
+        && let Some(Err(error)) = of_file(fd, |fd| Some(program_maps::before_sync(fd)))
+    {
+        return Some(Err(error));
+    }
+    of_mapped(fd, transfer::sync)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(fd: c_int) -> c_int {
     if let Some(status) = synced_by_mode(fd) {
         return status;
     }
     // SAFETY: by the caller.
-    returned_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
+    returned_status(flushed(fd)).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
@@ -109,7 +120,7 @@ unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
         return status;
     }
     // SAFETY: by the caller.
-    returned_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
+    returned_status(flushed(fd)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
 /// Writes back all cached files, for a call by which the kernel flushes everything.

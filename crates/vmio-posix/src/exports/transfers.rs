@@ -1,15 +1,17 @@
 //! Reads and writes.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::{by_mode, is_of_mode, of_mapped, returned};
-use crate::entry::Answer;
+use crate::entry::{self, Answer};
 use crate::leased::{self, Suspension, Way};
 use crate::process::Process;
+use crate::program_maps;
 use crate::real;
 use crate::transfer::{self, Demands, Position};
 
@@ -114,12 +116,16 @@ unsafe fn read_anywhere(
     buffer: *mut c_void,
     len: size_t,
     position: Position,
-    linux: impl FnOnce() -> ssize_t,
+    linux: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: by the caller.
-    let call = |fd: BorrowedFd<'_>| leased::read(fd, position, len, std::iter::once(unsafe { bytes_mut(buffer, len) }));
-    // SAFETY: by the caller.
-    by_mode(fd, call, || unsafe { read_one(fd, buffer, len, position) }.unwrap_or_else(linux))
+    placed([one(buffer, len)], || {
+        let call = |fd: BorrowedFd<'_>| {
+            // SAFETY: by the caller.
+            leased::read(fd, position, len, std::iter::once(unsafe { bytes_mut(buffer, len) }))
+        };
+        // SAFETY: by the caller.
+        by_mode(fd, call, || unsafe { read_one(fd, buffer, len, position) }.unwrap_or_else(&linux))
+    })
 }
 
 /// # Safety
@@ -129,17 +135,21 @@ unsafe fn read_list_anywhere(
     buffers: *const iovec,
     count: c_int,
     position: Position,
-    linux: impl FnOnce() -> ssize_t,
+    linux: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let call = |fd: BorrowedFd<'_>| {
+    let read = || {
+        let call = |fd: BorrowedFd<'_>| {
+            // SAFETY: by the caller.
+            let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
+            // SAFETY: by the caller.
+            let parts = buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) });
+            leased::read(fd, position, total(buffers), parts)
+        };
         // SAFETY: by the caller.
-        let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
-        // SAFETY: by the caller.
-        let parts = buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) });
-        leased::read(fd, position, total(buffers), parts)
+        by_mode(fd, call, || unsafe { read_list(fd, buffers, count, position) }.unwrap_or_else(&linux))
     };
     // SAFETY: by the caller.
-    by_mode(fd, call, || unsafe { read_list(fd, buffers, count, position) }.unwrap_or_else(linux))
+    placed(unsafe { all(buffers, count) }, read)
 }
 
 /// # Safety
@@ -149,13 +159,17 @@ unsafe fn write_anywhere(
     buffer: *const c_void,
     len: size_t,
     position: Position,
-    linux: impl FnOnce() -> ssize_t,
+    linux: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: by the caller.
-    let call = |fd: BorrowedFd<'_>| leased::write(fd, position, len, std::iter::once(unsafe { bytes(buffer, len) }));
-    by_mode(fd, call, || {
-        // SAFETY: by the caller.
-        unsafe { write_one(fd, buffer, len, position) }.unwrap_or_else(|| noticed(fd, position, linux()))
+    placed([one(buffer, len)], || {
+        let call = |fd: BorrowedFd<'_>| {
+            // SAFETY: by the caller.
+            leased::write(fd, position, len, std::iter::once(unsafe { bytes(buffer, len) }))
+        };
+        by_mode(fd, call, || {
+            // SAFETY: by the caller.
+            unsafe { write_one(fd, buffer, len, position) }.unwrap_or_else(|| noticed(fd, position, linux()))
+        })
     })
 }
 
@@ -166,20 +180,55 @@ unsafe fn write_list_anywhere(
     buffers: *const iovec,
     count: c_int,
     position: Position,
-    linux: impl FnOnce() -> ssize_t,
+    linux: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let call = |fd: BorrowedFd<'_>| {
-        // SAFETY: by the caller.
-        let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
-        // SAFETY: by the caller.
-        let parts = buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) });
-        leased::write(fd, position, total(buffers), parts)
+    let write = || {
+        let call = |fd: BorrowedFd<'_>| {
+            // SAFETY: by the caller.
+            let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
+            // SAFETY: by the caller.
+            let parts = buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) });
+            leased::write(fd, position, total(buffers), parts)
+        };
+        by_mode(fd, call, || {
+            // SAFETY: by the caller.
+            let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
+            answer.unwrap_or_else(|| noticed(fd, position, linux()))
+        })
     };
-    by_mode(fd, call, || {
-        // SAFETY: by the caller.
-        let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
-        answer.unwrap_or_else(|| noticed(fd, position, linux()))
-    })
+    // SAFETY: by the caller.
+    placed(unsafe { all(buffers, count) }, write)
+}
+
+/// The addresses of a buffer.
+fn one(start: *const c_void, len: size_t) -> Range<usize> {
+    let start = start as usize;
+    start..start.saturating_add(len)
+}
+
+/// The addresses of all buffers of a list.
+///
+/// # Safety
+/// As for [`list`].
+unsafe fn all<'a>(buffers: *const iovec, count: c_int) -> impl Iterator<Item = Range<usize>> + 'a {
+    // SAFETY: by the caller.
+    unsafe { list(buffers, count) }.unwrap_or_default().iter().map(|part| one(part.iov_base, part.iov_len))
+}
+
+/// Makes a call of the kernel's, which may get pointers into mappings of extents that are not leased yet. The kernel cannot wait for leases, so it says EFAULT.
+fn placed(buffers: impl IntoIterator<Item = Range<usize>>, call: impl Fn() -> ssize_t) -> ssize_t {
+    let done = call();
+    // SAFETY: the address of the thread's errno is always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    if done != -1 || !program_maps::are_there() || unsafe { *errno } != libc::EFAULT {
+        return done;
+    }
+    let is_placed =
+        entry::enter(|| Some(Ok(buffers.into_iter().fold(false, |any, part| program_maps::place(part) || any))));
+    // SAFETY: as above.
+    unsafe { *errno = libc::EFAULT };
+    if is_placed == Some(Ok(true)) { call() } else { done }
 }
 
 fn total(buffers: &[iovec]) -> usize {
@@ -310,7 +359,9 @@ unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, off
         // SAFETY: by the caller.
         .and_then(|(position, _)| unsafe { read_list(fd, buffers, count, position) });
     // SAFETY: by the caller.
-    answer.unwrap_or_else(|| unsafe { real::preadv2(fd, buffers, count, offset, flags) })
+    let linux = || unsafe { real::preadv2(fd, buffers, count, offset, flags) };
+    // SAFETY: by the caller.
+    answer.unwrap_or_else(|| placed(unsafe { all(buffers, count) }, linux))
 }
 
 #[unsafe(no_mangle)]
@@ -399,7 +450,9 @@ unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, of
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });
     let (position, demands) = asked.unwrap_or((Position::At(offset), Demands::default()));
     // SAFETY: by the caller.
-    let by_linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
+    let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
+    // SAFETY: by the caller.
+    let by_linux = || placed(unsafe { all(buffers, count) }, linux);
     answer.unwrap_or_else(|| {
         let written = noticed(fd, position, by_linux());
         if written > 0 && demands.appends {

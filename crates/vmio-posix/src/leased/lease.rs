@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use rustix::io::Errno;
-use vmio::{Access, Cache, SharedMap};
+use vmio::{Access, Cache, ProgramMap};
 
 use super::cached_file::CachedFile;
 use super::description::Description;
@@ -56,9 +56,7 @@ pub(super) fn take(
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
         OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         // Where the process maps the medium itself, it can append.
-        OFlags::WRONLY if SharedMap::open(fd, 1, Access::ReadWrite).is_ok_and(|map| map.appends()) => {
-            (Access::ReadWrite, libc::F_WRLCK)
-        }
+        _ if ProgramMap::is_of_pmfs(fd) => (Access::ReadWrite, libc::F_WRLCK),
         _ => return Err(UnservedReason::WriteOnly),
     };
     set(fd, thread, lease).map_err(UnservedReason::Lease)?;
@@ -77,7 +75,11 @@ pub(super) fn take(
             OFlags::WRONLY if is_strict() => LeasedFile::of_writes_alone(),
             // A write-back by a descriptor with O_APPEND would append the page.
             mode if flags.contains(OFlags::APPEND) || mode == OFlags::WRONLY => {
-                LeasedFile::new(fd, len, access, settings.stores_after_bytes)?
+                let file = LeasedFile::new(fd, len, access, settings.stores_after_bytes)?;
+                if mode == OFlags::WRONLY && !file.appends() {
+                    return Err(UnservedReason::WriteOnly);
+                }
+                file
             }
             _ => mapped(fd, len, access, settings, cache_for)?,
         };
@@ -93,7 +95,7 @@ pub(super) fn take(
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
         description.known_len.store(len, Ordering::Relaxed);
         description.position.store(position, Ordering::Relaxed);
-        Ok(())
+        Ok::<(), UnservedReason>(())
     })(own);
     if taken.is_err() {
         give_back(own);

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use vmio::{Access, SharedMap};
@@ -10,6 +11,8 @@ use vmio::{Access, SharedMap};
 use super::cached_file::CachedFile;
 use super::mode::is_strict;
 use super::strict::Logged;
+use crate::file::identity_of;
+use crate::files_kept_open;
 use crate::own_descriptors;
 
 /// The bytes that are checked and mapped at a time: a huge page.
@@ -284,9 +287,11 @@ impl LeasedFile {
 impl Drop for LeasedFile {
     fn drop(&mut self) {
         if let Data::Shared(map) = &self.data
-            && let Some((own, _)) = map.descriptors()
+            && let Some(file) = map.file()
+            && let Ok(stat) = fstat(&file)
         {
-            own_descriptors::remove(own.as_raw_fd());
+            self.data = Data::Unmapped;
+            files_kept_open::close_of_map(identity_of(&stat), file);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::sys::extent_leases::LeasedMap;
 use crate::sys::file_map::FileMap;
@@ -121,6 +122,14 @@ impl PersistentMap {
         match &self.map {
             Map::Kernel(_) => None,
             Map::Leased(map) => Some(map.descriptors()),
+        }
+    }
+
+    /// The map's own descriptor of a file of vmio-pmfs.
+    pub(crate) fn file(&self) -> Option<Arc<OwnedFd>> {
+        match &self.map {
+            Map::Kernel(_) => None,
+            Map::Leased(map) => Some(map.file()),
         }
     }
 

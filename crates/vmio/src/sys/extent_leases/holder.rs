@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, fstatfs, memfd_create};
 use rustix::ioctl::{Getter, ioctl};
 use rustix::process::geteuid;
 use vmio_pmfs_protocol::{HOLDERS_BYTE, MESSAGE_BYTES, MOUNT, MOUNT_BYTES, Message, Mount, receive_with, send_with};
@@ -22,6 +22,8 @@ use crate::sys::fork::PerProcess;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::thread;
 
+/// FUSE_SUPER_MAGIC of the kernel's headers.
+const FUSE: i64 = 0x6573_5546;
 /// How long the server has to answer at first.
 const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -65,6 +67,11 @@ fn mount_of(file: BorrowedFd<'_>) -> Option<Mount> {
     // SAFETY: the server fills this number of bytes. To other file systems the request is unknown.
     let asked = unsafe { ioctl(file, Getter::<{ MOUNT }, [u8; MOUNT_BYTES]>::new()) };
     Mount::from_bytes(&asked.ok()?)
+}
+
+/// Whether a file is of a mounted vmio-pmfs.
+pub(crate) fn is_of_pmfs(file: BorrowedFd<'_>) -> bool {
+    fstatfs(file).is_ok_and(|found| found.f_type == FUSE) && mount_of(file).is_some()
 }
 
 impl Holder {

@@ -13,11 +13,12 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::ioctl::{Setter, Updater, ioctl};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect};
 use vmio_pmfs_protocol::{Grant, LEASE, RETURN, Request};
 
 use super::growth::{Growth, Turn};
 use super::holder::Holder;
+use super::protections::Protections;
 use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::fork::Generation;
 use crate::sys::persistent_memory::Refused;
@@ -27,35 +28,59 @@ use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// The maps by their addresses.
 static MAPS: AddressTable<Pieces> = AddressTable::new();
+/// Held while a part of any map gets something else to show. A thread that forks may hold it: the child then inherits no extent.
+static SHOWING: Mutex<()> = Mutex::new(());
+/// How many extents the maps of this process have, about.
+static EXTENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of maps have numbers from here on, if the process may have such.
 const OWN_NUMBERS: i32 = 512;
-/// The most extents of a map: a file that lies in more pieces is the kernel's.
-const EXTENTS_MAX: u64 = 16_000;
+/// The most extents of all maps, of Linux's default for the mappings of a process (65,530): a file that lies in more pieces is the kernel's.
+const EXTENTS_MAX: u64 = 32_000;
 /// How often a lease is asked for while the server takes others back, and how long to wait in between.
 const ATTEMPTS_MAX: u32 = 60_000;
 const ATTEMPT_EVERY: Duration = Duration::from_millis(1);
 
 /// A file of a mounted vmio-pmfs, mapped from an offset on. Forked children do not have the mapping.
 pub(crate) struct LeasedMap {
-    pieces: Arc<Pieces>,
+    pub(super) pieces: Arc<Pieces>,
+}
+
+/// How a file is to be mapped.
+pub(super) struct Wanted {
+    /// The byte of the file, a multiple of the page size.
+    pub(super) offset: u64,
+    /// The bytes of addresses, a multiple of [`GRANULE_BYTES`].
+    pub(super) len: usize,
+    /// The bytes of the file to map at once, as far as they are there.
+    pub(super) at_once: usize,
+    /// Whether the leases are for stores.
+    pub(super) is_writable: bool,
+    /// The accesses that the addresses allow.
+    pub(super) protections: Protections,
+    /// Whether stores are to be durable without a call, where the medium can do that.
+    pub(super) is_synchronous: bool,
 }
 
 /// The addresses of a map, and what they show.
 pub(super) struct Pieces {
-    range: Reservation,
+    pub(super) range: Reservation,
     /// The block of the file that the first address shows.
-    first_block: u32,
-    file: OwnedFd,
+    pub(super) first_block: u32,
+    /// Shared with the caller who must not let it close yet.
+    pub(super) file: Arc<OwnedFd>,
     ino: u64,
-    holder: Arc<Holder>,
-    is_writable: bool,
+    pub(super) holder: Arc<Holder>,
+    pub(super) is_writable: bool,
+    pub(super) is_synchronous: bool,
     generation: Generation,
+    /// Changed while [`SHOWING`] is held.
+    protections: Mutex<Protections>,
     /// Held while addresses get something else to show.
     changing: Mutex<()>,
     /// How often a part was taken away.
     taken_away: AtomicU64,
-    /// How many extents were mapped.
+    /// How many of [`EXTENTS`] are of this map.
     extents: AtomicU64,
     growth: Growth,
     /// The whole range shows the kernel's page cache: the server grants no leases while another program has the file mapped that way.
@@ -81,6 +106,18 @@ impl LeasedMap {
         len: usize,
         is_writable: bool,
     ) -> io::Result<Option<LeasedMap>> {
+        let len = len.next_multiple_of(GRANULE_BYTES);
+        let protections = Protections::of(len, access(is_writable));
+        Self::begin(file, Wanted { offset, len, at_once: len, is_writable, protections, is_synchronous: true }, None)
+    }
+
+    /// The same with more choice: at addresses of its own, or over a mapping that a child forked just now has inherited.
+    pub(super) fn begin(
+        file: BorrowedFd<'_>,
+        wanted: Wanted,
+        over: Option<Reservation>,
+    ) -> io::Result<Option<LeasedMap>> {
+        let Wanted { offset, len, at_once, is_writable, protections, is_synchronous } = wanted;
         let mode = fcntl_getfl(file)? & OFlags::RWMODE;
         if mode != OFlags::RDWR && is_writable == (mode == OFlags::RDONLY) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -88,19 +125,23 @@ impl LeasedMap {
         let stat = fstat(file)?;
         let Some(holder) = Holder::of(file, stat.st_dev, is_writable)? else { return Ok(None) };
         let first_block = u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let access = access(is_writable);
-        let len = len.next_multiple_of(GRANULE_BYTES);
-        let mut range =
-            Reservation::of_file_at_multiple(holder.nothing.as_fd(), 0, len, GRANULE_BYTES, access, MapFlags::SHARED)?;
+        let nothing = holder.nothing.as_fd();
+        let access = ProtFlags::empty();
+        let mut range = match over {
+            Some(range) => range,
+            None => Reservation::of_file_at_multiple(nothing, 0, len, GRANULE_BYTES, access, MapFlags::SHARED)?,
+        };
         range.leave_out_on_fork()?;
         let pieces = Arc::new(Pieces {
             range,
             first_block,
             // Programs expect the lowest numbers for themselves.
-            file: fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?,
+            file: Arc::new(fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?),
             ino: stat.st_ino,
             is_writable,
+            is_synchronous: is_synchronous && holder.is_synchronous,
             generation: Generation::of_this_process()?,
+            protections: Mutex::new(protections),
             changing: Mutex::default(),
             taken_away: AtomicU64::new(0),
             extents: AtomicU64::new(0),
@@ -120,7 +161,8 @@ impl LeasedMap {
         let map = LeasedMap { pieces };
         let pieces = &map.pieces;
         MAPS.insert(pieces.range.addresses(), pieces)?;
-        let end = (stat.st_size as u64).saturating_sub(offset).min(len as u64);
+        pieces.show(0, len, MapFlags::SHARED, pieces.holder.nothing.as_fd(), 0)?;
+        let end = (stat.st_size as u64).saturating_sub(offset).min(at_once as u64);
         // If others have cut the file meanwhile, touches of it find that out.
         _ = map.pieces.place_all(&(0..end), false);
         Ok(Some(map))
@@ -129,6 +171,11 @@ impl LeasedMap {
     /// The descriptors that must stay open: the map's own, and those of all maps of the mount.
     pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 3]) {
         (self.pieces.file.as_fd(), self.pieces.holder.descriptors())
+    }
+
+    /// The map's own descriptor of the file. It stays open as long as anybody has this.
+    pub(crate) fn file(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.pieces.file)
     }
 
     /// The first byte.
@@ -149,7 +196,7 @@ impl LeasedMap {
 
     /// Whether stores are durable once they have left the processor's caches. Else only a sync of the file makes them so.
     pub(crate) fn is_synchronous(&self) -> bool {
-        self.pieces.holder.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
+        self.pieces.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
     }
 
     /// Stores bytes behind the end of the file, which is `end`, and makes them part of it: all, or none if there is no room. Others see them from
@@ -207,11 +254,11 @@ impl Drop for LeasedMap {
     }
 }
 
-fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn access(is_writable: bool) -> ProtFlags {
+pub(super) fn access(is_writable: bool) -> ProtFlags {
     if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
@@ -240,7 +287,7 @@ fn resolve(address: usize, _: FaultAccess) -> Resolution {
 
 impl Pieces {
     /// Maps what a range of bytes has, as far as it reaches. With `fill` holes get blocks.
-    fn place_all(&self, range: &Range<u64>, fill: bool) -> io::Result<()> {
+    pub(super) fn place_all(&self, range: &Range<u64>, fill: bool) -> io::Result<()> {
         let block = |byte: u64| self.first_block + (byte / PAGE_BYTES as u64) as u32;
         let (mut next, end) = (block(range.start), block(range.end.next_multiple_of(PAGE_BYTES as u64)));
         while next < end && !self.is_cached.load(Ordering::Acquire) {
@@ -314,12 +361,13 @@ impl Pieces {
 
     fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
         let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        let flags = if self.holder.is_synchronous { sync } else { MapFlags::SHARED };
+        let flags = if self.is_synchronous { sync } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
         // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
-        let extents = self.extents.fetch_add(grant.extents().len() as u64, Ordering::Relaxed);
-        if extents > EXTENTS_MAX {
+        let more = grant.extents().len() as u64;
+        self.extents.fetch_add(more, Ordering::Relaxed);
+        if EXTENTS.fetch_add(more, Ordering::Relaxed) > EXTENTS_MAX {
             return self.leave_to_kernel();
         }
         for extent in grant.extents() {
@@ -353,6 +401,7 @@ impl Pieces {
         if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from).is_err() {
             return Placed::Nothing;
         }
+        self.has_no_extents();
         self.is_cached.store(true, Ordering::Release);
         Placed::ByKernel
     }
@@ -377,33 +426,66 @@ impl Pieces {
                 std::process::abort();
             }
         }
+        if at == 0 {
+            self.has_no_extents();
+        }
+    }
+
+    fn has_no_extents(&self) {
+        EXTENTS.fetch_sub(self.extents.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Changes the accesses that a part of the range allows.
+    pub(super) fn protect(&self, part: Range<usize>, access: ProtFlags) -> io::Result<()> {
+        assert!(part.end <= self.range.len(), "{part:?} of a range of {}", self.range.len());
+        let _signals = SignalsBlocked::new();
+        let _showing = lock(&SHOWING);
+        lock(&self.protections).set(part.clone(), access);
+        let address = self.range.base().wrapping_add(part.start).cast();
+        // SAFETY: the range is ours, and safe code has only pointers to it.
+        unsafe { mprotect(address, part.len(), MprotectFlags::from_bits_retain(access.bits()))? };
+        Ok(())
+    }
+
+    /// The accesses that the range allows.
+    pub(super) fn protections(&self) -> Protections {
+        self.with_protections(Protections::clone)
+    }
+
+    pub(super) fn with_protections<T>(&self, look: impl FnOnce(&Protections) -> T) -> T {
+        let _signals = SignalsBlocked::new();
+        look(&lock(&self.protections))
     }
 
     /// Lets a part of the range show a part of a file.
     fn show(&self, at: usize, len: usize, flags: MapFlags, file: BorrowedFd<'_>, from: u64) -> io::Result<()> {
         assert!(at + len <= self.range.len(), "{len} bytes at {at} of a range of {}", self.range.len());
-        let address = self.range.base().wrapping_add(at).cast();
-        let (flags, access) = (flags | MapFlags::FIXED | MapFlags::NORESERVE, access(self.is_writable));
-        // SAFETY: the range is ours, and stays so: what replaces a part of it is shared memory as well, of which safe code has only pointers.
-        let shown = unsafe { mmap(address, len, access, flags, file, from) };
-        if let Err(error) = shown {
-            self.show_nothing(at, len);
+        let _showing = lock(&SHOWING);
+        let protections = lock(&self.protections);
+        let address = |at: usize| self.range.base().wrapping_add(at).cast();
+        let show = |flags: MapFlags, file: BorrowedFd<'_>, from: u64| {
+            let flags = flags | MapFlags::FIXED | MapFlags::NORESERVE;
+            protections.parts(at..at + len).try_for_each(|(part, access)| {
+                let from = from + (part.start - at) as u64;
+                // SAFETY: the range is ours, and stays so: what replaces a part of it is shared memory as well, of which safe code has only
+                // pointers.
+                unsafe { mmap(address(part.start), part.len(), access, flags, file, from) }.map(drop)
+            })
+        };
+        if let Err(error) = show(flags, file, from) {
+            // The kernel may have removed what was there. Another thread may not get these addresses.
+            if show(MapFlags::SHARED, self.holder.nothing.as_fd(), at as u64).is_err() {
+                std::process::abort();
+            }
             return Err(error.into());
         }
         // SAFETY: the range is ours; the advice changes no contents.
-        unsafe { madvise(address, len, Advice::LinuxDontFork)? };
+        unsafe { madvise(address(at), len, Advice::LinuxDontFork)? };
         Ok(())
     }
+}
 
-    /// After a refusal: the kernel may have removed what was there. Another thread may not get these addresses.
-    fn show_nothing(&self, at: usize, len: usize) {
-        let address = self.range.base().wrapping_add(at).cast();
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: as in `show`.
-        let shown =
-            unsafe { mmap(address, len, access(self.is_writable), flags, self.holder.nothing.as_fd(), at as u64) };
-        if shown.is_err() {
-            std::process::abort();
-        }
-    }
+/// While it exists no map shows anything else: a child that is forked meanwhile inherits no extent.
+pub(crate) fn hold_still() -> MutexGuard<'static, ()> {
+    lock(&SHOWING)
 }

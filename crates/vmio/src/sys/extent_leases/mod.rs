@@ -3,6 +3,10 @@
 mod growth;
 mod holder;
 mod leased_map;
+mod program_range;
+mod protections;
 mod slots;
 
-pub(crate) use leased_map::LeasedMap;
+pub(crate) use holder::is_of_pmfs;
+pub(crate) use leased_map::{LeasedMap, hold_still};
+pub(crate) use program_range::ProgramRange;
