@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::modes::under;
+use crate::common::modes::{served, under};
 use crate::common::programs::{compiled, has, leave_out, plain, text};
 use crate::common::{TestResult, succeeded, vmio};
 use crate::pmfs::{Mounted, can_mount, fsck};
@@ -70,6 +70,24 @@ fn a_program_sees_its_mappings_as_the_kernels() -> TestResult {
         return leave_out("python3 is not installed");
     }
     shows_the_same("extents", &["posix", "sync", "strict"], 9)
+}
+
+#[test]
+fn a_file_that_others_use_is_served_by_its_extents() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let (program, folder) = (compiled("strangers", lab.dir.path(), &[])?, lab.folder("shared")?);
+    let file = folder.join("file");
+    for (seed, mode, other) in [("4", "posix", None), ("20", "posix", Some("with-vmio")), ("38", "sync", None)] {
+        let arguments: Vec<&str> = [text(&program), text(&file), seed, "4000"].into_iter().chain(other).collect();
+        let output = under(mode, &folder, &arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout == b"all as modelled\n", "seed {seed}, mode {mode}: {said}");
+        assert!(served(&output, "reads") > 200, "{said}");
+    }
+    lab.end()
 }
 
 #[test]

@@ -160,6 +160,16 @@ impl SharedMap {
         }
     }
 
+    /// Returns how often a file of vmio-pmfs may have become shorter. If the number is the same before the caller learns the length and after a copy, the
+    /// file was as long during the copy. `None` where the kernel serves the map: it alone knows.
+    #[inline]
+    pub fn cuts(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::PageCache { .. } => None,
+            Kind::Persistent(map) => map.cuts(),
+        }
+    }
+
     /// Returns the first of [`Self::descriptors`]. It stays open as long as anybody has this: closing it ends the record locks of the process
     /// (`fcntl`, F_SETLK), as closing any descriptor does.
     pub fn file(&self) -> Option<Arc<OwnedFd>> {

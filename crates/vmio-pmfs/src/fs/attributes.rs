@@ -105,6 +105,10 @@ impl Fs {
             Some(size) => {
                 loaded.expect_file()?;
                 loaded.expect_no_growth()?;
+                if size < loaded.inode.size {
+                    // Holders learn of each cut, also of one within a block.
+                    loaded.expect_unleased((size / BLOCK_BYTES) as u32)?;
+                }
                 let remapped = data::resize(&self.volume, loaded, size)?;
                 loaded.inode.modified = now;
                 remapped
@@ -123,10 +127,6 @@ impl Fs {
         transaction.commit()?;
         if let Some(remapped) = remapped {
             remapped.settle(&self.volume);
-        }
-        let last = loaded.inode.size / BLOCK_BYTES;
-        if changes.size.is_some() && loaded.leases.overlap(&(last as u32..last as u32 + 1)) {
-            data::zero_last_block(&self.volume, loaded);
         }
         Ok(Attributes::of(loaded))
     }

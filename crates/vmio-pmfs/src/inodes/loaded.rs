@@ -93,6 +93,14 @@ impl Loaded {
         }
     }
 
+    /// Nobody has blocks of the file from one on.
+    pub(crate) fn expect_unleased(&self, from_block: u32) -> Result<()> {
+        match self.leases.overlap(&(from_block..u32::MAX)) {
+            true => Err(Error::Leased { ino: self.ino, from_block }),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn expect_directory(&self) -> Result<()> {
         match self.inode.kind {
             Kind::Directory => Ok(()),

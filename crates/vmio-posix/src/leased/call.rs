@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use super::description::{Description, State};
+use super::description::{Description, NOT_LEARNT, State};
 use super::description_table::{self, of_descriptor};
 use super::descriptors;
 use super::lease_requests;
@@ -21,6 +21,8 @@ pub(crate) struct Call {
     /// The state when the call began. If a thread begins to return the lease in the middle, the kernel must not do the rest of the call: it
     /// does not have the written bytes and the position yet.
     leased: Option<&'static LeasedFile>,
+    /// How often the file may have become shorter before the call learnt its length.
+    cuts: Option<u64>,
 }
 
 impl Call {
@@ -32,13 +34,14 @@ impl Call {
                 return None;
             }
             description.begin();
-            let mut call = Call { description, fd, leased: None };
+            let mut call = Call { description, fd, leased: None, cuts: None };
             let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
             match description.state() {
                 State::Unleased if is_same => return Some(call),
                 State::Leased if is_same => {
                     if call.is_of_the_same_file() {
                         call.leased = description.leased();
+                        call.learn_length();
                         return Some(call);
                     }
                     drop(call);
@@ -72,6 +75,50 @@ impl Call {
         is_same
     }
 
+    /// Learns the length anew if another process may have cut the file. Nothing keeps it from that where this process maps the medium itself.
+    #[inline]
+    fn learn_length(&mut self) {
+        let Some(leased) = self.leased.filter(|leased| leased.has_extents()) else { return };
+        self.cuts = leased.cuts();
+        if self.cuts != Some(self.description.cuts.load(Ordering::Acquire)) {
+            self.ask_for_length(leased);
+        }
+    }
+
+    #[cold]
+    fn ask_for_length(&mut self, leased: &LeasedFile) {
+        let description = self.description;
+        loop {
+            let len = description.own.get().and_then(|own| fstat(own).ok()).map_or(0, |stat| stat.st_size as u64);
+            // Where the kernel serves the map, only the kernel knows the length, and only now.
+            description.known_len.store(if self.cuts.is_some() { len } else { 0 }, Ordering::Relaxed);
+            description.cuts.store(self.cuts.unwrap_or(NOT_LEARNT), Ordering::Release);
+            let before = std::mem::replace(&mut self.cuts, leased.cuts());
+            if before == self.cuts {
+                return;
+            }
+        }
+    }
+
+    /// Whether the file is as long as the call has learnt, so that its copies were of bytes of the file.
+    #[inline]
+    pub(super) fn was_long_enough(&self, leased: &LeasedFile) -> bool {
+        !leased.has_extents() || leased.cuts() == self.cuts
+    }
+
+    /// The file is at least this long, says what this call has done.
+    pub(super) fn is_as_long_as(&self, len: u64) {
+        let is_of_now = || self.leased.is_none_or(|leased| self.was_long_enough(leased));
+        if is_of_now() {
+            self.description.known_len.fetch_max(len, Ordering::Relaxed);
+            if is_of_now() {
+                return;
+            }
+        }
+        // Others may have cut it meanwhile.
+        self.description.cuts.store(NOT_LEARNT, Ordering::Release);
+    }
+
     /// The leased file, if there was a lease when the call began.
     pub(super) fn leased(&self) -> Option<&LeasedFile> {
         self.leased
@@ -100,7 +147,7 @@ impl Call {
             return Ok(len);
         }
         let now = fstat(fd)?.st_size as u64;
-        known.fetch_max(now, Ordering::Relaxed);
+        self.is_as_long_as(now);
         Ok(now)
     }
 

@@ -130,7 +130,7 @@ pub(crate) fn write<'a>(
     })())
 }
 
-/// Appends to a file that is open with O_APPEND, whatever the position. Its lease keeps other processes from changing the length.
+/// Appends to a file that is open with O_APPEND, whatever the position. Its room behind the end is this process's alone.
 fn append<'a>(
     call: &Call,
     leased: &LeasedFile,
@@ -154,7 +154,7 @@ fn append<'a>(
         let mut end = known_len.load(Ordering::Relaxed);
         loop {
             if leased.append(end, bytes) {
-                known_len.fetch_max(end + len as u64, Ordering::Relaxed);
+                call.is_as_long_as(end + len as u64);
                 moved_to(end + len as u64);
                 return Ok(len);
             }
@@ -170,7 +170,7 @@ fn append<'a>(
     let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = slices.iter().map(|bytes| IoSlice::new(bytes)).collect();
     let written = pwritev(fd, &slices, 0)?;
     let end = fstat(fd)?.st_size as u64;
-    known_len.fetch_max(end, Ordering::Relaxed);
+    call.is_as_long_as(end);
     moved_to(end);
     Ok(written)
 }
@@ -184,7 +184,7 @@ fn write_durably<'a>(
 ) -> Result<usize, Errno> {
     let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.map(IoSlice::new).collect();
     let count = pwritev(fd, &slices, start)?;
-    call.description.known_len.fetch_max(start + count as u64, Ordering::Relaxed);
+    call.is_as_long_as(start + count as u64);
     Ok(count)
 }
 

@@ -54,8 +54,12 @@ pub(crate) struct Description {
     pub(super) position: AtomicU64,
     /// A lower bound of the file's length; valid while it is leased.
     pub(super) known_len: AtomicU64,
+    /// How often the file may have become shorter before the length was learnt: [`LeasedFile::cuts`].
+    pub(super) cuts: AtomicU64,
     /// The key by which a log's checkpoint finds it while its writes are logged; else 0.
     pub(super) log_key: AtomicU64,
+    /// Whether the kernel has granted a lease, with which other processes do not use the file.
+    pub(super) has_kernel_lease: AtomicBool,
     /// Whether the file is known to be under none of the folders.
     pub(super) is_outside: AtomicBool,
     /// Whether vmio added O_DSYNC, which the program must not see.
@@ -66,6 +70,8 @@ pub(crate) struct Description {
 }
 
 const CALL: u64 = 1 << 32;
+/// In place of that number.
+pub(super) const NOT_LEARNT: u64 = u64::MAX;
 
 impl Description {
     pub(super) const fn new() -> Self {
@@ -80,7 +86,9 @@ impl Description {
             flags: AtomicI32::new(0),
             position: AtomicU64::new(0),
             known_len: AtomicU64::new(0),
+            cuts: AtomicU64::new(NOT_LEARNT),
             log_key: AtomicU64::new(0),
+            has_kernel_lease: AtomicBool::new(false),
             is_outside: AtomicBool::new(false),
             hides_dsync: AtomicBool::new(false),
             has_lost_writes: AtomicBool::new(false),

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use vmio::{Access, Cache, ProgramMap};
 
 use super::cached_file::CachedFile;
-use super::description::Description;
+use super::description::{Description, NOT_LEARNT};
 use super::description_table;
 use super::lease_requests::BREAK_SIGNAL;
 use super::leased_file::LeasedFile;
-use super::mode::is_strict;
+use super::mode::{has_cache, is_strict};
 use super::strict::{Logged, Logs};
 use super::unserved_reason::UnservedReason;
 use crate::entry;
@@ -51,16 +51,28 @@ pub(super) fn take(
     if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
         return Err(UnservedReason::Flags);
     }
+    let is_of_pmfs = ProgramMap::is_of_pmfs(fd);
     let (access, lease) = match flags & OFlags::RWMODE {
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
         OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         // Where the process maps the medium itself, it can append.
-        _ if ProgramMap::is_of_pmfs(fd) => (Access::ReadWrite, libc::F_WRLCK),
+        OFlags::WRONLY if is_of_pmfs => (Access::ReadWrite, libc::F_WRLCK),
         _ => return Err(UnservedReason::WriteOnly),
     };
-    set(fd, thread, lease).map_err(UnservedReason::Lease)?;
-    let own = match own_descriptor(description, fd, lease) {
+    let len = fstat(fd)?.st_size as u64;
+    // Calls of other processes and copies in this one meet on the medium, so the kernel need not keep others out. A log needs that.
+    let of_extents = if is_of_pmfs && !is_strict() { LeasedFile::of_extents(fd, len, access)? } else { None };
+    let of_extents = of_extents.filter(|file| file.is_persistent() || !has_cache());
+    let is_shared = of_extents.is_some();
+    if flags & OFlags::RWMODE == OFlags::WRONLY && !is_strict() && !is_shared {
+        return Err(UnservedReason::WriteOnly);
+    }
+    if !is_shared {
+        set(fd, thread, lease).map_err(UnservedReason::Lease)?;
+    }
+    description.has_kernel_lease.store(!is_shared, Ordering::Release);
+    let own = match own_descriptor(description, fd, (!is_shared).then_some(lease)) {
         Ok(own) => own,
         Err(error) => {
             give_back(fd);
@@ -68,20 +80,17 @@ pub(super) fn take(
         }
     };
     let taken = (|fd: BorrowedFd<'_>| {
-        // With the lease, nobody else changes the length any more.
+        // With the kernel's lease, nobody else changes the length any more.
         let len = fstat(fd)?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0))?;
-        let mut leased = match flags & OFlags::RWMODE {
-            OFlags::WRONLY if is_strict() => LeasedFile::of_writes_alone(),
+        let mut leased = match (of_extents, flags & OFlags::RWMODE) {
+            (Some(file), _) => file,
+            (None, OFlags::WRONLY) => LeasedFile::of_writes_alone(),
             // A write-back by a descriptor with O_APPEND would append the page.
-            mode if flags.contains(OFlags::APPEND) || mode == OFlags::WRONLY => {
-                let file = LeasedFile::new(fd, len, access, settings.stores_after_bytes)?;
-                if mode == OFlags::WRONLY && !file.appends() {
-                    return Err(UnservedReason::WriteOnly);
-                }
-                file
+            (None, _) if flags.contains(OFlags::APPEND) => {
+                LeasedFile::new(fd, len, access, settings.stores_after_bytes)?
             }
-            _ => mapped(fd, len, access, settings, cache_for)?,
+            (None, _) => mapped(fd, len, access, settings, cache_for)?,
         };
         if settings.report.is_some() {
             leased = leased.counted();
@@ -94,6 +103,7 @@ pub(super) fn take(
         description.put_leased(Box::new(leased));
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
         description.known_len.store(len, Ordering::Relaxed);
+        description.cuts.store(NOT_LEARNT, Ordering::Release);
         description.position.store(position, Ordering::Relaxed);
         Ok::<(), UnservedReason>(())
     })(own);
@@ -105,10 +115,14 @@ pub(super) fn take(
 
 /// vmio's own descriptor of a file just leased by a descriptor of the program's. An error if the program has closed that descriptor
 /// meanwhile, and the number is another file's.
-fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -> Result<BorrowedFd<'static>, Errno> {
+fn own_descriptor(
+    description: &Description,
+    fd: BorrowedFd<'_>,
+    lease: Option<c_int>,
+) -> Result<BorrowedFd<'static>, Errno> {
     let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
     let is_known = description_table::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
-    let is_leased = control(own, libc::F_GETLEASE, 0) == lease;
+    let is_leased = lease.is_none_or(|lease| control(own, libc::F_GETLEASE, 0) == lease);
     if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
 }
 
@@ -148,6 +162,9 @@ pub(super) fn give_back(fd: BorrowedFd<'_>) {
 
 /// Whether the kernel is breaking the lease of a description, because somebody else opens or cuts the file.
 pub(super) fn is_being_broken(description: &Description) -> bool {
+    if !description.has_kernel_lease.load(Ordering::Acquire) {
+        return false;
+    }
     let taken = if description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_RDONLY {
         libc::F_RDLCK
     } else {

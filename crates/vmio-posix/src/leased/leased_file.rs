@@ -29,6 +29,8 @@ pub(crate) struct LeasedFile {
     data: Data,
     access: Access,
     appends: bool,
+    /// Whether this process maps the medium of a vmio-pmfs itself. Then other processes may use the file meanwhile.
+    has_extents: bool,
     logged: Option<Logged>,
     chunks: Box<[Chunk]>,
     syncs: AtomicU32,
@@ -92,6 +94,14 @@ impl Chunk {
 }
 
 impl LeasedFile {
+    /// Maps a file of a mounted vmio-pmfs by its extents; `None` if this process may not open the medium.
+    pub(super) fn of_extents(fd: BorrowedFd<'_>, file_bytes: u64, access: Access) -> std::io::Result<Option<Self>> {
+        let map = SharedMap::open(fd, file_bytes.saturating_mul(2).max(DIRECT_BYTES_MIN), access)?;
+        let Some((own, shared)) = map.descriptors() else { return Ok(None) };
+        [own].into_iter().chain(shared).for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
+        Ok(Some(Self::of(Data::Shared(map), 0, access, 0)))
+    }
+
     /// Maps a file of `file_bytes` bytes with address space to grow. The descriptor must be open for that access.
     pub(super) fn new(
         fd: BorrowedFd<'_>,
@@ -127,8 +137,10 @@ impl LeasedFile {
         // The kernel alone knows what to do at a limit of the length, and only its writes are durable when they return.
         let is_unlimited = || getrlimit(Resource::Fsize).current.is_none();
         let appends = matches!(&data, Data::Shared(map) if map.appends()) && !is_strict() && is_unlimited();
+        let has_extents = matches!(&data, Data::Shared(map) if map.descriptors().is_some());
         LeasedFile {
             data,
+            has_extents,
             access,
             appends,
             logged: None,
@@ -210,6 +222,17 @@ impl LeasedFile {
         is_copied
     }
 
+    /// Whether this process maps the medium itself, and others may use the file.
+    pub(super) fn has_extents(&self) -> bool {
+        self.has_extents
+    }
+
+    /// How often such a file may have become shorter: [`SharedMap::cuts`].
+    #[inline]
+    pub(super) fn cuts(&self) -> Option<u64> {
+        if let Data::Shared(map) = &self.data { map.cuts() } else { None }
+    }
+
     /// Whether [`Self::append`] may append.
     pub(super) fn appends(&self) -> bool {
         self.appends
@@ -260,7 +283,8 @@ impl LeasedFile {
     fn is_worth_copying(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let end = offset + len as u64;
         if end > map.len() || map.is_direct() {
-            return end <= map.len();
+            // Where the kernel serves the map, it alone knows when others cut the file.
+            return end <= map.len() && !(self.has_extents && map.cuts().is_none());
         }
         (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
             let state = &self.chunks[chunk as usize].state;

@@ -78,7 +78,8 @@ fn read_piece(
     let copyable_end = call.copyable_end(leased, at);
     let len = piece_len(leased, copyable_end, at, buffer.len());
     let part = &mut buffer[..len];
-    if at + len as u64 <= copyable_end && leased.read(fd, copyable_end, at, part) {
+    let is_copied = at + len as u64 <= copyable_end && leased.read(fd, copyable_end, at, part);
+    if is_copied && call.was_long_enough(leased) {
         return Ok(Piece { len, transferred: len });
     }
     if at < copyable_end {
@@ -113,17 +114,17 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     let part = &buffer[..len];
     let is_copied = at + len as u64 <= copyable_end && leased.write(fd, copyable_end, at, part);
     // A signal handler that interrupts this call cannot wait for its end, and may have returned the lease: the kernel then writes again.
-    if is_copied && (leased.cached().is_none() || call.is_still_leased()) {
+    if is_copied && (leased.cached().is_none() || call.is_still_leased()) && call.was_long_enough(leased) {
         return Ok(Piece { len, transferred: len });
     }
     let is_durable = call.description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
     if at == copyable_end && leased.appends() {
         if !is_durable && leased.append(at, part) {
-            call.description.known_len.fetch_max(at + len as u64, Ordering::Relaxed);
+            call.is_as_long_as(at + len as u64);
             return Ok(Piece { len, transferred: len });
         }
         // The kernel learns the length before it appends.
-        call.description.known_len.fetch_max(fstat(fd)?.st_size as u64, Ordering::Relaxed);
+        call.is_as_long_as(fstat(fd)?.st_size as u64);
     }
     if at < copyable_end {
         leased.write_back()?;
@@ -131,7 +132,7 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     let transferred = pwrite(fd, part, at)?;
     match leased.cached() {
         Some(file) => file.written_by_kernel(at, &part[..transferred]),
-        None => _ = call.description.known_len.fetch_max(at + transferred as u64, Ordering::Relaxed),
+        None => call.is_as_long_as(at + transferred as u64),
     }
     Ok(Piece { len, transferred })
 }

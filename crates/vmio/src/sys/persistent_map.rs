@@ -125,6 +125,15 @@ impl PersistentMap {
         }
     }
 
+    /// Counts the times when the file may have become shorter: [`LeasedMap::cuts`].
+    #[inline]
+    pub(crate) fn cuts(&self) -> Option<u64> {
+        match &self.map {
+            Map::Kernel(_) => None,
+            Map::Leased(map) => map.cuts(),
+        }
+    }
+
     /// The map's own descriptor of a file of vmio-pmfs.
     pub(crate) fn file(&self) -> Option<Arc<OwnedFd>> {
         match &self.map {

@@ -80,6 +80,8 @@ pub(super) struct Pieces {
     changing: Mutex<()>,
     /// How often a part was taken away.
     taken_away: AtomicU64,
+    /// How often a part was taken away or leased. Between a loss and the next lease of a part, nobody tells of cuts behind it.
+    changes: AtomicU64,
     /// How many of [`EXTENTS`] are of this map.
     extents: AtomicU64,
     growth: Growth,
@@ -144,6 +146,7 @@ impl LeasedMap {
             protections: Mutex::new(protections),
             changing: Mutex::default(),
             taken_away: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             extents: AtomicU64::new(0),
             growth: Growth::new(),
             is_cached: AtomicBool::new(false),
@@ -197,6 +200,13 @@ impl LeasedMap {
     /// Whether stores are durable once they have left the processor's caches. Else only a sync of the file makes them so.
     pub(crate) fn is_synchronous(&self) -> bool {
         self.pieces.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
+    }
+
+    /// Counts the times when the file may have become shorter. Nothing while the kernel serves the map, and alone knows.
+    #[inline]
+    pub(crate) fn cuts(&self) -> Option<u64> {
+        let pieces = &self.pieces;
+        (!pieces.is_cached.load(Ordering::Acquire)).then(|| pieces.changes.load(Ordering::SeqCst))
     }
 
     /// Stores bytes behind the end of the file, which is `end`, and makes them part of it: all, or none if there is no room. Others see them from
@@ -332,6 +342,7 @@ impl Pieces {
         // SAFETY: the server reads the request and writes a grant, which have as many bytes.
         unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(grant))? };
         let changing = lock(&self.changing);
+        self.changes.fetch_add(1, Ordering::SeqCst);
         if self.taken_away.load(Ordering::SeqCst) != before {
             return Err(Errno::AGAIN);
         }
@@ -415,6 +426,7 @@ impl Pieces {
         self.growth.end(&self.holder.slots);
         let _changing = lock(&self.changing);
         self.taken_away.fetch_add(1, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
         if self.is_cached.load(Ordering::Acquire) {
             return;
         }
