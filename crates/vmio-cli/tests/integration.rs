@@ -19,6 +19,7 @@ mod pmfs;
 mod pmfs_fsx;
 mod pmfs_holders;
 mod pmfs_leases;
+mod pmfs_offline;
 mod pmfs_posix;
 mod pmfs_random;
 mod pmfs_ranges;

@@ -5,6 +5,7 @@ mod calls;
 mod crash_states;
 mod crashes;
 mod damage;
+mod inspect;
 mod leases;
 mod model;
 mod ranges;

@@ -63,11 +63,8 @@ pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     let superblock = Superblock::read(&*medium)?;
     let geometry = superblock.geometry;
     let mut report = Report { superblock, census: Census::default(), unfinished: 0, faults: Vec::new() };
-    let copies = [0, Geometry::copy_at(geometry.bytes()).unwrap_or_default()];
-    for at in copies {
-        let mut block = [0; BLOCK_BYTES as usize];
-        medium.read(at, &mut block);
-        match Superblock::from_block(&block, at) {
+    for (at, read) in Superblock::both(&*medium) {
+        match read {
             Ok(copy) if copy == superblock => (),
             Ok(_) => report.add(at, "the superblock differs from its copy"),
             Err(error) => report.add(at, error),

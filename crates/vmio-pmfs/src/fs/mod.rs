@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLockWriteGuard};
 
+use crate::alloc::joined;
 use crate::error::{Error, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::NAME_BYTES_MAX;
@@ -104,13 +105,7 @@ impl Fs {
     pub fn free_runs(&self) -> Vec<Range<u64>> {
         let mut all = self.volume.allocator.runs();
         all.extend(self.volume.reserved.runs());
-        all.sort_unstable();
-        all.dedup_by(|next, run| {
-            let touches = run.end() == next.start;
-            run.count += if touches { next.count } else { 0 };
-            touches
-        });
-        all.into_iter().map(|run| run.start..run.end()).collect()
+        joined(all)
     }
 
     /// Makes everything durable on a medium whose fences alone do not.

@@ -36,14 +36,7 @@ impl Superblock {
     ///
     /// [`Error::NoFileSystem`], [`Error::NewerVersion`], [`Error::UnknownFeatures`], [`Error::CutOff`], [`Error::Damaged`].
     pub fn read(medium: &dyn Medium) -> Result<Superblock> {
-        let read = |at| {
-            let mut block = [0; BLOCK_BYTES as usize];
-            if medium.len() < at + BLOCK_BYTES {
-                return Err(Error::TooSmall { bytes: medium.len(), least: at + BLOCK_BYTES });
-            }
-            medium.read(at, &mut block);
-            Superblock::from_block(&block, at)
-        };
+        let read = |at| Superblock::read_at(medium, at);
         let superblock = match read(0) {
             Err(error @ (Error::Damaged { .. } | Error::NoFileSystem { .. })) => {
                 let copy = Geometry::copy_at(medium.len()).map(read);
@@ -57,6 +50,22 @@ impl Superblock {
             return Err(Error::CutOff { bytes: medium.len(), wanted: superblock.geometry.bytes() });
         }
         Ok(superblock)
+    }
+
+    /// Reads the superblock or the copy that lies at byte `at`.
+    fn read_at(medium: &dyn Medium, at: u64) -> Result<Superblock> {
+        let mut block = [0; BLOCK_BYTES as usize];
+        if medium.len() < at + BLOCK_BYTES {
+            return Err(Error::TooSmall { bytes: medium.len(), least: at + BLOCK_BYTES });
+        }
+        medium.read(at, &mut block);
+        Superblock::from_block(&block, at)
+    }
+
+    /// The superblock and its copy: where each lies, and what is read there.
+    pub fn both(medium: &dyn Medium) -> [(u64, Result<Superblock>); 2] {
+        let copy = Geometry::copy_at(medium.len()).unwrap_or_default();
+        [0, copy].map(|at| (at, Superblock::read_at(medium, at)))
     }
 }
 

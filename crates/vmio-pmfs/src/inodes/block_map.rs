@@ -331,7 +331,7 @@ impl BlockMap {
 }
 
 /// The blocks of the file that are of whole aligned extents.
-fn aligned_blocks(extent: &Extent) -> Range<u64> {
+pub(crate) fn aligned_blocks(extent: &Extent) -> Range<u64> {
     let (first, end) = (u64::from(extent.file_block), u64::from(extent.file_block) + u64::from(extent.count));
     match extent.start % EXTENT_BLOCKS == first % EXTENT_BLOCKS {
         true => first.next_multiple_of(EXTENT_BLOCKS)..end / EXTENT_BLOCKS * EXTENT_BLOCKS,

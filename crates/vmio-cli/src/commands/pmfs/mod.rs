@@ -1,5 +1,6 @@
 //! `vmio pmfs`: a file system for byte-addressable memory that keeps its huge pages.
 
+mod dump;
 mod fuse;
 mod known;
 mod leases;
@@ -34,6 +35,7 @@ Examples:
                                      make one on persistent memory: in a file of a file system that is mounted with DAX
   vmio pmfs mount image /mnt         mount it, until umount or Ctrl-C
   vmio pmfs fsck image               check it without changing it
+  vmio pmfs dump image /some/file    show an inode and its extents
 
 The file system is experimental. It is mounted by FUSE. On persistent memory each call is atomic and durable when it returns. In an
 ordinary file that holds for the end of the process. A power cut may damage a file system there that is mounted, and what was
@@ -128,6 +130,9 @@ enum PmfsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Print the structures of a medium, also of a damaged one
+    #[command(after_help = dump::EXAMPLES)]
+    Dump(dump::DumpArgs),
     /// Print what a file system has, and how much space is free
     #[command(after_help = STAT_EXAMPLES)]
     Stat {
@@ -150,6 +155,7 @@ pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
             mount::run(medium, folder, *private, Duration::from_secs(*lease_timeout))
         }
         PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
+        PmfsCommand::Dump(args) => dump::run(args),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
     }
 }
