@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -43,4 +44,34 @@ fn dump_shows_sound_and_damaged_media() -> TestResult {
     assert_eq!(String::from_utf8(output.stdout)?.matches("UNUSABLE").count(), 2);
     assert!(!output.status.success());
     Ok(())
+}
+
+/// Runs fsck, whose status and output are expected.
+fn fsck(image: &Path, options: &[&str], status: i32, text: &str) -> TestResult {
+    let output = vmio().args(["pmfs", "fsck"]).args(options).arg(image).output()?;
+    let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(said.contains(text), "{said}");
+    Ok(())
+}
+
+#[test]
+fn fsck_repairs_and_its_status_says_what_is_left() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let image = made(dir.path())?;
+    fsck(&image, &[], 0, ": sound, 0 files, 1 folders")?;
+    fsck(&image, &["--repair"], 0, ": sound, ")?;
+    let file = File::options().read(true).write(true).open(&image)?;
+    file.write_all_at(&[77], 100)?;
+    fsck(&image, &[], 4, "has 1 fault")?;
+    fsck(&image, &["--repair"], 1, "repaired  at byte 0: the superblock at byte 0 is damaged")?;
+    fsck(&image, &[], 0, ": sound, ")?;
+    file.write_all_at(&[77], 100)?;
+    // The root's inode.
+    file.write_all_at(&[9], (1 + 16 + 256) * 4096 + 256 + 100)?;
+    fsck(&image, &["--repair", "--json"], 4, "\"repaired\":[{\"at\":0,")?;
+    fsck(&image, &["--repair"], 4, "there is no root directory")?;
+    file.set_len(4 << 20)?;
+    fsck(&image, &["--repair"], 8, "it was cut off")?;
+    fsck(&dir.path().join("absent"), &[], 8, "cannot check")
 }

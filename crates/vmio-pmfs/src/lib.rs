@@ -1,7 +1,7 @@
 //! A file system as a library over byte-addressable memory. Large files get aligned extents of 2 MiB, and every call is atomic and durable.
 //!
 //! [`Fs::make`] writes an empty file system to a [`Medium`], [`Fs::mount`] opens one, [`check()`] verifies one without changing it,
-//! [`Inspection`] shows its structures.
+//! [`Inspection`] shows its structures, and [`repair()`] repairs one.
 
 mod alloc;
 mod check;
@@ -14,9 +14,10 @@ mod inodes;
 mod inspect;
 mod journal;
 mod medium;
+mod repair;
 
 pub use check::{Census, Fault, Report, check};
-pub use data::{Length, Seek};
+pub use data::{Length, Mode, Seek};
 pub use directories::Named;
 pub use error::{Damage, Error, Result};
 pub use format::geometry::{BLOCK_BYTES, EXTENT_BYTES, Geometry, ROOT};
@@ -37,3 +38,4 @@ pub use medium::Medium;
 pub use medium::mapped::{Access, MappedFile};
 pub use medium::overlay::Overlay;
 pub use medium::simulated::{Simulated, Store};
+pub use repair::{Repaired, repair};

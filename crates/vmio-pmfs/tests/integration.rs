@@ -10,6 +10,8 @@ mod leases;
 mod model;
 mod ranges;
 mod recovery;
+mod relaxed;
+mod repair;
 mod support;
 mod use_all;
 mod xattrs;

@@ -35,7 +35,7 @@ pub enum Said {
         at: u64,
         /// How many there are.
         bytes: u8,
-        /// What they were, and zeros.
+        /// They themselves, and zeros behind.
         old: [u8; OLD_BYTES],
     },
     /// A range that it overwrites, whose old contents are elsewhere.

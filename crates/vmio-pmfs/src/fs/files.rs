@@ -32,7 +32,7 @@ impl Fs {
     }
 
     /// Writes bytes, up to [`crate::Geometry::write_bytes_max`] of them, and returns how many. They are durable then, and after a crash
-    /// all of them are there or none.
+    /// all of them are there or none. In [`crate::Mode::Relaxed`] a crash before the return may leave any words of what they overwrite.
     ///
     /// # Errors
     ///

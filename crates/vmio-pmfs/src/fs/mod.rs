@@ -20,6 +20,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLockWriteGuard};
 
 use crate::alloc::joined;
+use crate::data::Mode;
 use crate::error::{Error, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::NAME_BYTES_MAX;
@@ -35,10 +36,10 @@ const NODES_MAX: usize = 1 << 16;
 
 /// A mounted file system.
 ///
-/// Calls are by inode number; the root is [`crate::ROOT`]. Each call is atomic and durable when it returns. Calls on different inodes run
-/// at the same time.
+/// Calls are by inode number; the root is [`crate::ROOT`]. Each call is atomic and durable when it returns, but for [`Mode::Relaxed`]. Calls on
+/// different inodes run at the same time.
 pub struct Fs {
-    volume: Volume,
+    pub(crate) volume: Volume,
     superblock: Superblock,
     recovered: Recovered,
     free_inodes: FreeInodes,
@@ -78,6 +79,11 @@ impl Fs {
     /// The superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// The promise for the data of a call that a crash cuts short.
+    pub fn mode(&self) -> Mode {
+        self.volume.mode
     }
 
     /// The work that mounting has found to do.

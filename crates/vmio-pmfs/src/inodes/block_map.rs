@@ -110,6 +110,11 @@ impl BlockMap {
         self.by_block.values().map(|place| &self.places[*place])
     }
 
+    /// The blocks of the chain.
+    pub(crate) fn chain(&self) -> &[u64] {
+        &self.chain
+    }
+
     /// How many blocks it has.
     pub(crate) fn blocks(&self) -> u64 {
         self.extents().map(|extent| u64::from(extent.count)).sum::<u64>() + self.chain.len() as u64

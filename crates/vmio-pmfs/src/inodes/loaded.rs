@@ -40,6 +40,11 @@ impl Remapped<'_> {
         self.chain.into_iter().for_each(Taken::keep);
         volume.free(self.freed);
     }
+
+    /// The change is committed, and others may have what is no longer the file's.
+    pub(crate) fn settle_shared(self) {
+        self.chain.into_iter().for_each(Taken::keep);
+    }
 }
 
 impl Loaded {

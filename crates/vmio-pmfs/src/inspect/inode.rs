@@ -60,7 +60,7 @@ pub struct InodeFound {
     pub chain: Vec<u64>,
     /// The extents, in the order of their places.
     pub extents: Vec<ExtentFound>,
-    /// What is wrong with it.
+    /// Everything that is wrong with it.
     pub faults: Vec<Fault>,
 }
 
@@ -88,7 +88,7 @@ pub struct EntryFound {
     pub slot: u32,
     /// The inode.
     pub ino: u64,
-    /// What it says of the inode's kind.
+    /// The kind that it says of the inode.
     pub kind: Kind,
     /// The name.
     pub name: Vec<u8>,

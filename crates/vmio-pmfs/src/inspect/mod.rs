@@ -169,8 +169,7 @@ impl Inspection {
         let (used, mut faults) = (Used::new(geometry), Vec::new());
         for ino in (0..geometry.areas).flat_map(|area| geometry.inodes_of(area)) {
             match self.load(ino) {
-                // Two inodes may have a block, and one a block that is no file's: `check` finds that.
-                Ok(loaded) => loaded.all_runs().into_iter().for_each(|run| _ = used.add(run)),
+                Ok(loaded) => loaded.all_runs().into_iter().for_each(|run| used.mark(run)),
                 Err(Error::NoInode { .. }) => (),
                 Err(error) => {
                     faults.push(Fault { at: geometry.inode_at(ino), what: format!("inode {ino}: {error}") });

@@ -28,7 +28,7 @@ Examples:
 It changes nothing, and works where the file system does not mount: damaged structures are shown, with their faults. Numbers behind an
 `at` are bytes of the medium. It shows the medium as it is; --recovered shows it as the next mount would find it.";
 
-/// What to look at.
+/// The structures to look at.
 #[derive(Args)]
 pub struct DumpArgs {
     /// The file or device
