@@ -7,6 +7,7 @@ mod crashes;
 mod damage;
 mod inspect;
 mod leases;
+mod lives;
 mod model;
 mod ranges;
 mod recovery;
