@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
 use crate::use_all::use_all;
-use vmio_pmfs::{Error, Fs, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{Error, Fs, Inspection, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
 
 /// A file system with something of everything.
 #[allow(clippy::unwrap_used)]
@@ -125,6 +125,35 @@ pub fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind
         }
     }
     panic!("there is no entry {name:?} in directory {directory}");
+}
+
+/// The inode has a checksum of the target; one of links that older programs have made has none.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn a_changed_target_of_a_link_is_found() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = fs.create(ROOT, b"link", New::Symlink(&[b't'; 4095]), 0o777, (0, 0)).unwrap().ino;
+    drop(fs);
+    let inode = Inspection::new(medium.clone()).unwrap().inode(ino).unwrap();
+    assert_eq!(inode.target, Some(vec![b't'; 4095]));
+    let (before, last) = (Arc::new(medium.copy()), inode.extents[0].start * 4096 + 4094);
+    before.write(last, b"x");
+    assert_eq!(check(before.clone()).unwrap().faults.len(), 1);
+    let fs = Fs::mount(before.clone()).unwrap();
+    let structure = "the target of a symbolic link";
+    assert!(matches!(fs.read_link(ino), Err(Error::Damaged { structure: found, .. }) if found == structure));
+    drop(fs);
+    let found = Inspection::new(before.clone()).unwrap().inode(ino).unwrap();
+    assert_eq!((found.target, found.faults.len()), (None, 1));
+    let mut bytes = [0; 256];
+    before.read(inode.at, &mut bytes);
+    bytes[72..80].fill(0);
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&ino.to_le_bytes()), &bytes[4..]);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    before.write(inode.at, &bytes);
+    assert!(check(before.clone()).unwrap().is_sound());
+    assert!(Fs::mount(before).unwrap().read_link(ino).unwrap().ends_with(b"tx"));
 }
 
 /// Entries that lead to the directory they are in, or one above it: no call waits for itself.

@@ -321,6 +321,9 @@ fn readable(medium: &Arc<dyn Medium>) -> Option<Tree> {
             if !is_known || attributes.kind != named.kind || attributes.size > 64 << 20 {
                 return None;
             }
+            if named.kind == Kind::Symlink {
+                fs.read_link(named.ino).ok()?;
+            }
             fs.xattrs(named.ino).ok()?.iter().try_for_each(|name| fs.xattr(named.ino, name).map(drop)).ok()?;
             left.extend((named.kind == Kind::Directory).then_some(named.ino));
         }

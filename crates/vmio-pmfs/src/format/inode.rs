@@ -177,7 +177,7 @@ pub(crate) struct Inode {
     pub(crate) changed: Time,
     /// Tells the users of a number apart that follow each other.
     pub(crate) generation: u32,
-    /// Of a directory the one it is in, of a device its number, else 0.
+    /// Of a directory the one it is in, of a device its number, of a symbolic link the checksum of its target, else 0.
     pub(crate) parent_or_device: u64,
     /// The first block of extents that are not in the inode; 0 for none.
     pub(crate) chain: u64,

@@ -50,7 +50,9 @@ pub struct InodeFound {
     pub changed: Time,
     /// Tells apart the inodes that have this number one after the other.
     pub generation: u32,
-    /// Of a directory the one that it is in, of a device its number.
+    /// The target of a symbolic link, if it can be read.
+    pub target: Option<Vec<u8>>,
+    /// Of a directory the one that it is in, of a device its number, of a symbolic link the checksum of its target.
     pub parent_or_device: u64,
     /// The block of extended attributes, 0 for none.
     pub attributes: u64,
@@ -122,6 +124,7 @@ pub(super) fn read(medium: &dyn Medium, geometry: &Geometry, ino: u64) -> Result
         parent_or_device: inode.parent_or_device,
         attributes: inode.attributes,
         xattrs: Vec::new(),
+        target: None,
         chain: Vec::new(),
         extents: Vec::new(),
         faults: read.err().map(|error| fault(at, error)).into_iter().collect(),
@@ -133,10 +136,15 @@ pub(super) fn read(medium: &dyn Medium, geometry: &Geometry, ino: u64) -> Result
     found.add_extents(at + INLINE_AT, &inode.extents);
     found.read_chain(medium, geometry, inode.chain);
     found.read_xattrs(medium, geometry);
-    if found.faults.is_empty()
-        && let Err(error) = Loaded::of(medium, geometry, ino, inode)
-    {
-        found.faults.push(fault(at, error));
+    if found.faults.is_empty() {
+        match Loaded::of(medium, geometry, ino, inode) {
+            Ok(loaded) if loaded.inode.kind == Kind::Symlink => match loaded.target(medium) {
+                Ok(target) => found.target = Some(target),
+                Err(error) => found.faults.push(fault(at, error)),
+            },
+            Ok(_) => (),
+            Err(error) => found.faults.push(fault(at, error)),
+        }
     }
     Ok(found)
 }

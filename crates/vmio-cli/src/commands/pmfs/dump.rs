@@ -263,6 +263,10 @@ fn inode(inspection: &Inspection, ino: u64, output: &mut Vec<u8>) -> anyhow::Res
         Some(Kind::CharDevice | Kind::BlockDevice) => writeln!(output, "device      {}", found.parent_or_device)?,
         _ => {}
     }
+    if let Some(target) = &found.target {
+        writeln!(output, "target      {}", text(target))?;
+        object["target"] = Value::from(text(target));
+    }
     for ExtentFound { at, file_block, blocks, start, aligned_extents } in &found.extents {
         let aligned = match aligned_extents {
             0 => String::new(),
