@@ -251,7 +251,10 @@ impl Life<'_> {
         let Some((file, ino)) = self.file() else { return };
         let holder = self.numbers.next() % 3;
         let holes = if self.below(2) == 0 { Holes::Keep } else { Holes::Fill };
-        if let Ok(lease) = self.fs.lease(ino, holder, 0..u32::MAX, holes, 100) {
+        if let Ok(lease) = self.fs.lease(ino, holder, 0..u32::MAX, holes, 100)
+            // Of an empty file there is nothing to hold.
+            && !lease.blocks.is_empty()
+        {
             self.held.push(Held { file, ino, holder, lease });
         }
     }
