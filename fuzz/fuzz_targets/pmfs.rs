@@ -1,4 +1,5 @@
-//! Any contents of a vmio-pmfs medium: they cause an error at worst, never a panic, and a file system found sound can be used.
+//! Any contents of a vmio-pmfs medium: they cause an error at worst, never a panic, and a file system found sound can be used. A repair says what
+//! it leaves.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -6,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use use_all::use_all;
-use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check};
+use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check, repair};
 
 #[path = "../../crates/vmio-pmfs/tests/use_all.rs"]
 mod use_all;
@@ -99,6 +100,11 @@ fuzz_target!(|changes: Vec<Change>| {
         apply(&*medium, change);
     }
     let report = check(Arc::clone(&medium));
+    let copy: Arc<dyn Medium> = Arc::new(Overlay::new(Arc::clone(&medium)));
+    if let Ok(repaired) = repair(Arc::clone(&copy)) {
+        let again = repair(copy).unwrap_or_else(|error| panic!("after a repair: {error}"));
+        assert!(again.done.is_empty() && again.report == repaired.report, "{repaired:#?}, and again: {again:#?}");
+    }
     let is_sound = report.as_ref().is_ok_and(|report| report.is_sound());
     match Fs::mount(Arc::clone(&medium)) {
         Ok(fs) => use_all(&fs),

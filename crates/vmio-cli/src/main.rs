@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::commands::pmfs::NotSound;
 use crate::commands::run::CannotRun;
 
 const EXAMPLES: &str = "\
@@ -68,7 +69,11 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("VMIO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match commands::pmfs::is_in_background() {
+        true => log.with_ansi(false).init(),
+        false => log.without_time().init(),
+    }
 
     let outcome = match cli.command {
         Command::Doctor(args) => commands::doctor::run(&args),
@@ -96,7 +101,9 @@ fn main() -> ExitCode {
         Err(error) if reader_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vmio: {error:#}");
-            error.downcast_ref::<CannotRun>().map_or(ExitCode::FAILURE, |cannot_run| cannot_run.status.into())
+            let cannot_run = error.downcast_ref::<CannotRun>().map(|cannot_run| cannot_run.status);
+            let status = cannot_run.or_else(|| error.downcast_ref::<NotSound>().map(|not_sound| not_sound.status));
+            status.map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }

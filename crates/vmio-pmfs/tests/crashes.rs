@@ -14,20 +14,20 @@ use vmio_pmfs::{
     Rewrite,
 };
 
-fn create(fs: &Fs, directory: u64, name: &str, new: New<'_>) -> u64 {
+pub fn create(fs: &Fs, directory: u64, name: &str, new: New<'_>) -> u64 {
     fs.create(directory, name.as_bytes(), new, 0o755, (1, 1)).unwrap().ino
 }
 
-fn ino(fs: &Fs, name: &str) -> u64 {
+pub fn ino(fs: &Fs, name: &str) -> u64 {
     fs.lookup(ROOT, name.as_bytes()).unwrap().ino
 }
 
-fn resize(fs: &Fs, ino: u64, size: u64) {
+pub fn resize(fs: &Fs, ino: u64, size: u64) {
     fs.set_attributes(ino, &Changes { size: Some(size), ..Changes::default() }).unwrap();
 }
 
 /// Two files with contents, a folder and a file in it.
-fn some_files(fs: &Fs) {
+pub fn some_files(fs: &Fs) {
     for (seed, name) in [(1, "a"), (2, "b")] {
         let ino = create(fs, ROOT, name, New::File);
         fs.write(ino, 0, &patterned(seed, 10_000)).unwrap();
@@ -38,14 +38,14 @@ fn some_files(fs: &Fs) {
 }
 
 /// A file whose first 2 MiB are an aligned extent, with some contents.
-fn aligned_file(fs: &Fs) {
+pub fn aligned_file(fs: &Fs) {
     let ino = create(fs, ROOT, "a", New::File);
     fs.allocate(ino, 0, 2 << 20).unwrap();
     fs.write(ino, 0, &patterned(3, 20_000)).unwrap();
 }
 
 /// A file of 2 MiB, which was written in pieces and lies in holes.
-fn large_file(fs: &Fs) {
+pub fn large_file(fs: &Fs) {
     let ino = create(fs, ROOT, "a", New::File);
     for at in (0..2 << 20).step_by(65_536) {
         fs.write(ino, at, &patterned(at, 65_536)).unwrap();
@@ -53,7 +53,7 @@ fn large_file(fs: &Fs) {
 }
 
 /// A file of more extents than its inode has room for.
-fn chained_file(fs: &Fs) {
+pub fn chained_file(fs: &Fs) {
     let ino = create(fs, ROOT, "a", New::File);
     for block in 0..20 {
         fs.write(ino, block * 8192, &patterned(block, 300)).unwrap();

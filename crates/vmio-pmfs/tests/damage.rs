@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
 use crate::use_all::use_all;
-use vmio_pmfs::{Error, Fs, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{Error, Fs, Inspection, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
 
+/// A file system with something of everything.
 #[allow(clippy::unwrap_used)]
-fn sound() -> Arc<Simulated> {
+pub fn sound() -> Arc<Simulated> {
     let medium = made();
     let fs = Fs::mount(medium.clone()).unwrap();
     let folder = fs.create(ROOT, b"folder", New::Directory, 0o755, (0, 0)).unwrap().ino;
@@ -29,10 +30,10 @@ fn sound() -> Arc<Simulated> {
 }
 
 /// A structure of the medium: its first byte, its length, where its checksum is and begins to cover, and the number that seeds it.
-type Structure = (u64, usize, usize, usize, Option<u64>);
+pub type Structure = (u64, usize, usize, usize, Option<u64>);
 
 /// The inodes, the journals, the superblock, and each block of the pools that is not zeros.
-fn structures(medium: &dyn Medium) -> Vec<Structure> {
+pub fn structures(medium: &dyn Medium) -> Vec<Structure> {
     let mut all = vec![(0, 4096, 8, 12, None)];
     for area in 0..2_u64 {
         let own = area * (4 << 20) + if area == 0 { 4096 } else { 0 };
@@ -51,7 +52,8 @@ fn structures(medium: &dyn Medium) -> Vec<Structure> {
     all
 }
 
-fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
+/// Changes a few bytes of a structure, mostly with a checksum that fits.
+pub fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
     let (at, len, checksum_at, covered, seed) = all[numbers.next() as usize % all.len()];
     let mut bytes = vec![0; len];
     medium.read(at, &mut bytes);
@@ -107,7 +109,7 @@ fn a_directory_that_has_entries_is_not_deleted() {
 }
 
 /// Has the entry of a short name in a directory say something else, with a checksum that fits.
-fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Kind) {
+pub fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Kind) {
     let mut slot = [0; 64];
     let checksum = |ino: &[u8], kind: u8| {
         let covered = [&directory.to_le_bytes(), ino, &[kind, name.len() as u8], name].concat();
@@ -123,6 +125,35 @@ fn retarget(medium: &dyn Medium, directory: u64, name: &[u8], ino: u64, kind: Ki
         }
     }
     panic!("there is no entry {name:?} in directory {directory}");
+}
+
+/// The inode has a checksum of the target; one of links that older programs have made has none.
+#[test]
+#[allow(clippy::unwrap_used)]
+fn a_changed_target_of_a_link_is_found() {
+    let medium = made();
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = fs.create(ROOT, b"link", New::Symlink(&[b't'; 4095]), 0o777, (0, 0)).unwrap().ino;
+    drop(fs);
+    let inode = Inspection::new(medium.clone()).unwrap().inode(ino).unwrap();
+    assert_eq!(inode.target, Some(vec![b't'; 4095]));
+    let (before, last) = (Arc::new(medium.copy()), inode.extents[0].start * 4096 + 4094);
+    before.write(last, b"x");
+    assert_eq!(check(before.clone()).unwrap().faults.len(), 1);
+    let fs = Fs::mount(before.clone()).unwrap();
+    let structure = "the target of a symbolic link";
+    assert!(matches!(fs.read_link(ino), Err(Error::Damaged { structure: found, .. }) if found == structure));
+    drop(fs);
+    let found = Inspection::new(before.clone()).unwrap().inode(ino).unwrap();
+    assert_eq!((found.target, found.faults.len()), (None, 1));
+    let mut bytes = [0; 256];
+    before.read(inode.at, &mut bytes);
+    bytes[72..80].fill(0);
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&ino.to_le_bytes()), &bytes[4..]);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    before.write(inode.at, &bytes);
+    assert!(check(before.clone()).unwrap().is_sound());
+    assert!(Fs::mount(before).unwrap().read_link(ino).unwrap().ends_with(b"tx"));
 }
 
 /// Entries that lead to the directory they are in, or one above it: no call waits for itself.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::support::{Node, made, patterned, sound, tree};
-use vmio_pmfs::{ALIGNED, Changes, Error, Fs, Length, New, Precondition, ROOT, RangeChange, Replace};
+use vmio_pmfs::{ALIGNED, Changes, Error, Fs, Length, Mode, New, Precondition, ROOT, RangeChange, Replace};
 
 const NAMES: usize = 6;
 
@@ -108,9 +108,9 @@ fn full(outcome: Result<(), Error>) -> bool {
     }
 }
 
-fn play(calls: Vec<Call>) {
+fn play(mode: Mode, calls: Vec<Call>) {
     let medium = made();
-    let mut fs = Fs::mount(medium.clone()).unwrap();
+    let mut fs = Fs::mount_in(medium.clone(), mode).unwrap();
     let mut model = Model::default();
     for call in calls {
         let ino = |index: usize| fs.lookup(ROOT, &name(index)).map(|found| found.ino);
@@ -204,7 +204,7 @@ fn play(calls: Vec<Call>) {
             Call::Remount => {
                 drop(fs);
                 assert!(sound(medium.clone(), "remount").0 == model.tree(), "after a remount");
-                fs = Fs::mount(medium.clone()).unwrap();
+                fs = Fs::mount_in(medium.clone(), mode).unwrap();
             }
         }
     }
@@ -217,5 +217,12 @@ fn play(calls: Vec<Call>) {
 fn random_calls_do_what_they_do_to_a_map() {
     let cases = test_depth::pick(60, 2000);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    proptest!(config, |(calls in prop::collection::vec(call(), 1..60))| play(calls));
+    proptest!(config, |(calls in prop::collection::vec(call(), 1..60))| play(Mode::Strict, calls));
+}
+
+#[test]
+fn so_they_do_in_relaxed_mode() {
+    let cases = test_depth::pick(30, 1000);
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    proptest!(config, |(calls in prop::collection::vec(call(), 1..60))| play(Mode::Relaxed, calls));
 }

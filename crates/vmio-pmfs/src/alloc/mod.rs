@@ -5,6 +5,8 @@ mod bits;
 mod reserved;
 mod used;
 
+use std::ops::Range;
+
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
@@ -30,6 +32,17 @@ impl Run {
         let count = count.min(self.count);
         (Run { start: self.start, count }, Run { start: self.start + count, count: self.count - count })
     }
+}
+
+/// Runs as ranges that do not touch each other.
+pub(crate) fn joined(mut runs: Vec<Run>) -> Vec<Range<u64>> {
+    runs.sort_unstable();
+    runs.dedup_by(|next, run| {
+        let touches = run.end() == next.start;
+        run.count += if touches { next.count } else { 0 };
+        touches
+    });
+    runs.into_iter().map(|run| run.start..run.end()).collect()
 }
 
 /// The free blocks of a file system.

@@ -50,6 +50,14 @@ impl Used {
         Ok(())
     }
 
+    /// Adds blocks that may have other owners, too, or be no file's.
+    pub(crate) fn mark(&self, run: Run) {
+        let end = run.start.saturating_add(run.count).min(self.geometry.blocks);
+        for (word, mask) in masks(run.start.min(end)..end) {
+            self.words[word].fetch_or(mask, Ordering::Relaxed);
+        }
+    }
+
     /// The free blocks of an area: all of its pool but these, by aligned extent.
     pub(super) fn free_of(&self, area: u32) -> Vec<Bits> {
         let (blocks, pool) = (self.geometry.area(area), self.geometry.pool(area));

@@ -2,16 +2,16 @@
 
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::alloc::Run;
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
-use crate::format::inode::{Inode, Kind};
+use crate::format::inode::{Inode, Kind, STATE_BYTES};
 use crate::format::superblock::Superblock;
 use crate::inodes::loaded::Loaded;
-use crate::inodes::read_inode;
+use crate::inodes::{inode_bytes, read_inode};
 use crate::journal::Journals;
 use crate::medium::Medium;
 use crate::medium::overlay::Overlay;
@@ -54,6 +54,9 @@ pub struct Report {
 /// The inodes in use.
 type Inodes = BTreeMap<u64, Loaded>;
 
+/// The inodes whose bytes are neither those of one in use nor of a free one.
+type Unreadable = BTreeSet<u64>;
+
 /// Checks the file system of a medium, as the next mount would find it. Changes nothing.
 ///
 /// # Errors
@@ -63,11 +66,8 @@ pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     let superblock = Superblock::read(&*medium)?;
     let geometry = superblock.geometry;
     let mut report = Report { superblock, census: Census::default(), unfinished: 0, faults: Vec::new() };
-    let copies = [0, Geometry::copy_at(geometry.bytes()).unwrap_or_default()];
-    for at in copies {
-        let mut block = [0; BLOCK_BYTES as usize];
-        medium.read(at, &mut block);
-        match Superblock::from_block(&block, at) {
+    for (at, read) in Superblock::both(&*medium) {
+        match read {
             Ok(copy) if copy == superblock => (),
             Ok(_) => report.add(at, "the superblock differs from its copy"),
             Err(error) => report.add(at, error),
@@ -78,9 +78,9 @@ pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
         Ok((_, unfinished)) => report.unfinished = unfinished,
         Err(error) => report.add(0, error),
     }
-    let inodes = report.read_inodes(&*recovered, &geometry);
+    let (inodes, unreadable) = report.read_inodes(&*recovered, &geometry);
     report.check_blocks(&geometry, &inodes);
-    tree::check(&mut report, &*recovered, &geometry, &inodes);
+    tree::check(&mut report, &*recovered, &geometry, &inodes, &unreadable);
     Ok(report)
 }
 
@@ -94,25 +94,31 @@ impl Report {
         self.faults.push(Fault { at, what: what.to_string() });
     }
 
-    fn read_inodes(&mut self, medium: &dyn Medium, geometry: &Geometry) -> Inodes {
-        let mut inodes = Inodes::new();
+    fn read_inodes(&mut self, medium: &dyn Medium, geometry: &Geometry) -> (Inodes, Unreadable) {
+        let (mut inodes, mut unreadable) = (Inodes::new(), Unreadable::new());
         for ino in (0..geometry.areas).flat_map(|area| geometry.inodes_of(area)) {
-            let read = read_inode(medium, geometry, ino).and_then(|inode| {
-                let Some(inode) = inode else { return Ok(None) };
-                let loaded = Loaded::of(medium, geometry, ino, inode)?;
-                loaded.xattrs(medium)?;
-                Ok(Some(loaded))
-            });
-            match read {
+            let at = geometry.inode_at(ino);
+            match read_whole(medium, geometry, ino) {
                 Ok(None) => (),
                 Ok(Some(loaded)) => {
                     self.check_inode(geometry, &loaded);
+                    if loaded.inode.kind == Kind::Symlink
+                        && let Err(error) = loaded.target(medium)
+                    {
+                        self.add(at, format!("inode {ino}: {error}"));
+                    }
+                    if let Err(error) = loaded.xattrs(medium) {
+                        self.add(at, format!("inode {ino}: {error}"));
+                    }
                     inodes.insert(ino, loaded);
                 }
-                Err(error) => self.add(geometry.inode_at(ino), format!("inode {ino}: {error}")),
+                Err(error) => {
+                    unreadable.insert(ino);
+                    self.add(at, format!("inode {ino}: {error}"));
+                }
             }
         }
-        inodes
+        (inodes, unreadable)
     }
 
     fn check_inode(&mut self, geometry: &Geometry, loaded: &Loaded) {
@@ -125,9 +131,6 @@ impl Report {
         if kind != Kind::File && u64::from(loaded.map.end()) > size.div_ceil(BLOCK_BYTES) {
             let end = loaded.map.end();
             self.add(at, format!("inode {ino} of {size} bytes has blocks up to block {end}"));
-        }
-        if kind == Kind::Symlink && loaded.map.end() != 1 {
-            self.add(at, format!("symbolic link {ino} has no target"));
         }
         match (links, kind) {
             (0, _) => self.census.orphans += 1,
@@ -160,6 +163,23 @@ impl Report {
         }
         if inodes.get(&ROOT).is_none_or(|root| root.inode.kind != Kind::Directory) {
             self.add(geometry.inode_at(ROOT), "there is no root directory");
+        }
+    }
+}
+
+/// Reads an inode with the map of its blocks; nothing if it is free, with zeros where a free one has them.
+pub(crate) fn read_whole(medium: &dyn Medium, geometry: &Geometry, ino: u64) -> Result<Option<Loaded>> {
+    if let Some(inode) = read_inode(medium, geometry, ino)? {
+        return Loaded::of(medium, geometry, ino, inode).map(Some);
+    }
+    let bytes = inode_bytes(medium, geometry, ino)?;
+    let mut state = [0; STATE_BYTES];
+    state.copy_from_slice(&bytes[..STATE_BYTES]);
+    match u64::from_le_bytes(state) {
+        0 => Ok(None),
+        found => {
+            let damage = Damage::Field { field: "first word, though it is free,", found };
+            Err(Error::Damaged { structure: "an inode", at: geometry.inode_at(ino), damage })
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Inodes, Report};
+use super::{Inodes, Report, Unreadable};
 use crate::directories::Index;
 use crate::format::entry::check_name;
 use crate::format::geometry::{Geometry, ROOT};
@@ -22,8 +22,14 @@ struct Said {
     parents: BTreeMap<u64, Vec<u64>>,
 }
 
-pub(super) fn check(report: &mut Report, medium: &dyn Medium, geometry: &Geometry, inodes: &Inodes) {
-    let said = read_directories(report, medium, geometry, inodes);
+pub(super) fn check(
+    report: &mut Report,
+    medium: &dyn Medium,
+    geometry: &Geometry,
+    inodes: &Inodes,
+    unreadable: &Unreadable,
+) {
+    let said = read_directories(report, medium, geometry, inodes, unreadable);
     for (ino, loaded) in inodes {
         let at = geometry.inode_at(*ino);
         let names = said.names.get(ino).copied().unwrap_or(0);
@@ -57,7 +63,13 @@ pub(super) fn check(report: &mut Report, medium: &dyn Medium, geometry: &Geometr
     check_reachable(report, geometry, inodes);
 }
 
-fn read_directories(report: &mut Report, medium: &dyn Medium, geometry: &Geometry, inodes: &Inodes) -> Said {
+fn read_directories(
+    report: &mut Report,
+    medium: &dyn Medium,
+    geometry: &Geometry,
+    inodes: &Inodes,
+    unreadable: &Unreadable,
+) -> Said {
     let mut said = Said::default();
     for (directory, loaded) in inodes.iter().filter(|(_, loaded)| loaded.inode.kind == Kind::Directory) {
         let at = geometry.inode_at(*directory);
@@ -77,6 +89,8 @@ fn read_directories(report: &mut Report, medium: &dyn Medium, geometry: &Geometr
                 report.add(at, format!("directory {directory} has the name {shown:?}"));
             }
             match inodes.get(&known.ino) {
+                // It has a fault of its own.
+                None if unreadable.contains(&known.ino) => (),
                 None => {
                     report.add(at, format!("{shown:?} in directory {directory} is inode {}, which is free", known.ino))
                 }

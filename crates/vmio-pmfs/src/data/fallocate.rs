@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{block_of, end_of, for_alignment, zero_behind_end};
+use super::{Mode, block_of, end_of, for_alignment, zero_behind_end};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::format::geometry::BLOCK_BYTES;
@@ -47,6 +47,26 @@ impl<'volume> Changes<'volume> {
         Ok(())
     }
 
+    /// Makes whole blocks zeros: those that are there in place, if they may be torn.
+    fn make_zeros(&mut self, volume: &'volume Volume, file: &Loaded, blocks: Range<u32>) -> Result<()> {
+        if volume.mode == Mode::Strict {
+            return self.renew(volume, blocks);
+        }
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let piece = file.map.piece(block, (blocks.end - block).into());
+            let after = block + piece.count() as u32;
+            match piece {
+                Piece::Hole { .. } => self.renew(volume, block..after)?,
+                Piece::There { run, .. } => {
+                    self.zeros.extend((run.start..run.end()).map(|block| (block * BLOCK_BYTES, BLOCK_BYTES as usize)));
+                }
+            }
+            block = after;
+        }
+        Ok(())
+    }
+
     /// Makes bytes of one block zeros if it is there.
     fn clear(&mut self, file: &Loaded, bytes: Range<u64>) {
         let visible = bytes.start..bytes.end.min(file.inode.size);
@@ -62,9 +82,14 @@ impl<'volume> Changes<'volume> {
         let remapped = file.remap(volume, &self.blocks)?;
         file.inode.modified = Time::now();
         file.inode.changed = file.inode.modified;
+        if volume.mode == Mode::Relaxed {
+            self.zeros.iter().for_each(|(at, bytes)| volume.medium.write(*at, &[0; BLOCK_BYTES as usize][..*bytes]));
+        }
         let mut transaction = volume.journals.begin(volume.home());
-        for (at, bytes) in self.zeros {
-            transaction.overwrite(at, &[0; BLOCK_BYTES as usize][..bytes]);
+        if volume.mode == Mode::Strict {
+            for (at, bytes) in self.zeros {
+                transaction.overwrite(at, &[0; BLOCK_BYTES as usize][..bytes]);
+            }
         }
         file.store(volume, &mut transaction, Some(&remapped));
         transaction.commit()?;
@@ -134,7 +159,7 @@ pub(crate) fn zero(volume: &Volume, file: &mut Loaded, offset: u64, bytes: u64, 
             Piece::Hole { .. } => changes.renew(volume, block..block + 1)?,
         }
     }
-    changes.renew(volume, whole)?;
+    changes.make_zeros(volume, file, whole)?;
     grow(volume, file, end, length);
     changes.commit(volume, file)
 }

@@ -1,7 +1,7 @@
 //! The data of files. A write is atomic and durable when it returns.
 //!
 //! Overwritten bytes of aligned extents are saved, then overwritten in place, so that the extent stays whole; those of leased blocks too.
-//! Other blocks are written anew elsewhere. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
+//! Other blocks are written anew elsewhere. In relaxed mode all blocks that are there are overwritten in place, and nothing is saved. Bytes behind the end of a file are written in place: nobody sees them before the transaction that moves the end.
 
 mod fallocate;
 mod read;
@@ -13,7 +13,7 @@ pub use fallocate::Length;
 pub(crate) use fallocate::{allocate, punch, zero};
 pub use read::Seek;
 pub(crate) use read::{read, seek};
-pub(crate) use relocate::relocate;
+pub(crate) use relocate::{relocate, relocate_shared};
 pub(crate) use resize::resize;
 pub(crate) use write::write;
 
@@ -23,6 +23,16 @@ use crate::format::inode::FILE_BYTES_MAX;
 use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
+
+/// The promise for the data of a call that a crash cuts short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// All of it or nothing.
+    #[default]
+    Strict,
+    /// Any of its words. Names, lengths and all other metadata are as in strict mode, and a call that has returned is durable.
+    Relaxed,
+}
 
 /// The end of a range, if a file can be so long.
 pub(crate) fn end_of(offset: u64, bytes: u64) -> Result<u64> {

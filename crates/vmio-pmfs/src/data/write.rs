@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{block_of, end_of, grows_in, is_large, read, zero_behind_end};
+use super::{Mode, block_of, end_of, grows_in, is_large, read, zero_behind_end};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::format::geometry::BLOCK_BYTES;
@@ -18,12 +18,14 @@ struct Plan {
     overwrites: Vec<(Range<usize>, u64)>,
     /// Parts that go behind the end of the file, into blocks that it has.
     behind: Vec<(Range<usize>, u64)>,
+    /// Parts that overwrite what is there, and may be torn.
+    torn: Vec<(Range<usize>, u64)>,
     /// Blocks that are written anew.
     anew: Vec<Range<u32>>,
 }
 
 impl Plan {
-    fn of(file: &Loaded, offset: u64, bytes: usize) -> Plan {
+    fn of(file: &Loaded, offset: u64, bytes: usize, mode: Mode) -> Plan {
         let mut plan = Plan::default();
         let end = offset + bytes as u64;
         let (mut block, last) = (block_of(offset), block_of(end - 1));
@@ -43,7 +45,9 @@ impl Plan {
                     let mut behind = visible;
                     // A process that has the blocks mapped would not see others.
                     let is_leased = file.leases.overlap(&(block..after));
-                    if start < visible && (is_aligned || is_leased) {
+                    if start < visible && mode == Mode::Relaxed {
+                        plan.torn.push((part(start, visible), place(start)));
+                    } else if start < visible && (is_aligned || is_leased) {
                         plan.overwrites.push((part(start, visible), place(start)));
                     } else if start < visible {
                         let first_behind = block_of(visible - 1) + 1;
@@ -68,13 +72,13 @@ impl Plan {
     }
 }
 
-/// Writes bytes, atomically and durably. They are not more than [`crate::Geometry::write_bytes_max`]. After an error the file is to be loaded again.
+/// Writes bytes, durably, and in strict mode atomically. They are not more than [`crate::Geometry::write_bytes_max`]. After an error the file is to be loaded again.
 pub(crate) fn write(volume: &Volume, file: &mut Loaded, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = end_of(offset, bytes.len() as u64)?;
     if bytes.is_empty() {
         return Ok(());
     }
-    let plan = Plan::of(file, offset, bytes.len());
+    let plan = Plan::of(file, offset, bytes.len(), volume.mode);
     let mut taken = Vec::new();
     for blocks in &plan.anew {
         let runs = take(volume, file, blocks, end)?;
@@ -88,6 +92,10 @@ pub(crate) fn write(volume: &Volume, file: &mut Loaded, offset: u64, bytes: &[u8
     let changes: Vec<(Range<u32>, Vec<Run>)> =
         plan.anew.into_iter().zip(&taken).map(|(blocks, taken)| (blocks, taken.runs.clone())).collect();
     let remapped = file.remap(volume, &changes)?;
+    // Nothing can refuse the write any more, and the transaction's first fence makes these durable.
+    for (part, at) in &plan.torn {
+        volume.medium.write(*at, &bytes[part.clone()]);
+    }
     file.inode.size = file.inode.size.max(end);
     file.inode.modified = Time::now();
     file.inode.changed = file.inode.modified;

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::scan::{Found, blocks_of, scan_block};
 use crate::error::{Damage, Error, Result};
-use crate::format::entry::{Entry, SLOT_BYTES, SLOTS_A_BLOCK, slots_of};
-use crate::format::geometry::BLOCK_BYTES;
+use crate::format::entry::{Entry, SLOTS_A_BLOCK, slots_of};
 use crate::format::inode::Kind;
-use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
 use crate::medium::Medium;
 
@@ -47,31 +46,16 @@ impl Index {
     /// Reads a directory.
     pub(crate) fn load(medium: &dyn Medium, directory: &Loaded) -> Result<Index> {
         let mut index = Index::default();
-        let damaged = |at, field, found| {
-            let damage = Damage::Field { field, found };
-            Error::Damaged { structure: "a directory", at, damage }
-        };
-        for block in 0..(directory.inode.size / BLOCK_BYTES) as u32 {
-            let Piece::There { run, .. } = directory.map.piece(block, 1) else {
-                return Err(damaged(directory.ino, "missing block", block.into()));
-            };
-            let at = run.start * BLOCK_BYTES;
-            let mut bytes = [0; BLOCK_BYTES as usize];
-            medium.read(at, &mut bytes);
+        for block in 0..blocks_of(directory) {
+            let slots = scan_block(medium, directory, block)?;
             index.add_block();
-            let mut next = 0;
-            while next < SLOTS_A_BLOCK {
-                let here = at + (next * SLOT_BYTES) as u64;
-                let Some(entry) = Entry::from_slots(directory.ino, &bytes[next * SLOT_BYTES..], here)? else {
-                    next += 1;
-                    continue;
-                };
-                let (slots, ino) = (slots_of(entry.name.len()), entry.ino);
+            for Found { slot, at, entry } in slots {
+                let entry = entry?;
                 if index.get(&entry.name).is_some() {
-                    return Err(damaged(here, "second entry of a name, for inode", ino));
+                    let damage = Damage::Field { field: "second entry of a name, for inode", found: entry.ino };
+                    return Err(Error::Damaged { structure: "a directory", at, damage });
                 }
-                index.insert(entry, block * SLOTS_A_BLOCK as u32 + next as u32);
-                next += slots;
+                index.insert(entry, slot);
             }
         }
         Ok(index)

@@ -1,9 +1,11 @@
 //! Directories: entries at places of their own in blocks, and an index of them in memory, which is made at first use.
 
 mod index;
+mod scan;
 
 pub use index::Named;
 pub(crate) use index::{Index, Known};
+pub(crate) use scan::{Found, blocks_of, scan_block};
 
 use crate::error::Result;
 use crate::format::entry::{Entry, SLOT_BYTES, SLOTS_A_BLOCK, slots_of};

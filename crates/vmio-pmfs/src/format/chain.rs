@@ -40,14 +40,20 @@ pub(crate) fn to_block(ino: u64, next: u64, extents: &[Extent]) -> Block {
     block
 }
 
-/// Reads a block of an inode's chain, which lies at byte `at`: the next block and the extents.
-pub(crate) fn from_block(ino: u64, block: &Block, at: u64) -> Result<(u64, Vec<Extent>)> {
+/// The next block and the extents that a block of a chain holds, whatever these are.
+pub(crate) fn unverified(block: &Block) -> (u64, Vec<Extent>) {
     let mut raw = Raw::new_zeroed();
     raw.as_mut_bytes().copy_from_slice(block);
-    let (stored, computed) = (raw.checksum.get(), checksum(ino, block));
+    (raw.next.get(), raw.extents.into_iter().map(Extent::from).collect())
+}
+
+/// Reads a block of an inode's chain, which lies at byte `at`: the next block and the extents.
+pub(crate) fn from_block(ino: u64, block: &Block, at: u64) -> Result<(u64, Vec<Extent>)> {
+    let stored = u32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    let computed = checksum(ino, block);
     if stored != computed {
         let damage = Damage::Checksum { stored, computed };
         return Err(Error::Damaged { structure: "a block of extents", at, damage });
     }
-    Ok((raw.next.get(), raw.extents.into_iter().map(Extent::from).collect()))
+    Ok(unverified(block))
 }

@@ -122,6 +122,45 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == INODE_BYTES);
 const _: () = assert!(size_of::<RawExtent>() == 16);
 
+impl Raw {
+    fn of(bytes: &[u8; INODE_BYTES]) -> Raw {
+        let mut raw = Raw::new_zeroed();
+        raw.as_mut_bytes().copy_from_slice(bytes);
+        raw
+    }
+
+    fn inode(&self, kind: Kind) -> Inode {
+        let time = |seconds: I64, nanoseconds: U32| Time { seconds: seconds.get(), nanoseconds: nanoseconds.get() };
+        Inode {
+            kind,
+            mode: self.mode.get(),
+            links: self.links.get(),
+            uid: self.uid.get(),
+            gid: self.gid.get(),
+            size: self.size.get(),
+            accessed: time(self.accessed_s, self.accessed_ns),
+            modified: time(self.modified_s, self.modified_ns),
+            changed: time(self.changed_s, self.changed_ns),
+            generation: self.generation.get(),
+            parent_or_device: self.parent_or_device.get(),
+            chain: self.chain.get(),
+            attributes: self.attributes.get(),
+            wishes_alignment: self.flags & WISHES_ALIGNMENT != 0,
+            extents: self.extents.map(Extent::from),
+        }
+    }
+}
+
+/// The fields of an inode that may be damaged.
+pub(crate) struct Unverified {
+    /// The byte of the kind, which may be no kind's.
+    pub(crate) kind: u8,
+    /// The byte of the flags.
+    pub(crate) flags: u8,
+    /// The others. Its kind is a file's if the byte is no kind's.
+    pub(crate) inode: Inode,
+}
+
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inode {
@@ -138,7 +177,7 @@ pub(crate) struct Inode {
     pub(crate) changed: Time,
     /// Tells the users of a number apart that follow each other.
     pub(crate) generation: u32,
-    /// Of a directory the one it is in, of a device its number, else 0.
+    /// Of a directory the one it is in, of a device its number, of a symbolic link the checksum of its target, else 0.
     pub(crate) parent_or_device: u64,
     /// The first block of extents that are not in the inode; 0 for none.
     pub(crate) chain: u64,
@@ -196,8 +235,7 @@ impl Inode {
 
     /// Reads the inode with a number, which lies at byte `at`; nothing if it is free.
     pub(crate) fn from_bytes(ino: u64, bytes: &[u8; INODE_BYTES], at: u64) -> Result<Option<Inode>> {
-        let mut raw = Raw::new_zeroed();
-        raw.as_mut_bytes().copy_from_slice(bytes);
+        let raw = Raw::of(bytes);
         if raw.kind == 0 {
             return Ok(None);
         }
@@ -217,31 +255,19 @@ impl Inode {
         if raw.links.get() > LINKS_MAX {
             return Err(damaged(Damage::Field { field: "number of links", found: raw.links.get().into() }));
         }
-        let time = |seconds: I64, nanoseconds: U32| Time { seconds: seconds.get(), nanoseconds: nanoseconds.get() };
-        Ok(Some(Inode {
-            kind,
-            mode: raw.mode.get(),
-            links: raw.links.get(),
-            uid: raw.uid.get(),
-            gid: raw.gid.get(),
-            size: raw.size.get(),
-            accessed: time(raw.accessed_s, raw.accessed_ns),
-            modified: time(raw.modified_s, raw.modified_ns),
-            changed: time(raw.changed_s, raw.changed_ns),
-            generation: raw.generation.get(),
-            parent_or_device: raw.parent_or_device.get(),
-            chain: raw.chain.get(),
-            attributes: raw.attributes.get(),
-            wishes_alignment: raw.flags & WISHES_ALIGNMENT != 0,
-            extents: raw.extents.map(Extent::from),
-        }))
+        Ok(Some(raw.inode(kind)))
+    }
+
+    /// The fields of an inode's bytes, whatever these hold.
+    pub(crate) fn unverified(bytes: &[u8; INODE_BYTES]) -> Unverified {
+        let raw = Raw::of(bytes);
+        let inode = raw.inode(Kind::from_byte(raw.kind).unwrap_or(Kind::File));
+        Unverified { kind: raw.kind, flags: raw.flags, inode }
     }
 
     /// The generation of the place's last user, which a free inode still has.
     pub(crate) fn last_generation(bytes: &[u8; INODE_BYTES]) -> u32 {
-        let mut raw = Raw::new_zeroed();
-        raw.as_mut_bytes().copy_from_slice(bytes);
-        raw.generation.get()
+        Raw::of(bytes).generation.get()
     }
 }
 

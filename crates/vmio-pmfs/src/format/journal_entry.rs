@@ -22,17 +22,31 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == ENTRY_BYTES);
 
-/// The statement of an entry.
+/// The statement of an entry of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub enum Said {
     /// A transaction begins.
     Start,
     /// It is over, or has been rolled back.
     Commit,
     /// Bytes that it changes, as they were.
-    Old { at: u64, bytes: u8, old: [u8; OLD_BYTES] },
+    Old {
+        /// The first of them.
+        at: u64,
+        /// How many there are.
+        bytes: u8,
+        /// They themselves, and zeros behind.
+        old: [u8; OLD_BYTES],
+    },
     /// A range that it overwrites, whose old contents are elsewhere.
-    Saved { at: u64, from: u64, bytes: u64 },
+    Saved {
+        /// The first byte of the range.
+        at: u64,
+        /// Where the old contents are.
+        from: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
 }
 
 /// An entry of a journal.

@@ -6,4 +6,5 @@ pub(crate) mod geometry;
 pub(crate) mod inode;
 pub(crate) mod journal_entry;
 pub(crate) mod superblock;
+pub(crate) mod target;
 pub(crate) mod xattrs;

@@ -32,7 +32,7 @@ impl Fs {
     }
 
     /// Writes bytes, up to [`crate::Geometry::write_bytes_max`] of them, and returns how many. They are durable then, and after a crash
-    /// all of them are there or none.
+    /// all of them are there or none. In [`crate::Mode::Relaxed`] a crash before the return may leave any words of what they overwrite.
     ///
     /// # Errors
     ///
@@ -121,16 +121,14 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// [`Error::NoInode`], [`Error::WrongKind`].
+    /// [`Error::NoInode`], [`Error::WrongKind`], [`Error::Damaged`].
     pub fn read_link(&self, ino: u64) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
         let state = node.read()?;
         if state.loaded.inode.kind != Kind::Symlink {
             return Err(Error::WrongKind { ino });
         }
-        let mut target = vec![0; state.loaded.inode.size as usize];
-        data::read(&self.volume, &state.loaded, 0, &mut target);
-        Ok(target)
+        state.loaded.target(&*self.volume.medium)
     }
 
     /// Counts a user of an inode: it stays as long as there is one, even without a name.

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLockWriteGuard};
 
+use crate::alloc::joined;
+use crate::data::Mode;
 use crate::error::{Error, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::NAME_BYTES_MAX;
@@ -34,10 +36,10 @@ const NODES_MAX: usize = 1 << 16;
 
 /// A mounted file system.
 ///
-/// Calls are by inode number; the root is [`crate::ROOT`]. Each call is atomic and durable when it returns. Calls on different inodes run
-/// at the same time.
+/// Calls are by inode number; the root is [`crate::ROOT`]. Each call is atomic and durable when it returns, but for [`Mode::Relaxed`]. Calls on
+/// different inodes run at the same time.
 pub struct Fs {
-    volume: Volume,
+    pub(crate) volume: Volume,
     superblock: Superblock,
     recovered: Recovered,
     free_inodes: FreeInodes,
@@ -79,6 +81,11 @@ impl Fs {
         &self.superblock
     }
 
+    /// The promise for the data of a call that a crash cuts short.
+    pub fn mode(&self) -> Mode {
+        self.volume.mode
+    }
+
     /// The work that mounting has found to do.
     pub fn recovered(&self) -> Recovered {
         self.recovered
@@ -104,13 +111,7 @@ impl Fs {
     pub fn free_runs(&self) -> Vec<Range<u64>> {
         let mut all = self.volume.allocator.runs();
         all.extend(self.volume.reserved.runs());
-        all.sort_unstable();
-        all.dedup_by(|next, run| {
-            let touches = run.end() == next.start;
-            run.count += if touches { next.count } else { 0 };
-            touches
-        });
-        all.into_iter().map(|run| run.start..run.end()).collect()
+        joined(all)
     }
 
     /// Makes everything durable on a medium whose fences alone do not.

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::rewriting::Wanted;
 use super::{Fs, Recovered};
 use crate::alloc::{Allocator, Reserved, Run, Used};
+use crate::data::Mode;
 use crate::directories::Index;
 use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
@@ -36,14 +37,7 @@ impl Superblock {
     ///
     /// [`Error::NoFileSystem`], [`Error::NewerVersion`], [`Error::UnknownFeatures`], [`Error::CutOff`], [`Error::Damaged`].
     pub fn read(medium: &dyn Medium) -> Result<Superblock> {
-        let read = |at| {
-            let mut block = [0; BLOCK_BYTES as usize];
-            if medium.len() < at + BLOCK_BYTES {
-                return Err(Error::TooSmall { bytes: medium.len(), least: at + BLOCK_BYTES });
-            }
-            medium.read(at, &mut block);
-            Superblock::from_block(&block, at)
-        };
+        let read = |at| Superblock::read_at(medium, at);
         let superblock = match read(0) {
             Err(error @ (Error::Damaged { .. } | Error::NoFileSystem { .. })) => {
                 let copy = Geometry::copy_at(medium.len()).map(read);
@@ -58,6 +52,22 @@ impl Superblock {
         }
         Ok(superblock)
     }
+
+    /// Reads the superblock or the copy that lies at byte `at`.
+    fn read_at(medium: &dyn Medium, at: u64) -> Result<Superblock> {
+        let mut block = [0; BLOCK_BYTES as usize];
+        if medium.len() < at + BLOCK_BYTES {
+            return Err(Error::TooSmall { bytes: medium.len(), least: at + BLOCK_BYTES });
+        }
+        medium.read(at, &mut block);
+        Superblock::from_block(&block, at)
+    }
+
+    /// The superblock and its copy: where each lies, and what is read there.
+    pub fn both(medium: &dyn Medium) -> [(u64, Result<Superblock>); 2] {
+        let copy = Geometry::copy_at(medium.len()).unwrap_or_default();
+        [0, copy].map(|at| (at, Superblock::read_at(medium, at)))
+    }
 }
 
 impl Fs {
@@ -67,6 +77,15 @@ impl Fs {
     ///
     /// Those of [`Superblock::read`], and [`Error::Damaged`].
     pub fn mount(medium: Arc<dyn Medium>) -> Result<Fs> {
+        Fs::mount_in(medium, Mode::Strict)
+    }
+
+    /// Mounts the file system of a medium, as [`Self::mount`] does, in a mode.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::mount`].
+    pub fn mount_in(medium: Arc<dyn Medium>, mode: Mode) -> Result<Fs> {
         let superblock = Superblock::read(&*medium)?;
         let geometry = superblock.geometry;
         let (journals, transactions) = Journals::recover(&medium, &geometry)?;
@@ -87,26 +106,35 @@ impl Fs {
         let orphans: Vec<u64> = scans.iter().flat_map(|scan| &scan.orphans).copied().collect();
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, &used);
-        let fs = Fs {
-            volume: Volume {
-                medium,
-                geometry,
-                journals,
-                allocator,
-                lost: LostLeases::default(),
-                reserved: Reserved::default(),
-            },
-            superblock,
-            recovered: Recovered { transactions, orphans: orphans.len() },
-            free_inodes: FreeInodes::new(&geometry, free),
-            nodes: Mutex::new(HashMap::new()),
-            renames: Mutex::new(()),
-            wanted: Wanted::default(),
-        };
+        let recovered = Recovered { transactions, orphans: orphans.len() };
+        let fs = Fs::assembled(medium, superblock, mode, journals, allocator, free, recovered);
         for ino in orphans {
             fs.delete_orphan(ino)?;
         }
         Ok(fs)
+    }
+
+    /// A file system of these parts.
+    pub(crate) fn assembled(
+        medium: Arc<dyn Medium>,
+        superblock: Superblock,
+        mode: Mode,
+        journals: Journals,
+        allocator: Allocator,
+        free: Vec<FreeNumbers>,
+        recovered: Recovered,
+    ) -> Fs {
+        let geometry = superblock.geometry;
+        let (lost, reserved) = (LostLeases::default(), Reserved::default());
+        Fs {
+            volume: Volume { medium, geometry, mode, journals, allocator, lost, reserved },
+            superblock,
+            recovered,
+            free_inodes: FreeInodes::new(&geometry, free),
+            nodes: Mutex::new(HashMap::new()),
+            renames: Mutex::new(()),
+            wanted: Wanted::default(),
+        }
     }
 
     fn delete_orphan(&self, ino: u64) -> Result<()> {

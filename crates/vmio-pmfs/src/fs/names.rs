@@ -10,6 +10,7 @@ use crate::error::{Damage, Error, Result};
 use crate::format::entry::{Entry, check_name};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::inode::{Extent, INLINE_EXTENTS, Inode, Kind, LINKS_MAX, SYMLINK_BYTES_MAX, Time};
+use crate::format::target;
 use crate::inodes::inode_bytes;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Taken;
@@ -226,6 +227,7 @@ impl Fs {
         self.volume.medium.write(taken.runs[0].start * BLOCK_BYTES, &block);
         link.map.replace(0..1, &taken.runs);
         link.inode.size = target.len() as u64;
+        link.inode.parent_or_device = target::sealed(link.ino, target);
         Ok(taken)
     }
 

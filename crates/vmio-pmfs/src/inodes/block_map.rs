@@ -110,6 +110,11 @@ impl BlockMap {
         self.by_block.values().map(|place| &self.places[*place])
     }
 
+    /// The blocks of the chain.
+    pub(crate) fn chain(&self) -> &[u64] {
+        &self.chain
+    }
+
     /// How many blocks it has.
     pub(crate) fn blocks(&self) -> u64 {
         self.extents().map(|extent| u64::from(extent.count)).sum::<u64>() + self.chain.len() as u64
@@ -331,7 +336,7 @@ impl BlockMap {
 }
 
 /// The blocks of the file that are of whole aligned extents.
-fn aligned_blocks(extent: &Extent) -> Range<u64> {
+pub(crate) fn aligned_blocks(extent: &Extent) -> Range<u64> {
     let (first, end) = (u64::from(extent.file_block), u64::from(extent.file_block) + u64::from(extent.count));
     match extent.start % EXTENT_BLOCKS == first % EXTENT_BLOCKS {
         true => first.next_multiple_of(EXTENT_BLOCKS)..end / EXTENT_BLOCKS * EXTENT_BLOCKS,

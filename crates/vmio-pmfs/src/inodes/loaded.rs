@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use super::block_map::BlockMap;
+use super::block_map::{BlockMap, Piece};
 use super::leases::Leases;
 use super::read_inode;
 use super::volume::{Taken, Volume};
 use crate::alloc::Run;
 use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, MAP_CHANGES_MAX};
-use crate::format::inode::{Inode, Kind, STATE_BYTES};
+use crate::format::inode::{Inode, Kind, STATE_BYTES, SYMLINK_BYTES_MAX};
+use crate::format::target;
 use crate::format::xattrs::Xattrs;
 use crate::journal::Transaction;
 use crate::medium::Medium;
@@ -39,6 +40,11 @@ impl Remapped<'_> {
     pub(crate) fn settle(self, volume: &Volume) {
         self.chain.into_iter().for_each(Taken::keep);
         volume.free(self.freed);
+    }
+
+    /// The change is committed, and others may have what is no longer the file's.
+    pub(crate) fn settle_shared(self) {
+        self.chain.into_iter().for_each(Taken::keep);
     }
 }
 
@@ -83,6 +89,21 @@ impl Loaded {
         let mut block = [0; BLOCK_BYTES as usize];
         medium.read(at, &mut block);
         Xattrs::from_block(self.ino, &block, at)
+    }
+
+    /// Reads the target of a symbolic link.
+    pub(crate) fn target(&self, medium: &dyn Medium) -> Result<Vec<u8>> {
+        let mut target = vec![0; (self.inode.size as usize).min(SYMLINK_BYTES_MAX)];
+        let at = match self.map.piece(0, 1) {
+            Piece::There { run, .. } => run.start * BLOCK_BYTES,
+            Piece::Hole { .. } => {
+                let damage = Damage::Field { field: "missing block", found: 0 };
+                return Err(Error::Damaged { structure: "a symbolic link", at: self.ino, damage });
+            }
+        };
+        medium.read(at, &mut target);
+        target::check(self.ino, self.inode.parent_or_device, &target, at)?;
+        Ok(target)
     }
 
     /// A process that fills blocks behind the end decides on the end. It is asked for them first.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::lost_leases::LostLeases;
 use crate::alloc::{Allocator, Reserved, Run};
+use crate::data::Mode;
 use crate::error::{Error, Result};
 use crate::format::geometry::{EXTENT_BLOCKS, Geometry};
 use crate::journal::Journals;
@@ -13,6 +14,7 @@ use crate::medium::Medium;
 pub(crate) struct Volume {
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) geometry: Geometry,
+    pub(crate) mode: Mode,
     pub(crate) journals: Journals,
     pub(crate) allocator: Allocator,
     pub(crate) lost: LostLeases,

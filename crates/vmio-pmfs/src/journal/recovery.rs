@@ -68,6 +68,24 @@ impl Journals {
     }
 }
 
+/// A journal as it is on the medium.
+pub(crate) struct Seen {
+    /// The first byte.
+    pub(crate) at: u64,
+    /// Its places, with nothing where there is no whole entry.
+    pub(crate) entries: Vec<Option<JournalEntry>>,
+    /// The number of the newest transaction, and whether it is over.
+    pub(crate) newest: Option<(u64, bool)>,
+}
+
+/// Reads an area's journal.
+pub(crate) fn read_journal(medium: &dyn Medium, geometry: &Geometry, area: u32) -> Seen {
+    let ring = Ring::of(geometry, area);
+    let entries = entries(medium, &ring);
+    let newest = newest(&entries, &ring).map(|newest| (newest.number, newest.is_over()));
+    Seen { at: ring.at, entries, newest }
+}
+
 /// The places of a ring, with nothing where there is no whole entry.
 fn entries(medium: &dyn Medium, ring: &Ring) -> Vec<Option<JournalEntry>> {
     let mut bytes = vec![0; ring.entries as usize * ENTRY_BYTES];

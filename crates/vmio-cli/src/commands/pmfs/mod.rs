@@ -1,5 +1,8 @@
 //! `vmio pmfs`: a file system for byte-addressable memory that keeps its huge pages.
 
+mod background;
+mod dump;
+mod fsck;
 mod fuse;
 mod known;
 mod leases;
@@ -8,20 +11,22 @@ mod mount;
 mod reply;
 mod rewriter;
 
+pub use background::is_in_background;
+pub use fsck::NotSound;
+
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use serde_json::json;
-use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, Medium, Overlay, Superblock, check};
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Geometry, Medium, Overlay, Superblock};
 use vmio_report::size::{format_size, parse_size};
 
 /// An extent of a huge page.
@@ -34,12 +39,14 @@ Examples:
                                      make one on persistent memory: in a file of a file system that is mounted with DAX
   vmio pmfs mount image /mnt         mount it, until umount or Ctrl-C
   vmio pmfs fsck image               check it without changing it
+  vmio pmfs fsck --repair image      repair what is provable
+  vmio pmfs dump image /some/file    show an inode and its extents
 
 The file system is experimental. It is mounted by FUSE. On persistent memory each call is atomic and durable when it returns. In an
 ordinary file that holds for the end of the process. A power cut may damage a file system there that is mounted, and what was
 synchronised before with it.
 
-Exit status: 0 if all went well; 1 if something failed or fsck has found a fault; 2 for a wrong command line.";
+Exit status: 0 if all went well; 1 if something failed; 2 for a wrong command line. That of fsck is e2fsck's (`vmio pmfs fsck --help`).";
 
 const MKFS_EXAMPLES: &str = "\
 Examples:
@@ -47,27 +54,6 @@ Examples:
   vmio pmfs mkfs --size 1G --sparse image
                                      take disk space only as it is used; a full disk then ends the server of the mount
   vmio pmfs mkfs --areas 4 --size 8G /mnt/pmem/image";
-
-const MOUNT_EXAMPLES: &str = "\
-Examples:
-  vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
-  vmio pmfs mount --private image ~/here
-
-Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
-the mount as any file system.
-
-The command prints a line when the file system is mounted. When more than a twentieth of the free space is
-holes, it moves blocks in the background, so that extents of 2 MiB become whole again.
-
-It needs /dev/fuse, and root or fusermount3. For users other than root, other
-users may use the mount only if /etc/fuse.conf has the line user_allow_other: without it, give --private.";
-
-const FSCK_EXAMPLES: &str = "\
-Examples:
-  vmio pmfs fsck image
-  vmio pmfs fsck --json image | jq '.faults[]'
-
-It sees the file system as the next mount would find it, and changes nothing.";
 
 const STAT_EXAMPLES: &str = "\
 Examples:
@@ -106,28 +92,14 @@ enum PmfsCommand {
         json: bool,
     },
     /// Mount a file system until it is unmounted, or the command interrupted
-    #[command(after_help = MOUNT_EXAMPLES)]
-    Mount {
-        /// The file or device
-        medium: PathBuf,
-        /// The folder to mount it on
-        folder: PathBuf,
-        /// Let only the user who mounts it use it
-        #[arg(long)]
-        private: bool,
-        /// How long a process that maps a file's extents itself has to give them back when they are wanted; then it loses them
-        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
-        lease_timeout: u64,
-    },
-    /// Check a file system without changing it; fails if anything is wrong
-    #[command(after_help = FSCK_EXAMPLES)]
-    Fsck {
-        /// The file or device
-        medium: PathBuf,
-        /// Print a JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    #[command(after_help = mount::EXAMPLES)]
+    Mount(mount::MountArgs),
+    /// Check a file system, and repair it if that is asked for; fails if anything is wrong
+    #[command(after_help = fsck::EXAMPLES)]
+    Fsck(fsck::FsckArgs),
+    /// Print the structures of a medium, also of a damaged one
+    #[command(after_help = dump::EXAMPLES)]
+    Dump(dump::DumpArgs),
     /// Print what a file system has, and how much space is free
     #[command(after_help = STAT_EXAMPLES)]
     Stat {
@@ -146,10 +118,9 @@ pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
             make(medium, *size, *sparse, *areas, *overwrite, *json)
                 .with_context(|| format!("cannot make a file system on {}", medium.display()))
         }
-        PmfsCommand::Mount { medium, folder, private, lease_timeout } => {
-            mount::run(medium, folder, *private, Duration::from_secs(*lease_timeout))
-        }
-        PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
+        PmfsCommand::Mount(args) => mount::run(args),
+        PmfsCommand::Fsck(args) => fsck::run(args),
+        PmfsCommand::Dump(args) => dump::run(args),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
     }
 }
@@ -238,53 +209,6 @@ fn allocate(file: &File, old_bytes: u64, bytes: u64) -> io::Result<()> {
 
 fn uuid(superblock: &Superblock) -> String {
     superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn fsck(path: &Path, json: bool) -> anyhow::Result<()> {
-    let report = match open(path, Access::Read) {
-        Ok(medium) => check(medium).map_err(anyhow::Error::from),
-        Err(error) => Err(error),
-    };
-    let report = report.with_context(|| format!("cannot check {}", path.display()))?;
-    let mut output = io::stdout().lock();
-    let census = report.census;
-    if json {
-        let faults = report.faults.iter().map(|fault| json!({ "at": fault.at, "what": fault.what }));
-        let object = json!({
-            "medium": path.to_string_lossy(),
-            "files": census.files,
-            "directories": census.directories,
-            "blocks": census.blocks,
-            "orphans": census.orphans,
-            "unfinished_transactions": report.unfinished,
-            "faults": faults.collect::<Vec<_>>(),
-        });
-        writeln!(output, "{object}")?;
-    } else {
-        for fault in &report.faults {
-            writeln!(output, "fault  at byte {}: {}", fault.at, fault.what)?;
-        }
-        if report.unfinished > 0 {
-            writeln!(output, "open   {} transactions, which the next mount rolls back", report.unfinished)?;
-        }
-        if census.orphans > 0 {
-            writeln!(output, "open   {} deleted files, whose space the next mount frees", census.orphans)?;
-        }
-        let state = if report.is_sound() { "sound" } else { "DAMAGED" };
-        let (files, directories) = (census.files, census.directories);
-        writeln!(
-            output,
-            "{}: {state}, {files} files, {directories} folders, {} blocks",
-            path.display(),
-            census.blocks
-        )?;
-    }
-    output.flush()?;
-    match report.faults.len() {
-        0 => Ok(()),
-        1 => bail!("{} has 1 fault", path.display()),
-        faults => bail!("{} has {faults} faults", path.display()),
-    }
 }
 
 fn stat(path: &Path, json: bool) -> anyhow::Result<()> {

@@ -1,21 +1,23 @@
-//! `vmio pmfs mount`: a FUSE server in the foreground.
+//! `vmio pmfs mount`: a FUSE server.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use clap::{Args, ValueEnum};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use vmio_pmfs::{Access, Fs, Medium};
+use vmio_pmfs::{Access, Fs, Medium, Mode};
 use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
 
+use super::background::{self, Detached, is_in_background};
 use super::fuse::Server;
 use super::leases::{Holders, Leases};
 use super::medium;
@@ -25,7 +27,78 @@ use super::rewriter::Rewriter;
 const THREADS_MIN: usize = 8;
 const THREADS_MAX: usize = 16;
 
-pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -> anyhow::Result<()> {
+pub const EXAMPLES: &str = "\
+Examples:
+  vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
+  vmio pmfs mount --background --log /var/log/pmfs.log image /mnt
+                                     return once it is mounted; umount /mnt ends the server
+  vmio pmfs mount --private image ~/here
+  vmio pmfs mount --mode relaxed image /mnt
+
+Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
+the mount as any file system.
+
+In mode strict, a crash leaves all of a write or nothing. In mode relaxed it may leave any words of what a write overwrites that had not
+returned; names, lengths and all other metadata are as in mode strict. Writes over what is there are faster, and need no free space. The
+mode is of the mount, not of the medium.
+
+The command prints a line when the file system is mounted. When more than a twentieth of the free space is
+holes, it moves blocks in the background, so that extents of 2 MiB become whole again.
+
+With --background the command fails as it does without, with the same messages and status. Messages of the server come after that, and go to
+the file of --log, else nowhere.
+
+It needs /dev/fuse, and root or fusermount3. For users other than root, other
+users may use the mount only if /etc/fuse.conf has the line user_allow_other: without it, give --private.";
+
+/// The medium to mount, and how to do that.
+#[derive(Args)]
+pub struct MountArgs {
+    /// The file or device
+    medium: PathBuf,
+    /// The folder to mount it on
+    folder: PathBuf,
+    /// Let only the user who mounts it use it
+    #[arg(long)]
+    private: bool,
+    /// The promise for the data of a write that a crash cuts short
+    #[arg(long, value_enum, default_value_t = Promise::Strict)]
+    mode: Promise,
+    /// Return when the file system is mounted, and serve it in the background
+    #[arg(long)]
+    background: bool,
+    /// Add the messages of the server in the background to this file
+    #[arg(long, value_name = "FILE", requires = "background")]
+    log: Option<PathBuf>,
+    /// How long a process that maps a file's extents itself has to give them back when they are wanted; then it loses them
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    lease_timeout: u64,
+}
+
+/// The promise for the data of a write that a crash cuts short.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Promise {
+    /// All of it or nothing
+    Strict,
+    /// Any words of what it overwrites
+    Relaxed,
+}
+
+/// Runs the command.
+pub fn run(args: &MountArgs) -> anyhow::Result<()> {
+    match (args.background, is_in_background()) {
+        (true, false) => background::start(),
+        (true, true) => serve(args, Some(Detached::begin(args.log.as_deref())?)),
+        (false, _) => serve(args, None),
+    }
+}
+
+fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
+    let (path, folder) = (&*args.medium, &*args.folder);
+    let mode = match args.mode {
+        Promise::Strict => Mode::Strict,
+        Promise::Relaxed => Mode::Relaxed,
+    };
     let cannot = || format!("cannot mount {}", path.display());
     check_folder(folder).with_context(cannot)?;
     let medium = medium::open(path, Access::Write).with_context(cannot)?;
@@ -35,9 +108,9 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
     let medium: Arc<dyn Medium> = Arc::new(medium);
-    let fs = Arc::new(Fs::mount(medium).with_context(cannot)?);
+    let fs = Arc::new(Fs::mount_in(medium, mode).with_context(cannot)?);
     let recovered = fs.recovered();
-    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), lease_timeout);
+    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), Duration::from_secs(args.lease_timeout));
     holders.serve(&leases).context("cannot start a thread")?;
     let mut config = Config::default();
     config.mount_options = vec![
@@ -47,7 +120,7 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
-    config.acl = if private { SessionACL::Owner } else { SessionACL::All };
+    config.acl = if args.private { SessionACL::Owner } else { SessionACL::All };
     let processors = thread::available_parallelism().map_or(1, |count| count.get());
     config.n_threads = Some(processors.clamp(THREADS_MIN, THREADS_MAX));
     let on = || format!("cannot mount {} on {}", path.display(), folder.display());
@@ -55,7 +128,8 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
     let mut session = Session::new(server, folder, &config).map_err(explained).with_context(on)?;
     leases.mounted(session.notifier());
     let mut unmounter = session.unmount_callable();
-    let mounted_on = folder.to_owned();
+    // A server in the background is in no folder that others may want to unmount.
+    let mounted_on = std::path::absolute(folder)?;
     ctrlc::set_handler(move || {
         // The session forgets its mount even if that is busy.
         match unmount(&mounted_on, UnmountFlags::empty()) {
@@ -79,6 +153,9 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
     writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
     output.flush()?;
     drop(output);
+    if let Some(detached) = detached {
+        detached.report_ready().context("cannot leave the terminal")?;
+    }
     let served = session.run().context("the mount has failed");
     drop(rewriter);
     served?;
