@@ -16,6 +16,7 @@ mod man;
 mod mistakes;
 mod outputs;
 mod pmfs;
+mod pmfs_durable_appends;
 mod pmfs_fsx;
 mod pmfs_holders;
 mod pmfs_leases;

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
+use crate::format::growth_slot::{GrowthSlot, SLOT_BYTES, Said};
 use crate::format::inode::{Inode, Kind};
 use crate::format::superblock::Superblock;
+use crate::inodes::growth_slots;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::read_inode;
 use crate::journal::Journals;
@@ -47,6 +49,8 @@ pub struct Report {
     pub census: Census,
     /// Transactions that a crash has cut short, which the next mount rolls back. The check sees the file system without them.
     pub unfinished: usize,
+    /// Files that a process has appended to durably: the next mount makes them longer.
+    pub appends: usize,
     /// All faults.
     pub faults: Vec<Fault>,
 }
@@ -62,7 +66,7 @@ type Inodes = BTreeMap<u64, Loaded>;
 pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     let superblock = Superblock::read(&*medium)?;
     let geometry = superblock.geometry;
-    let mut report = Report { superblock, census: Census::default(), unfinished: 0, faults: Vec::new() };
+    let mut report = Report { superblock, census: Census::default(), unfinished: 0, appends: 0, faults: Vec::new() };
     let copies = [0, Geometry::copy_at(geometry.bytes()).unwrap_or_default()];
     for at in copies {
         let mut block = [0; BLOCK_BYTES as usize];
@@ -80,6 +84,7 @@ pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     }
     let inodes = report.read_inodes(&*recovered, &geometry);
     report.check_blocks(&geometry, &inodes);
+    report.check_growth(&*recovered, &geometry, &inodes);
     tree::check(&mut report, &*recovered, &geometry, &inodes);
     Ok(report)
 }
@@ -133,6 +138,27 @@ impl Report {
             (0, _) => self.census.orphans += 1,
             (_, Kind::Directory) => self.census.directories += 1,
             _ => self.census.files += 1,
+        }
+    }
+
+    /// Whether each slot of a growing file that says something is of such a file.
+    fn check_growth(&mut self, medium: &dyn Medium, geometry: &Geometry, inodes: &Inodes) {
+        for at in (0..geometry.areas).flat_map(|area| geometry.slots(area)) {
+            let mut bytes = [0; SLOT_BYTES];
+            medium.read(at, &mut bytes);
+            let (slot, end) = match GrowthSlot::from_bytes(&bytes, at) {
+                Said::Nothing => continue,
+                Said::Length(slot, end) => (slot, end),
+                Said::Damaged => {
+                    self.add(at, "the slot of a growing file has another checksum than its bytes");
+                    continue;
+                }
+            };
+            let file = inodes.get(&slot.ino);
+            match growth_slots::fault(&slot, end, file) {
+                Some(fault) => self.add(at, fault),
+                None => self.appends += usize::from(file.is_some_and(|file| file.inode.size < end)),
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::format::inode::{INODE_BYTES, Inode, Kind};
 use crate::format::superblock::Superblock;
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::{FreeInodes, FreeNumbers};
+use crate::inodes::growth_slots::GrowthSlots;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::lost_leases::LostLeases;
 use crate::inodes::read_inode;
@@ -87,7 +88,7 @@ impl Fs {
         let orphans: Vec<u64> = scans.iter().flat_map(|scan| &scan.orphans).copied().collect();
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, &used);
-        let fs = Fs {
+        let mut fs = Fs {
             volume: Volume {
                 medium,
                 geometry,
@@ -95,14 +96,17 @@ impl Fs {
                 allocator,
                 lost: LostLeases::default(),
                 reserved: Reserved::default(),
+                slots: GrowthSlots::new(&geometry),
             },
             superblock,
-            recovered: Recovered { transactions, orphans: orphans.len() },
+            recovered: Recovered { transactions, orphans: orphans.len(), appends: 0 },
             free_inodes: FreeInodes::new(&geometry, free),
             nodes: Mutex::new(HashMap::new()),
             renames: Mutex::new(()),
             wanted: Wanted::default(),
         };
+        // No slot is of an inode that is no more.
+        fs.recovered.appends = fs.recover_appends();
         for ino in orphans {
             fs.delete_orphan(ino)?;
         }

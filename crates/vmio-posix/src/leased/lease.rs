@@ -54,11 +54,9 @@ pub(super) fn take(
     let (access, lease) = match flags & OFlags::RWMODE {
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
-        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         // Where the process maps the medium itself, it can append.
-        OFlags::WRONLY if SharedMap::open(fd, 1, Access::ReadWrite).is_ok_and(|map| map.appends()) => {
-            (Access::ReadWrite, libc::F_WRLCK)
-        }
+        OFlags::WRONLY if can_append(fd) => (Access::ReadWrite, libc::F_WRLCK),
+        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         _ => return Err(UnservedReason::WriteOnly),
     };
     set(fd, thread, lease).map_err(UnservedReason::Lease)?;
@@ -74,7 +72,7 @@ pub(super) fn take(
         let len = fstat(fd)?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0))?;
         let mut leased = match flags & OFlags::RWMODE {
-            OFlags::WRONLY if is_strict() => LeasedFile::of_writes_alone(),
+            OFlags::WRONLY if access == Access::ReadOnly => LeasedFile::of_writes_alone(),
             // A write-back by a descriptor with O_APPEND would append the page.
             mode if flags.contains(OFlags::APPEND) || mode == OFlags::WRONLY => {
                 LeasedFile::new(fd, len, access, settings.stores_after_bytes)?
@@ -99,6 +97,12 @@ pub(super) fn take(
         give_back(own);
     }
     taken
+}
+
+/// Whether vmio can append by a descriptor that is open for writing only; in mode strict, durably.
+fn can_append(fd: BorrowedFd<'_>) -> bool {
+    let can = |map: SharedMap| map.appends() && (!is_strict() || map.is_persistent());
+    SharedMap::open(fd, 1, Access::ReadWrite).is_ok_and(can)
 }
 
 /// vmio's own descriptor of a file just leased by a descriptor of the program's. An error if the program has closed that descriptor

@@ -52,6 +52,8 @@ const MOUNT_EXAMPLES: &str = "\
 Examples:
   vmio pmfs mount image /mnt         mount it; umount /mnt ends the command
   vmio pmfs mount --private image ~/here
+  vmio pmfs mount --assume-persistent image /mnt
+                                     on a machine that a battery shuts down in order
 
 Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
 the mount as any file system.
@@ -118,6 +120,10 @@ enum PmfsCommand {
         /// How long a process that maps a file's extents itself has to give them back when they are wanted; then it loses them
         #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
         lease_timeout: u64,
+        /// Take stores as durable once they have left the processor's caches, though Linux does not say so of this medium. A power cut or a crash of the
+        /// kernel may then take what programs believe to be durable
+        #[arg(long)]
+        assume_persistent: bool,
     },
     /// Check a file system without changing it; fails if anything is wrong
     #[command(after_help = FSCK_EXAMPLES)]
@@ -146,8 +152,10 @@ pub fn run(args: &PmfsArgs) -> anyhow::Result<()> {
             make(medium, *size, *sparse, *areas, *overwrite, *json)
                 .with_context(|| format!("cannot make a file system on {}", medium.display()))
         }
-        PmfsCommand::Mount { medium, folder, private, lease_timeout } => {
-            mount::run(medium, folder, *private, Duration::from_secs(*lease_timeout))
+        PmfsCommand::Mount { medium, folder, private, lease_timeout, assume_persistent } => {
+            let lease_timeout = Duration::from_secs(*lease_timeout);
+            let options = mount::Options { private: *private, lease_timeout, assume_persistent: *assume_persistent };
+            mount::run(medium, folder, &options)
         }
         PmfsCommand::Fsck { medium, json } => fsck(medium, *json),
         PmfsCommand::Stat { medium, json } => stat(medium, *json),
@@ -257,6 +265,7 @@ fn fsck(path: &Path, json: bool) -> anyhow::Result<()> {
             "blocks": census.blocks,
             "orphans": census.orphans,
             "unfinished_transactions": report.unfinished,
+            "appended_files": report.appends,
             "faults": faults.collect::<Vec<_>>(),
         });
         writeln!(output, "{object}")?;
@@ -266,6 +275,9 @@ fn fsck(path: &Path, json: bool) -> anyhow::Result<()> {
         }
         if report.unfinished > 0 {
             writeln!(output, "open   {} transactions, which the next mount rolls back", report.unfinished)?;
+        }
+        if report.appends > 0 {
+            writeln!(output, "open   appends to {} files, which the next mount makes longer", report.appends)?;
         }
         if census.orphans > 0 {
             writeln!(output, "open   {} deleted files, whose space the next mount frees", census.orphans)?;

@@ -13,8 +13,8 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use vmio_pmfs::{Access, Fs, Medium};
-use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
+use vmio_pmfs::{Access, Fs, Medium, Recovered};
+use vmio_pmfs_protocol::{MOUNT_BYTES, Mount, Persistence};
 
 use super::fuse::Server;
 use super::leases::{Holders, Leases};
@@ -25,19 +25,34 @@ use super::rewriter::Rewriter;
 const THREADS_MIN: usize = 8;
 const THREADS_MAX: usize = 16;
 
-pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -> anyhow::Result<()> {
+/// The choices of a mount.
+pub struct Options {
+    /// Only the user who mounts it may use it.
+    pub private: bool,
+    pub lease_timeout: Duration,
+    /// Stores are durable at a fence, though the kernel does not say so.
+    pub assume_persistent: bool,
+}
+
+pub fn run(path: &Path, folder: &Path, options: &Options) -> anyhow::Result<()> {
+    let &Options { private, lease_timeout, assume_persistent } = options;
     let cannot = || format!("cannot mount {}", path.display());
     check_folder(folder).with_context(cannot)?;
     let medium = medium::open(path, Access::Write).with_context(cannot)?;
     raise_descriptors();
-    let (holders, mount) = described(path, medium.is_synchronous()).with_context(cannot)?;
-    if !medium.is_synchronous() {
+    let persistence = match (medium.is_synchronous(), assume_persistent) {
+        (true, _) => Persistence::ByFence,
+        (false, true) => Persistence::Assumed,
+        (false, false) => Persistence::ByFlush,
+    };
+    let (holders, mount) = described(path, persistence).with_context(cannot)?;
+    if !persistence.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
     let medium: Arc<dyn Medium> = Arc::new(medium);
     let fs = Arc::new(Fs::mount(medium).with_context(cannot)?);
     let recovered = fs.recovered();
-    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), lease_timeout);
+    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), lease_timeout, persistence.is_synchronous());
     holders.serve(&leases).context("cannot start a thread")?;
     let mut config = Config::default();
     config.mount_options = vec![
@@ -72,9 +87,10 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
     .context("cannot wait for signals")?;
     let rewriter = Rewriter::start(Arc::clone(&fs)).context("cannot start a thread")?;
     let mut output = io::stdout().lock();
-    if recovered.transactions > 0 || recovered.orphans > 0 {
-        let (transactions, orphans) = (recovered.transactions, recovered.orphans);
-        writeln!(output, "recovered: {transactions} transactions rolled back, {orphans} deleted files freed")?;
+    if recovered != Recovered::default() {
+        let Recovered { transactions, orphans, appends } = recovered;
+        write!(output, "recovered: {transactions} transactions rolled back, {orphans} deleted files freed, ")?;
+        writeln!(output, "appends to {appends} files found")?;
     }
     writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
     output.flush()?;
@@ -86,13 +102,13 @@ pub fn run(path: &Path, folder: &Path, private: bool, lease_timeout: Duration) -
 }
 
 /// The holders of leases of a mount, and its description for them.
-fn described(path: &Path, is_synchronous: bool) -> anyhow::Result<(Arc<Holders>, [u8; MOUNT_BYTES])> {
+fn described(path: &Path, persistence: Persistence) -> anyhow::Result<(Arc<Holders>, [u8; MOUNT_BYTES])> {
     let medium = path.canonicalize()?;
     let metadata = medium.metadata()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let holders = Holders::new((device, inode)).context("cannot listen for processes that want leases")?;
     let socket = holders.socket().to_vec();
-    let mount = Mount { medium, device, inode, is_synchronous, socket };
+    let mount = Mount { medium, device, inode, persistence, socket };
     Ok((Arc::new(holders), mount.to_bytes().context("its path is too long")?))
 }
 

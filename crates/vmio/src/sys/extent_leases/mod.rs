@@ -3,6 +3,7 @@
 mod growth;
 mod holder;
 mod leased_map;
+mod medium_slot;
 mod slots;
 
 pub(crate) use leased_map::LeasedMap;
