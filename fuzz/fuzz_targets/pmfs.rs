@@ -7,15 +7,16 @@ use std::sync::{Arc, OnceLock};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use use_all::use_all;
-use vmio_pmfs::{Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check, repair};
+use vmio_pmfs::{Appends, Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check, repair};
 
 #[path = "../../crates/vmio-pmfs/tests/use_all.rs"]
 mod use_all;
 
 const GEOMETRY: Geometry = Geometry { blocks: 1024, areas: 1, inodes: 32, journal_blocks: 14, save_blocks: 4 };
 const BLOCK: u64 = 4096;
-/// Journal, saved data and inodes follow the superblock.
-const INODES_AT: u64 = (1 + 14 + 4) * BLOCK;
+/// Journal, saved data, slots of growing files and inodes follow the superblock.
+const SLOTS_AT: u64 = (1 + 14 + 4) * BLOCK;
+const INODES_AT: u64 = SLOTS_AT + 8 * BLOCK;
 const INODE_BYTES: u64 = 256;
 
 /// A part of the medium that a change falls into.
@@ -23,6 +24,8 @@ const INODE_BYTES: u64 = 256;
 enum Part {
     Superblock,
     Journal(u16),
+    /// The slot of a growing file. The first two are in use.
+    Slot(u8),
     Inode(u8),
     /// A block of the pool, where the first ones are in use.
     Pool(u8),
@@ -40,7 +43,7 @@ struct Change {
     is_sealed: bool,
 }
 
-/// A file system with a directory, files of few and of many extents, a link and a finished transaction.
+/// A file system with a directory, files of few and of many extents, a link, a finished transaction, and files that grow.
 fn sound() -> Arc<dyn Medium> {
     static SOUND: OnceLock<Arc<Simulated>> = OnceLock::new();
     let make = || -> vmio_pmfs::Result<Arc<Simulated>> {
@@ -60,6 +63,14 @@ fn sound() -> Arc<dyn Medium> {
         let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0))?.ino;
         fs.allocate(aligned, 0, 2 << 20)?;
         fs.write(aligned, 100, b"in place")?;
+        // Files to which a process has appended, and has not.
+        for (name, end) in [(&b"grows"[..], 9000_u64), (b"waits", 100)] {
+            let grows = fs.create(ROOT, name, New::File, 0o644, (0, 0))?.ino;
+            fs.write(grows, 0, &[7; 100])?;
+            if let Some(slot) = fs.lease_to_grow(grows, 1, Appends::Durable)?.slot_at {
+                medium.write(slot, &end.to_le_bytes());
+            }
+        }
         Ok(medium)
     };
     let sound = SOUND.get_or_init(|| make().unwrap_or_else(|error| panic!("the sound file system: {error}")));
@@ -71,6 +82,10 @@ fn structure(part: &Part) -> (u64, u64, usize, usize, Option<u64>) {
     match part {
         Part::Superblock => (0, BLOCK, 8, 12, None),
         Part::Journal(entry) => (BLOCK + u64::from(entry % 896) * 64, 64, 0, 4, None),
+        Part::Slot(slot) => {
+            let at = SLOTS_AT + u64::from(slot % 4) * 64;
+            (at, 64, 8, 12, Some(at))
+        }
         Part::Inode(ino) => {
             let ino = u64::from(ino % 32);
             (INODES_AT + ino * INODE_BYTES, INODE_BYTES, 0, 4, Some(ino))

@@ -10,12 +10,13 @@ pub const EXTENTS_MAX: usize = 30;
 const STORES: u32 = 1;
 const FILL: u32 = 2;
 const GROW: u32 = 4;
+const DURABLE: u32 = 8;
 
 /// The files of a holder that may grow at the same time.
 pub const SLOTS: usize = 512;
 /// The bytes of a slot: the length up to which the holder has stored what it appends, and [`CLOSED`].
 pub const SLOT_BYTES: usize = 8;
-/// The bit of a slot by which its holder keeps a late thread from storing a length there.
+/// The bit of a slot, of memory or of the medium, by which its holder keeps a late thread from storing a length there.
 pub const CLOSED: u64 = 1 << 63;
 
 /// A part of a file that a holder wants to map.
@@ -51,7 +52,9 @@ pub struct Grant {
     first: u32,
     end: u32,
     count: u32,
-    reserved: [u32; 3],
+    reserved: u32,
+    /// 0 for none.
+    slot_at: u64,
     extents: [Extent; EXTENTS_MAX],
 }
 
@@ -68,6 +71,17 @@ impl Request {
     /// memory.
     pub fn to_grow(holder: u64, slot: u32) -> Request {
         Request { holder, first: 0, end: 0, flags: STORES | GROW, slot }
+    }
+
+    /// The same for appends that are durable without the server: the grant says where on the medium the holder stores the length instead. The slot of its
+    /// memory says the length that it knows.
+    pub fn to_grow_durably(holder: u64, slot: u32) -> Request {
+        Request { flags: STORES | GROW | DURABLE, ..Request::to_grow(holder, slot) }
+    }
+
+    /// Whether a request for blocks behind the end is for durable appends.
+    pub fn is_durable(&self) -> bool {
+        self.flags & DURABLE != 0
     }
 
     /// The slot of a request for blocks behind the end.
@@ -98,9 +112,9 @@ impl Request {
     /// Reads the bytes that a process has passed; `None` if they make no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let (request, _) = Request::read_from_prefix(bytes).ok()?;
-        let is_known = request.flags & !(STORES | FILL | GROW) == 0;
+        let is_known = request.flags & !(STORES | FILL | GROW | DURABLE) == 0;
         // Nobody appends to what he may not store to.
-        let is_allowed = request.flags & GROW == 0 || request.stores();
+        let is_allowed = request.flags & (GROW | DURABLE) == 0 || request.stores() && request.flags & GROW != 0;
         let is_sound = request.first <= request.end && (request.slot as usize) < SLOTS;
         (is_known && is_allowed && is_sound).then_some(request)
     }
@@ -117,12 +131,22 @@ impl Grant {
         let count = extents.len().min(EXTENTS_MAX);
         let mut all = [Extent::default(); EXTENTS_MAX];
         all[..count].copy_from_slice(&extents[..count]);
-        Grant { size, first: blocks.start, end: blocks.end, count: count as u32, reserved: [0; 3], extents: all }
+        Grant { size, first: blocks.start, end: blocks.end, count: count as u32, reserved: 0, slot_at: 0, extents: all }
     }
 
     /// The blocks of the file that it is about. There may be fewer than were asked for; those in no extent are holes.
     pub fn blocks(&self) -> Range<u32> {
         self.first..self.end.max(self.first)
+    }
+
+    /// The same grant with a place of the medium for the length, by its byte, where appends are durable.
+    pub fn with_slot(self, at: Option<u64>) -> Grant {
+        Grant { slot_at: at.unwrap_or_default(), ..self }
+    }
+
+    /// The byte of the medium at which the holder stores the length, a word of 8 bytes; `None` if that goes into the slot of its memory.
+    pub fn slot_at(&self) -> Option<u64> {
+        Some(self.slot_at).filter(|at| *at != 0 && at.is_multiple_of(size_of::<u64>() as u64))
     }
 
     /// Where they are, in the order of the file.
@@ -148,7 +172,9 @@ mod tests {
         }
         let extents = [Extent { file_block: 3, blocks: 6, start: 100 }; 70];
         let grant = Grant::new(5, 3..9, &extents);
-        assert_eq!((grant.blocks(), grant.extents().len()), (3..9, EXTENTS_MAX));
+        assert_eq!((grant.blocks(), grant.extents().len(), grant.slot_at()), (3..9, EXTENTS_MAX, None));
+        assert_eq!(grant.with_slot(Some(640)).slot_at(), Some(640));
+        assert_eq!(grant.with_slot(Some(641)).slot_at(), None);
     }
 
     #[test]
@@ -159,9 +185,13 @@ mod tests {
         let far = Request::to_grow(0, SLOTS as u32);
         assert_eq!(Request::from_bytes(far.as_bytes()), None);
         assert_eq!(Request::from_bytes(Request::to_grow(1, 9).as_bytes()).unwrap().growth(), Some(9));
+        let durably = Request::from_bytes(Request::to_grow_durably(1, 9).as_bytes()).unwrap();
+        assert!(durably.is_durable() && durably.growth() == Some(9) && !Request::to_grow(1, 9).is_durable());
+        let no_growth = Request { flags: STORES | DURABLE, ..Request::to_grow(0, 0) };
+        assert_eq!(Request::from_bytes(no_growth.as_bytes()), None);
         let for_loads = Request { flags: GROW, ..Request::to_grow(0, 0) };
         assert_eq!(Request::from_bytes(for_loads.as_bytes()), None);
-        let unknown = Request { flags: 8, ..Request::new(0, 0..0, false, false) };
+        let unknown = Request { flags: 16, ..Request::new(0, 0..0, false, false) };
         assert_eq!(Request::from_bytes(unknown.as_bytes()), None);
         let many = Grant { count: 1000, ..Grant::new(0, 0..0, &[]) };
         assert_eq!(many.extents().len(), EXTENTS_MAX);

@@ -8,6 +8,9 @@
 //! 3. It asks the descriptor of a file for a lease of some blocks ([`LEASE`]), and maps the extents of the [`Grant`].
 //!    A lease to grow ([`Request::to_grow`]) has blocks behind the end of the file. The process stores there what it appends, then the new
 //!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
+//!    Where appends are to be durable ([`Request::to_grow_durably`]), the length goes into a word of the medium instead, which the
+//!    grant names. The process stores the bytes, waits for a fence, exchanges the word for the new length, writes it back from its
+//!    caches, and waits for a fence. A mount after a crash makes the bytes before that length the file's.
 //! 4. When the server recalls a lease ([`Message::Recall`]), the process unmaps those blocks and says so ([`Message::Returned`]). Of its own
 //!    accord it gives a file's leases back by [`RETURN`].
 //! 5. If the server ends its half of the connection, the holder has lost all its leases: it unmaps them, says so ([`Message::Left`]), and
@@ -23,7 +26,7 @@ mod mount;
 pub use descriptor::{receive_with, send_with};
 pub use grant::{CLOSED, EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
 pub use message::{MESSAGE_BYTES, Message};
-pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, SOCKET_BYTES};
+pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, Persistence, SOCKET_BYTES};
 
 use rustix::ioctl::{Opcode, opcode};
 
@@ -47,6 +50,7 @@ pub const MOUNT: Opcode = opcode::read::<[u8; MOUNT_BYTES]>(b'V', 0xA0);
 /// - EEXIST: another process appends to the file.
 /// - EPERM: there is no such holder, or it has lost its leases.
 /// - ENOSPC: there are no blocks for holes.
+/// - EOPNOTSUPP: only a flush makes stores to this medium durable.
 pub const LEASE: Opcode = opcode::read_write::<Grant>(b'V', 0xA1);
 
 /// Gives all leases of a descriptor's file back. The argument is the holder's number.

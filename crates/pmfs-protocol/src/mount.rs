@@ -15,6 +15,32 @@ pub const SOCKET_BYTES: usize = 48;
 /// The longest path of a medium.
 pub const PATH_BYTES_MAX: usize = MOUNT_BYTES - 80;
 
+/// The way in which stores to a medium become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// A flush by the kernel alone.
+    ByFlush,
+    /// A write-back from the processor's caches and a fence, in mappings with MAP_SYNC.
+    ByFence,
+    /// The same in any mapping: the user says so.
+    Assumed,
+}
+
+impl Persistence {
+    fn to_number(self) -> u32 {
+        match self {
+            Persistence::ByFlush => 0,
+            Persistence::ByFence => 1,
+            Persistence::Assumed => 2,
+        }
+    }
+
+    /// Whether a write-back and a fence make stores durable.
+    pub fn is_synchronous(self) -> bool {
+        self != Persistence::ByFlush
+    }
+}
+
 /// A mounted file system, as its server describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -24,8 +50,8 @@ pub struct Mount {
     pub device: u64,
     /// The inode of the medium's file (`st_ino`).
     pub inode: u64,
-    /// Whether a fence makes stores to the medium durable.
-    pub is_synchronous: bool,
+    /// The way in which stores to the medium become durable.
+    pub persistence: Persistence,
     /// The abstract name of the server's socket, [`SOCKET_BYTES`] at most.
     pub socket: Vec<u8>,
 }
@@ -34,7 +60,7 @@ pub struct Mount {
 #[repr(C)]
 struct Layout {
     version: u32,
-    is_synchronous: u32,
+    persistence: u32,
     device: u64,
     inode: u64,
     socket_bytes: u32,
@@ -51,7 +77,7 @@ impl Mount {
         let path = self.medium.as_os_str().as_bytes();
         let mut layout = Layout {
             version: VERSION,
-            is_synchronous: self.is_synchronous.into(),
+            persistence: self.persistence.to_number(),
             device: self.device,
             inode: self.inode,
             socket_bytes: self.socket.len() as u32,
@@ -72,8 +98,9 @@ impl Mount {
         let path = layout.path.get(..layout.path_bytes as usize)?;
         let medium = Path::new(OsStr::from_bytes(path)).to_owned();
         let socket = layout.socket.get(..layout.socket_bytes as usize)?.to_vec();
-        let is_synchronous = layout.is_synchronous != 0;
-        Some(Mount { medium, device: layout.device, inode: layout.inode, is_synchronous, socket })
+        let all = [Persistence::ByFlush, Persistence::ByFence, Persistence::Assumed];
+        let persistence = all.into_iter().find(|one| one.to_number() == layout.persistence)?;
+        Some(Mount { medium, device: layout.device, inode: layout.inode, persistence, socket })
     }
 }
 
@@ -84,11 +111,11 @@ mod tests {
 
     #[test]
     fn an_answer_comes_back_and_nonsense_is_refused() {
-        let mount =
-            Mount { medium: "/a/medium".into(), device: 3, inode: 4, is_synchronous: true, socket: b"name".to_vec() };
+        let persistence = Persistence::Assumed;
+        let mount = Mount { medium: "/a/medium".into(), device: 3, inode: 4, persistence, socket: b"name".to_vec() };
         let bytes = mount.to_bytes().unwrap();
         assert_eq!(Mount::from_bytes(&bytes), Some(mount.clone()));
-        for (at, wrong) in [(0, VERSION + 1), (24, SOCKET_BYTES as u32 + 1), (28, PATH_BYTES_MAX as u32 + 1)] {
+        for (at, wrong) in [(0, VERSION + 1), (4, 3), (24, SOCKET_BYTES as u32 + 1), (28, PATH_BYTES_MAX as u32 + 1)] {
             let mut bytes = bytes;
             bytes[at..at + 4].copy_from_slice(&wrong.to_ne_bytes());
             assert_eq!(Mount::from_bytes(&bytes), None, "{at}");

@@ -17,6 +17,7 @@ mod mistakes;
 mod outputs;
 mod pmfs;
 mod pmfs_background;
+mod pmfs_durable_appends;
 mod pmfs_fsx;
 mod pmfs_holders;
 mod pmfs_leases;

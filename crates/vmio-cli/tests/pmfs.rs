@@ -324,8 +324,8 @@ fn damage_is_found_and_named() -> TestResult {
         serde_json::from_str(&succeeded(vmio().args(["pmfs", "stat", "--json"]).arg(&image))?)?;
     assert_eq!(object["bytes"], 64 << 20);
     let file = fs::File::options().read(true).write(true).open(&image)?;
-    // The root's inode: behind the superblock, a journal of 16 blocks and 256 for saved data.
-    let root = (1 + 16 + 256) * 4096 + 256;
+    // The root's inode: behind the superblock, a journal of 16 blocks, 256 for saved data, and 8 of slots.
+    let root = (1 + 16 + 256 + 8) * 4096 + 256;
     file.write_all_at(&[9], root + 100)?;
     let output = vmio().args(["pmfs", "fsck", "--json"]).arg(&image).output()?;
     assert!(!output.status.success());

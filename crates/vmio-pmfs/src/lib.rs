@@ -28,6 +28,7 @@ pub use format::xattrs::ALIGNED;
 pub use fs::attributes::{Attributes, Changes};
 pub use fs::files::RangeChange;
 pub use fs::gathering::Gathered;
+pub use fs::growing::Appends;
 pub use fs::leasing::{Holes, Lease, LeasedExtent};
 pub use fs::names::{New, Replace};
 pub use fs::rewriting::Rewrite;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use crate::crash_states::{Recording, crashed, explore, explore_moves, subsets};
 use crate::support::{GEOMETRY, Numbers, fill, made, made_of, patterned, sound, tree};
 use vmio_pmfs::{
-    ALIGNED, Changes, Fs, Geometry, Holes, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange, Replace,
-    Rewrite,
+    ALIGNED, Appends, Changes, Fs, Geometry, Holes, Length, Medium, New, Overlay, Precondition, ROOT, RangeChange,
+    Replace, Rewrite,
 };
 
 pub fn create(fs: &Fs, directory: u64, name: &str, new: New<'_>) -> u64 {
@@ -193,7 +193,7 @@ fn lengths_change_whole() {
 
 #[test]
 fn what_a_holder_appends_becomes_part_of_the_file_whole() {
-    let leased = |fs: &Fs| assert!(!fs.lease_to_grow(ino(fs, "a"), 1).unwrap().extents.is_empty());
+    let leased = |fs: &Fs| assert!(!fs.lease_to_grow(ino(fs, "a"), 1, Appends::Volatile).unwrap().extents.is_empty());
     let grown = move |by: u64| {
         move |fs: &Fs| {
             leased(fs);

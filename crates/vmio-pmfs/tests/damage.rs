@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::support::{Numbers, made, patterned};
 use crate::use_all::use_all;
-use vmio_pmfs::{Error, Fs, Inspection, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check};
+use vmio_pmfs::{
+    Appends, Error, Fs, Inspection, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check,
+};
 
 /// A file system with something of everything.
 #[allow(clippy::unwrap_used)]
@@ -26,6 +28,12 @@ pub fn sound() -> Arc<Simulated> {
     let aligned = fs.create(ROOT, b"aligned", New::File, 0o644, (0, 0)).unwrap().ino;
     fs.allocate(aligned, 0, 2 << 20).unwrap();
     fs.write(aligned, 100, &patterned(1, 5000)).unwrap();
+    for (name, appended) in [(&b"grows"[..], 9000), (b"grew", 0)] {
+        let grows = fs.create(ROOT, name, New::File, 0o644, (0, 0)).unwrap().ino;
+        fs.write(grows, 0, &patterned(2, 3000)).unwrap();
+        let slot = fs.lease_to_grow(grows, 1, Appends::Durable).unwrap().slot_at.unwrap();
+        medium.write(slot, &(3000_u64 + appended).to_le_bytes());
+    }
     medium
 }
 
@@ -38,7 +46,10 @@ pub fn structures(medium: &dyn Medium) -> Vec<Structure> {
     for area in 0..2_u64 {
         let own = area * (4 << 20) + if area == 0 { 4096 } else { 0 };
         all.extend((0..40).map(|entry| (own + entry * 64, 64, 0, 4, None)));
-        let inodes = own + (14 + 16) * 4096;
+        let slots = own + (14 + 16) * 4096;
+        // The slot of a growing file that has not been asked for its length, and others.
+        all.extend((0..4).flat_map(|slot| [(slots + slot * 64, 64, 8, 12, Some(slots + slot * 64)); 3]));
+        let inodes = slots + 8 * 4096;
         all.extend((0..12).map(|index| (inodes + index * 256, 256, 0, 4, Some(area * 64 + index))));
         for at in (inodes + 4 * 4096..inodes + 60 * 4096).step_by(4096) {
             let mut block = [0; 4096];
@@ -85,7 +96,7 @@ fn a_directory_that_has_entries_is_not_deleted() {
     drop(fs);
     let inode = |ino: u64| {
         let own = ino / 64 * (4 << 20) + if ino < 64 { 4096 } else { 0 };
-        own + (14 + 16) * 4096 + ino % 64 * 256
+        own + (14 + 16 + 8) * 4096 + ino % 64 * 256
     };
     let links = |medium: &dyn Medium, ino: u64, links: u32| {
         let mut bytes = [0; 256];

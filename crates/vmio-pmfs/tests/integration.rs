@@ -5,6 +5,7 @@ mod calls;
 mod crash_states;
 mod crashes;
 mod damage;
+mod durable_appends;
 mod inspect;
 mod leases;
 mod lives;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use vmio_pmfs::{Changes, Error, Fs, Holes, Lease, LeasedExtent, Medium, New, ROOT};
+use vmio_pmfs::{Appends, Changes, Error, Fs, Holes, Lease, LeasedExtent, Medium, New, ROOT};
 
 use crate::support::{contents, fill, made, patterned, sound};
 
@@ -152,7 +152,7 @@ fn bytes_that_a_holder_appends_become_the_files_in_one_transaction() {
     fs.write(ino, 2 * BLOCK, &[7; 100]).unwrap();
     let mut expected = contents(&fs, ino);
     for round in 0..40 {
-        let lease = fs.lease_to_grow(ino, 1).unwrap();
+        let lease = fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
         assert_eq!(lease.size, expected.len() as u64);
         let room = u64::from(lease.blocks.end) * BLOCK - lease.size;
         let bytes = patterned(round, room.min(40_000 + round * 100) as usize);
@@ -164,7 +164,7 @@ fn bytes_that_a_holder_appends_become_the_files_in_one_transaction() {
     }
     assert!(matches!(fs.write(ino, expected.len() as u64, b"x"), Err(Error::Leased { .. })), "the holder has the end");
     assert!(matches!(shrink(&fs, ino, 1 << 30), Err(Error::Leased { .. })));
-    assert!(matches!(fs.lease_to_grow(ino, 2), Err(Error::Leased { .. })));
+    assert!(matches!(fs.lease_to_grow(ino, 2, Appends::Volatile), Err(Error::Leased { .. })));
     fs.write(ino, 0, b"inside").unwrap();
     expected[..6].copy_from_slice(b"inside");
     assert!(matches!(fs.grown(ino, 1, 1 << 30), Err(Error::FileTooLarge { .. })));
@@ -184,7 +184,7 @@ fn what_a_file_grows_into_is_free_again_afterwards() {
     let fs = Fs::mount(medium.clone()).unwrap();
     let ino = file(&fs, "file", 3);
     let free = fs.space().free_blocks;
-    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    let lease = fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
     assert!(fs.space().free_blocks < free);
     append(&*medium, &lease, &[1; 5000]);
     fs.grown(ino, 1, 3 * BLOCK + 5000).unwrap();
@@ -194,7 +194,7 @@ fn what_a_file_grows_into_is_free_again_afterwards() {
     fs.unlink(ROOT, b"all").unwrap();
     assert!(fs.space().free_blocks >= free - 3);
     // Of a holder that is lost, nothing is given out.
-    let lease = fs.lease_to_grow(ino, 2).unwrap();
+    let lease = fs.lease_to_grow(ino, 2, Appends::Volatile).unwrap();
     let last = lease.extents.last().unwrap();
     append(&*medium, &lease, &[9; 3000]);
     fs.revoke_lease(ino, 2, 0).unwrap();
@@ -213,7 +213,7 @@ fn a_file_whose_end_is_in_a_hole_grows_too() {
     let fs = Fs::mount(medium.clone()).unwrap();
     let ino = file(&fs, "file", 1);
     shrink(&fs, ino, 5 * BLOCK + 10).unwrap();
-    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    let lease = fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
     append(&*medium, &lease, &[5; 9000]);
     fs.grown(ino, 1, lease.size + 9000).unwrap();
     let found = contents(&fs, ino);
@@ -229,7 +229,7 @@ fn a_write_into_a_hole_leaves_alone_what_a_holder_grows_into() {
     let fs = Fs::mount(medium.clone()).unwrap();
     let ino = file(&fs, "file", 10);
     shrink(&fs, ino, 2 << 20).unwrap();
-    let lease = fs.lease_to_grow(ino, 1).unwrap();
+    let lease = fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
     fs.write(ino, 1 << 20, &[7; 3000]).unwrap();
     append(&*medium, &lease, &[9; 5000]);
     fill(&fs, "all");
@@ -250,7 +250,7 @@ fn a_length_beyond_what_is_leased_changes_nothing_and_ends_the_growth() {
     let medium = made();
     let fs = Fs::mount(medium.clone()).unwrap();
     let ino = file(&fs, "file", 2);
-    fs.lease_to_grow(ino, 1).unwrap();
+    fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
     for size in [u64::MAX >> 1, 1 << 44, 1 << 30] {
         assert!(fs.grown(ino, 1, size).is_err() || !fs.is_growing(ino));
     }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vmio_pmfs::{
-    Changes, Error, Fs, Holes, Lease, LeasedExtent, Length, Medium, Mode, New, Precondition, ROOT, RangeChange,
-    Replace, Result, Simulated, Store,
+    Appends, Changes, Error, Fs, Holes, Lease, LeasedExtent, Length, Medium, Mode, New, Precondition, ROOT,
+    RangeChange, Replace, Result, Simulated, Store,
 };
 
 use crate::support::{Node, Numbers, Tree, contents, made, patterned, sound, tree};
@@ -294,7 +294,7 @@ impl Life<'_> {
     fn grow(&mut self) {
         let Some((file, ino)) = self.file() else { return };
         let (holder, bytes) = (9, self.bytes());
-        let Ok(lease) = self.fs.lease_to_grow(ino, holder) else { return };
+        let Ok(lease) = self.fs.lease_to_grow(ino, holder, Appends::Volatile) else { return };
         assert_eq!(lease.size, self.model.files[file].bytes.len() as u64);
         // Behind the end there may be holes between blocks that fallocate has reserved. This holder stops there.
         let mut place = lease.size;

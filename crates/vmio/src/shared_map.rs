@@ -190,7 +190,16 @@ impl SharedMap {
     /// All processes see them at once, and they survive the end of this one. They are durable after a sync of the file.
     pub fn append_at(&self, end: u64, bytes: &[u8]) -> bool {
         match &self.kind {
-            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes),
+            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes, false),
+            _ => false,
+        }
+    }
+
+    /// Appends bytes as [`Self::append_at`] does. They are durable when this returns true, and a crash before leaves all of them or none. It returns false
+    /// unless the file is on persistent memory ([`Self::is_persistent`]).
+    pub fn append_durably_at(&self, end: u64, bytes: &[u8]) -> bool {
+        match &self.kind {
+            Kind::Persistent(map) if self.check_here().is_ok() && map.is_synchronous() => map.append(end, bytes, true),
             _ => false,
         }
     }

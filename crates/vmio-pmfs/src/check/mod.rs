@@ -8,8 +8,10 @@ use std::sync::Arc;
 use crate::alloc::Run;
 use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, Geometry, ROOT};
+use crate::format::growth_slot::{GrowthSlot, SLOT_BYTES, Said};
 use crate::format::inode::{Inode, Kind, STATE_BYTES};
 use crate::format::superblock::Superblock;
+use crate::inodes::growth_slots;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::{inode_bytes, read_inode};
 use crate::journal::Journals;
@@ -47,6 +49,8 @@ pub struct Report {
     pub census: Census,
     /// Transactions that a crash has cut short, which the next mount rolls back. The check sees the file system without them.
     pub unfinished: usize,
+    /// Files that a process has appended to durably: the next mount makes them longer.
+    pub appends: usize,
     /// All faults.
     pub faults: Vec<Fault>,
 }
@@ -65,7 +69,7 @@ type Unreadable = BTreeSet<u64>;
 pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     let superblock = Superblock::read(&*medium)?;
     let geometry = superblock.geometry;
-    let mut report = Report { superblock, census: Census::default(), unfinished: 0, faults: Vec::new() };
+    let mut report = Report { superblock, census: Census::default(), unfinished: 0, appends: 0, faults: Vec::new() };
     for (at, read) in Superblock::both(&*medium) {
         match read {
             Ok(copy) if copy == superblock => (),
@@ -80,6 +84,7 @@ pub fn check(medium: Arc<dyn Medium>) -> Result<Report> {
     }
     let (inodes, unreadable) = report.read_inodes(&*recovered, &geometry);
     report.check_blocks(&geometry, &inodes);
+    report.check_growth(&*recovered, &geometry, &inodes);
     tree::check(&mut report, &*recovered, &geometry, &inodes, &unreadable);
     Ok(report)
 }
@@ -136,6 +141,27 @@ impl Report {
             (0, _) => self.census.orphans += 1,
             (_, Kind::Directory) => self.census.directories += 1,
             _ => self.census.files += 1,
+        }
+    }
+
+    /// Whether each slot of a growing file that says something is of such a file.
+    fn check_growth(&mut self, medium: &dyn Medium, geometry: &Geometry, inodes: &Inodes) {
+        for at in (0..geometry.areas).flat_map(|area| geometry.slots(area)) {
+            let mut bytes = [0; SLOT_BYTES];
+            medium.read(at, &mut bytes);
+            let (slot, end) = match GrowthSlot::from_bytes(&bytes, at) {
+                Said::Nothing => continue,
+                Said::Length(slot, end) => (slot, end),
+                Said::Damaged => {
+                    self.add(at, "the slot of a growing file has another checksum than its bytes");
+                    continue;
+                }
+            };
+            let file = inodes.get(&slot.ino);
+            match growth_slots::fault(&slot, end, file) {
+                Some(fault) => self.add(at, fault),
+                None => self.appends += usize::from(file.is_some_and(|file| file.inode.size < end)),
+            }
         }
     }
 

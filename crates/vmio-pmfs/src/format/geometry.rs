@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::format::growth_slot::SLOT_BYTES;
 use crate::format::inode::INODE_BYTES;
 use crate::format::journal_entry::ENTRY_BYTES;
 
@@ -24,12 +25,15 @@ const JOURNAL_BLOCKS_MAX: u32 = 4096;
 const SAVE_BLOCKS_MIN: u32 = 2;
 /// The most blocks of saved data. A write has an entry for each aligned extent that it overwrites.
 const SAVE_BLOCKS_MAX: u32 = 4096;
+/// Blocks of an area's slots of growing files: 512 files of it grow at the same time.
+const SLOT_BLOCKS: u64 = 8;
 /// The most areas.
 const AREAS_MAX: u32 = 1024;
 /// The most blocks: extents name blocks of a file by 32 bits, and 16 PiB are enough.
 const BLOCKS_MAX: u64 = 1 << 42;
 
 const INODES_A_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES as u64;
+const SLOTS_A_BLOCK: u64 = BLOCK_BYTES / SLOT_BYTES as u64;
 const ENTRIES_A_BLOCK: u64 = BLOCK_BYTES / ENTRY_BYTES as u64;
 
 /// Entries of the largest transaction, a write. START and COMMIT are two. A changed place of the map takes two: itself, and the head of
@@ -117,9 +121,10 @@ impl Geometry {
         self.save_blocks as usize * BLOCK_BYTES as usize
     }
 
-    /// Blocks of an area's journal, saved data and inodes.
+    /// Blocks of an area's journal, saved data, slots of growing files and inodes.
     fn own_blocks(&self) -> u64 {
-        u64::from(self.journal_blocks) + u64::from(self.save_blocks) + u64::from(self.inodes) / INODES_A_BLOCK
+        let inodes = u64::from(self.inodes) / INODES_A_BLOCK;
+        u64::from(self.journal_blocks) + u64::from(self.save_blocks) + SLOT_BLOCKS + inodes
     }
 
     /// The blocks of an area. It begins at an aligned extent.
@@ -156,10 +161,21 @@ impl Geometry {
         self.journal_at(area) + u64::from(self.journal_blocks) * BLOCK_BYTES
     }
 
+    /// Where an area's slots of growing files begin, in bytes.
+    pub(crate) fn slots_at(&self, area: u32) -> u64 {
+        self.saves_at(area) + u64::from(self.save_blocks) * BLOCK_BYTES
+    }
+
+    /// The places of an area's slots of growing files, in bytes.
+    pub(crate) fn slots(&self, area: u32) -> impl DoubleEndedIterator<Item = u64> + use<> {
+        let first = self.slots_at(area);
+        (0..SLOT_BLOCKS * SLOTS_A_BLOCK).map(move |slot| first + slot * SLOT_BYTES as u64)
+    }
+
     /// Where an inode is, in bytes.
     pub(crate) fn inode_at(&self, ino: u64) -> u64 {
         let (area, index) = ((ino / u64::from(self.inodes)) as u32, ino % u64::from(self.inodes));
-        self.saves_at(area) + u64::from(self.save_blocks) * BLOCK_BYTES + index * INODE_BYTES as u64
+        self.slots_at(area) + SLOT_BLOCKS * BLOCK_BYTES + index * INODE_BYTES as u64
     }
 
     /// The numbers of an area's inodes.
@@ -193,6 +209,11 @@ mod tests {
             for area in 0..geometry.areas {
                 assert!(geometry.journal_at(area) >= end);
                 assert!(geometry.saves_at(area) > geometry.journal_at(area));
+                let slots = geometry.slots(area).collect::<Vec<_>>();
+                assert!(slots[0] == geometry.slots_at(area) && slots[0] > geometry.saves_at(area));
+                assert!(
+                    slots[slots.len() - 1] + SLOT_BYTES as u64 <= geometry.inode_at(geometry.inodes_of(area).start)
+                );
                 let inodes = geometry.inodes_of(area);
                 let last = geometry.inode_at(inodes.end - 1) + INODE_BYTES as u64;
                 assert_eq!(last, geometry.pool(area).start * BLOCK_BYTES);

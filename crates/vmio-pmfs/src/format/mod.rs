@@ -3,6 +3,7 @@
 pub(crate) mod chain;
 pub(crate) mod entry;
 pub(crate) mod geometry;
+pub(crate) mod growth_slot;
 pub(crate) mod inode;
 pub(crate) mod journal_entry;
 pub(crate) mod superblock;

@@ -83,12 +83,11 @@ impl Fs {
     }
 }
 
-/// The journals and the inode tables, as ranges of bytes: a new file system has them empty.
+/// The journals, the slots of growing files and the inode tables, as ranges of bytes: a new file system has them empty.
 fn changed(geometry: &Geometry) -> impl Iterator<Item = Range<u64>> + use<'_> {
     (0..geometry.areas).flat_map(|area| {
-        let saves = geometry.saves_at(area);
-        let inodes = saves + u64::from(geometry.save_blocks) * BLOCK_BYTES;
-        [geometry.journal_at(area)..saves, inodes..geometry.pool(area).start * BLOCK_BYTES]
+        let pool = geometry.pool(area).start * BLOCK_BYTES;
+        [geometry.journal_at(area)..geometry.saves_at(area), geometry.slots_at(area)..pool]
     })
 }
 

@@ -5,6 +5,8 @@ mod creation;
 mod exchange;
 pub(crate) mod files;
 pub(crate) mod gathering;
+pub(crate) mod growing;
+mod growth_recovery;
 pub(crate) mod leasing;
 mod mounting;
 pub(crate) mod names;
@@ -17,7 +19,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::Mutex;
 
 use crate::alloc::joined;
 use crate::data::Mode;
@@ -56,6 +58,8 @@ pub struct Recovered {
     pub transactions: usize,
     /// Files without a name that were open at the crash; they were deleted.
     pub orphans: usize,
+    /// Files that have become longer by what processes had appended durably, and nobody had looked at.
+    pub appends: usize,
 }
 
 /// How much space there is.
@@ -145,7 +149,7 @@ impl Fs {
     }
 
     /// Reads a node again if a change of it has failed.
-    fn settled<T>(&self, state: &mut RwLockWriteGuard<'_, State>, result: Result<T>) -> Result<T> {
+    fn settled<T>(&self, state: &mut State, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             let ino = state.loaded.ino;
             match Loaded::load(&self.volume, ino) {

@@ -17,6 +17,7 @@ use crate::format::inode::{INODE_BYTES, Inode, Kind};
 use crate::format::superblock::Superblock;
 use crate::inodes::block_map::BlockMap;
 use crate::inodes::free::{FreeInodes, FreeNumbers};
+use crate::inodes::growth_slots::GrowthSlots;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::lost_leases::LostLeases;
 use crate::inodes::read_inode;
@@ -106,8 +107,10 @@ impl Fs {
         let orphans: Vec<u64> = scans.iter().flat_map(|scan| &scan.orphans).copied().collect();
         let free = scans.into_iter().map(|scan| scan.free).collect();
         let allocator = Allocator::new(&geometry, &used);
-        let recovered = Recovered { transactions, orphans: orphans.len() };
-        let fs = Fs::assembled(medium, superblock, mode, journals, allocator, free, recovered);
+        let recovered = Recovered { transactions, orphans: orphans.len(), appends: 0 };
+        let mut fs = Fs::assembled(medium, superblock, mode, journals, allocator, free, recovered);
+        // No slot is of an inode that is no more.
+        fs.recovered.appends = fs.recover_appends();
         for ino in orphans {
             fs.delete_orphan(ino)?;
         }
@@ -126,8 +129,9 @@ impl Fs {
     ) -> Fs {
         let geometry = superblock.geometry;
         let (lost, reserved) = (LostLeases::default(), Reserved::default());
+        let slots = GrowthSlots::new(&geometry);
         Fs {
-            volume: Volume { medium, geometry, mode, journals, allocator, lost, reserved },
+            volume: Volume { medium, geometry, mode, journals, allocator, lost, reserved, slots },
             superblock,
             recovered,
             free_inodes: FreeInodes::new(&geometry, free),

@@ -17,6 +17,17 @@ pub(crate) struct Growth {
     pub(crate) holder: u64,
     /// The first one in the file.
     pub(crate) block: u32,
+    /// The slot of the medium in which the holder says how far it has got, if its appends are durable.
+    pub(crate) slot: Option<HeldSlot>,
+}
+
+/// A slot of a growing file, and the blocks that the file got for it, which are its own on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldSlot {
+    /// Its byte of the medium.
+    pub(crate) at: u64,
+    pub(crate) reserved_from: u32,
+    pub(crate) reserved_to: u32,
 }
 
 /// The outcome of the return of a lease.

@@ -2,6 +2,7 @@
 
 pub(crate) mod block_map;
 pub(crate) mod free;
+pub(crate) mod growth_slots;
 pub(crate) mod leases;
 pub(crate) mod loaded;
 pub(crate) mod lost_leases;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::growth_slots::GrowthSlots;
 use super::lost_leases::LostLeases;
 use crate::alloc::{Allocator, Reserved, Run};
 use crate::data::Mode;
@@ -19,6 +20,7 @@ pub(crate) struct Volume {
     pub(crate) allocator: Allocator,
     pub(crate) lost: LostLeases,
     pub(crate) reserved: Reserved,
+    pub(crate) slots: GrowthSlots,
 }
 
 impl Volume {

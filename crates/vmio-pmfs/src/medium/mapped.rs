@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -115,6 +116,13 @@ impl MappedFile {
         assert!(at + len as u64 <= self.bytes as u64, "{len} bytes at {at} of a medium of {}", self.bytes);
         self.base.as_ptr().wrapping_add(at as usize)
     }
+
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8), "a word at {at}");
+        // SAFETY: `place` has checked the range, which stays mapped as long as this value lives, and the word is aligned. Other processes change it by
+        // whole words alone.
+        unsafe { AtomicU64::from_ptr(self.place(at, 8).cast()) }
+    }
 }
 
 /// Refuses a medium of which processes may have extents mapped. Each has a shared lock of a byte of it.
@@ -155,6 +163,15 @@ impl Medium for MappedFile {
             store_words(to.add(head), &bytes[head..head + words]);
             store_part(to.add(head + words), &bytes[head + words..]);
         }
+    }
+
+    fn load_word(&self, at: u64) -> u64 {
+        u64::from_le(self.word(at).load(Ordering::Acquire))
+    }
+
+    fn set_bits(&self, at: u64, bits: u64) {
+        assert!(self.access == Access::Write, "a write to a medium that is open for reading");
+        self.word(at).fetch_or(bits.to_le(), Ordering::AcqRel);
     }
 
     fn fence(&self) {
@@ -243,6 +260,9 @@ mod tests {
                 assert!(all[..start as usize].iter().chain(&all[end..]).all(|byte| *byte == 0xEE), "{start} {len}");
             }
         }
+        medium.write(8, &7_u64.to_le_bytes());
+        medium.set_bits(8, 1 << 63);
+        assert_eq!(medium.load_word(8), 7 | 1 << 63);
         medium.sync().unwrap();
     }
 

@@ -24,6 +24,18 @@ pub trait Medium: Send + Sync {
     /// Copies bytes in, past the caches. After a crash any of the aligned words of 8 bytes may have them or not, until a fence.
     fn write(&self, at: u64, bytes: &[u8]);
 
+    /// Loads an aligned word, which another process may change meanwhile.
+    fn load_word(&self, at: u64) -> u64 {
+        let mut word = [0; 8];
+        self.read(at, &mut word);
+        u64::from_le_bytes(word)
+    }
+
+    /// Sets bits of an aligned word, which another process may change meanwhile.
+    fn set_bits(&self, at: u64, bits: u64) {
+        self.write(at, &(self.load_word(at) | bits).to_le_bytes());
+    }
+
     /// Waits until what this thread has written is durable.
     fn fence(&self);
 

@@ -169,9 +169,14 @@ impl Call {
         }
     }
 
+    /// Moves the position; false if another call has moved it.
+    pub(super) fn moved(&self, from: u64, to: u64) -> bool {
+        self.description.position.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Moves the position back after a short transfer, unless another call has moved it since.
     pub(super) fn rewind(&self, from: u64, to: u64) {
-        let _ = self.description.position.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        self.moved(from, to);
     }
 }
 

@@ -149,11 +149,11 @@ fn append<'a>(
             description.position.store(end, Ordering::Relaxed);
         }
     };
-    // Only the kernel's appends are durable when they return.
-    if let ([bytes], 0) = (&slices[..], description.flags.load(Ordering::Relaxed) & libc::O_DSYNC) {
+    if let [bytes] = &slices[..] {
+        let durably = description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
         let mut end = known_len.load(Ordering::Relaxed);
         loop {
-            if leased.append(end, bytes) {
+            if leased.append(end, bytes, durably) {
                 call.is_as_long_as(end + len as u64);
                 moved_to(end + len as u64);
                 return Ok(len);

@@ -55,17 +55,19 @@ pub(super) fn take(
     let (access, lease) = match flags & OFlags::RWMODE {
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
-        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         // Where the process maps the medium itself, it can append.
         OFlags::WRONLY if is_of_pmfs => (Access::ReadWrite, libc::F_WRLCK),
+        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         _ => return Err(UnservedReason::WriteOnly),
     };
     let len = fstat(fd)?.st_size as u64;
     // Calls of other processes and copies in this one meet on the medium, so the kernel need not keep others out. A log needs that.
-    let of_extents = if is_of_pmfs && !is_strict() { LeasedFile::of_extents(fd, len, access)? } else { None };
-    let of_extents = of_extents.filter(|file| file.is_persistent() || !has_cache());
-    let is_shared = of_extents.is_some();
-    if flags & OFlags::RWMODE == OFlags::WRONLY && !is_strict() && !is_shared {
+    let is_write_only = flags & OFlags::RWMODE == OFlags::WRONLY;
+    let wants_extents = is_of_pmfs && (is_write_only || !is_strict());
+    let of_extents = if wants_extents { LeasedFile::of_extents(fd, len, access)? } else { None };
+    let of_extents = of_extents.filter(|file| file.is_persistent() || !(has_cache() || is_strict()));
+    let is_shared = of_extents.is_some() && !is_strict();
+    if is_write_only && of_extents.is_none() && !is_strict() {
         return Err(UnservedReason::WriteOnly);
     }
     if !is_shared {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use vmio::{Access, SharedMap};
 
+use super::append_turns::{AppendTurns, WithoutAppends};
 use super::cached_file::CachedFile;
 use super::mode::is_strict;
 use super::strict::Logged;
@@ -31,6 +32,7 @@ pub(crate) struct LeasedFile {
     appends: bool,
     /// Whether this process maps the medium of a vmio-pmfs itself. Then other processes may use the file meanwhile.
     has_extents: bool,
+    turns: AppendTurns,
     logged: Option<Logged>,
     chunks: Box<[Chunk]>,
     syncs: AtomicU32,
@@ -134,15 +136,17 @@ impl LeasedFile {
     }
 
     fn of(data: Data, chunked_bytes: u64, access: Access, stores_after_bytes: u32) -> Self {
-        // The kernel alone knows what to do at a limit of the length, and only its writes are durable when they return.
+        // The kernel alone knows what to do at a limit of the length.
         let is_unlimited = || getrlimit(Resource::Fsize).current.is_none();
-        let appends = matches!(&data, Data::Shared(map) if map.appends()) && !is_strict() && is_unlimited();
+        let appends = matches!(&data, Data::Shared(map) if map.appends() && (!is_strict() || map.is_persistent()));
+        let appends = appends && is_unlimited();
         let has_extents = matches!(&data, Data::Shared(map) if map.descriptors().is_some());
         LeasedFile {
             data,
             has_extents,
             access,
             appends,
+            turns: AppendTurns::new(),
             logged: None,
             chunks: (0..chunked_bytes / CHUNK_BYTES).map(|_| Chunk::new()).collect(),
             syncs: AtomicU32::new(0),
@@ -238,10 +242,12 @@ impl LeasedFile {
         self.appends
     }
 
-    /// Appends bytes to the file, which ends at `end`, without a system call: all or none. Then the kernel has to append them.
-    pub(super) fn append(&self, end: u64, bytes: &[u8]) -> bool {
+    /// Appends bytes to the file, which ends at `end`, without a system call: all or none. Then the kernel has to append them. With `durably` they are
+    /// durable when this returns; a crash before leaves all or none.
+    pub(super) fn append(&self, end: u64, bytes: &[u8], durably: bool) -> bool {
         let Data::Shared(map) = &self.data else { return false };
-        let is_appended = self.appends && map.append_at(end, bytes);
+        let append = || if durably { map.append_durably_at(end, bytes) } else { map.append_at(end, bytes) };
+        let is_appended = self.appends && self.turns.append(append);
         if is_appended {
             self.has_stored.store(true, Ordering::Relaxed);
             if let Some(counts) = &self.counts {
@@ -249,6 +255,11 @@ impl LeasedFile {
             }
         }
         is_appended
+    }
+
+    /// Until the value is dropped, no thread appends by [`Self::append`]. Nothing if a thread that does so goes on for long: a handler has interrupted it.
+    pub(super) fn without_appends(&self) -> Option<WithoutAppends<'_>> {
+        self.turns.exclude()
     }
 
     fn is_worth_storing(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {

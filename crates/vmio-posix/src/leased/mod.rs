@@ -16,6 +16,7 @@
 //! allocate.
 
 mod answer;
+mod append_turns;
 mod cached_file;
 mod call;
 mod calls;

@@ -31,6 +31,9 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
             if let Some(leased) = call.leased() {
                 // If it has no log, it is open for reading only.
                 let Some(logged) = leased.logged() else { return Way::Done(Err(Errno::BADF)) };
+                if let Some(bytes) = append(&call, leased, position, &buffers) {
+                    return Way::Done(Ok(bytes));
+                }
                 let write = || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, &buffers));
                 // None if another thread returned the lease while this thread waited for its turn.
                 if let Some(outcome) = entry::as_vmio_undisturbed(write) {
@@ -63,6 +66,48 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
     }
 }
 
+/// Appends to the file without its log, where that is durable and whole: on persistent memory of vmio-pmfs. Nothing if the write is no append, or there
+/// is no room.
+fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]]) -> Option<usize> {
+    let [bytes] = buffers else { return None };
+    if bytes.is_empty() || bytes.len() > TRANSFER_MAX || !leased.appends() {
+        return None;
+    }
+    let (description, len) = (call.description, bytes.len() as u64);
+    let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
+    let mut end = description.known_len.load(Ordering::Relaxed);
+    loop {
+        let start = match position {
+            _ if appends => end,
+            Position::Current => description.position.load(Ordering::Relaxed),
+            Position::At(offset) => u64::try_from(offset).ok()?,
+        };
+        if start != end {
+            return None;
+        }
+        // Another thread may have the position by now: then its write is no append, and has a log.
+        let moves = position == Position::Current && !appends;
+        if moves && !call.moved(end, end + len) {
+            return None;
+        }
+        if leased.append(end, bytes, true) {
+            description.known_len.fetch_max(end + len, Ordering::Relaxed);
+            if position == Position::Current && appends {
+                description.position.store(end + len, Ordering::Relaxed);
+            }
+            return Some(bytes.len());
+        }
+        if moves {
+            call.rewind(end + len, end);
+        }
+        // Another thread may have appended first.
+        match description.known_len.load(Ordering::Relaxed) {
+            now if now == end => return None,
+            now => end = now,
+        }
+    }
+}
+
 fn write_logged(
     call: &Call,
     leased: &LeasedFile,
@@ -84,8 +129,10 @@ fn write_logged(
         .collect();
     let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
 
-    let len = fstat(fd)?.st_size as u64;
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
+    // The log says where the end is. Nobody may move it without the log before the file has the bytes.
+    let _alone = if appends { Some(leased.without_appends().ok_or(Errno::AGAIN)?) } else { None };
+    let len = fstat(fd)?.st_size as u64;
     let start = match position {
         _ if appends => len,
         Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,

@@ -9,6 +9,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::call::Call;
 use super::leased_file::LeasedFile;
+use super::mode::is_strict;
 
 /// A write of up to this number of buffers allocates nothing, since signal handlers write, too.
 pub(super) const BUFFERS_ON_STACK: usize = 16;
@@ -117,9 +118,9 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     if is_copied && (leased.cached().is_none() || call.is_still_leased()) && call.was_long_enough(leased) {
         return Ok(Piece { len, transferred: len });
     }
-    let is_durable = call.description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
+    let is_durable = is_strict() || call.description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
     if at == copyable_end && leased.appends() {
-        if !is_durable && leased.append(at, part) {
+        if leased.append(at, part, is_durable) {
             call.is_as_long_as(at + len as u64);
             return Ok(Piece { len, transferred: len });
         }

@@ -148,11 +148,10 @@ impl PersistentMap {
     }
 
     /// Copies bytes in behind the end of the file, which is `end`, if there is room for all: [`LeasedMap::append`].
-    pub(crate) fn append(&self, end: u64, from: &[u8]) -> bool {
+    pub(crate) fn append(&self, end: u64, from: &[u8], durably: bool) -> bool {
         match &self.map {
             Map::Kernel(_) => false,
-            // SAFETY: the map gives addresses of its own, mapped for stores.
-            Map::Leased(map) => map.append(end, from, |to, part| unsafe { self.instructions.store(to, part) }),
+            Map::Leased(map) => map.append(end, from, durably, self.instructions),
         }
     }
 

@@ -99,6 +99,7 @@ fn object(path: &Path, done: &[Fault], report: &Report) -> Value {
         "blocks": report.census.blocks,
         "orphans": report.census.orphans,
         "unfinished_transactions": report.unfinished,
+        "appended_files": report.appends,
         "repaired": all(done),
         "faults": all(&report.faults),
     })
@@ -113,6 +114,9 @@ fn print(output: &mut impl Write, path: &Path, done: &[Fault], report: &Report) 
     }
     if report.unfinished > 0 {
         writeln!(output, "open   {} transactions, which the next mount rolls back", report.unfinished)?;
+    }
+    if report.appends > 0 {
+        writeln!(output, "open   appends to {} files, which the next mount makes longer", report.appends)?;
     }
     let census = report.census;
     if census.orphans > 0 {

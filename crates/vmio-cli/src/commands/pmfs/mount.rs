@@ -14,8 +14,8 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use vmio_pmfs::{Access, Fs, Medium, Mode};
-use vmio_pmfs_protocol::{MOUNT_BYTES, Mount};
+use vmio_pmfs::{Access, Fs, Medium, Mode, Recovered};
+use vmio_pmfs_protocol::{MOUNT_BYTES, Mount, Persistence};
 
 use super::background::{self, Detached, is_in_background};
 use super::fuse::Server;
@@ -34,6 +34,8 @@ Examples:
                                      return once it is mounted; umount /mnt ends the server
   vmio pmfs mount --private image ~/here
   vmio pmfs mount --mode relaxed image /mnt
+  vmio pmfs mount --assume-persistent image /mnt
+                                     on a machine that a battery shuts down in order
 
 Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
 the mount as any file system.
@@ -67,6 +69,10 @@ pub struct MountArgs {
     /// Return when the file system is mounted, and serve it in the background
     #[arg(long)]
     background: bool,
+    /// Take stores as durable once they have left the processor's caches, though Linux does not say so of this medium. A power cut or a crash of the
+    /// kernel may then take what programs believe to be durable
+    #[arg(long)]
+    assume_persistent: bool,
     /// Add the messages of the server in the background to this file
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
@@ -103,14 +109,20 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
     check_folder(folder).with_context(cannot)?;
     let medium = medium::open(path, Access::Write).with_context(cannot)?;
     raise_descriptors();
-    let (holders, mount) = described(path, medium.is_synchronous()).with_context(cannot)?;
-    if !medium.is_synchronous() {
+    let persistence = match (medium.is_synchronous(), args.assume_persistent) {
+        (true, _) => Persistence::ByFence,
+        (false, true) => Persistence::Assumed,
+        (false, false) => Persistence::ByFlush,
+    };
+    let (holders, mount) = described(path, persistence).with_context(cannot)?;
+    if !persistence.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
     let medium: Arc<dyn Medium> = Arc::new(medium);
     let fs = Arc::new(Fs::mount_in(medium, mode).with_context(cannot)?);
     let recovered = fs.recovered();
-    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), Duration::from_secs(args.lease_timeout));
+    let timeout = Duration::from_secs(args.lease_timeout);
+    let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), timeout, persistence.is_synchronous());
     holders.serve(&leases).context("cannot start a thread")?;
     let mut config = Config::default();
     config.mount_options = vec![
@@ -146,9 +158,10 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
     .context("cannot wait for signals")?;
     let rewriter = Rewriter::start(Arc::clone(&fs)).context("cannot start a thread")?;
     let mut output = io::stdout().lock();
-    if recovered.transactions > 0 || recovered.orphans > 0 {
-        let (transactions, orphans) = (recovered.transactions, recovered.orphans);
-        writeln!(output, "recovered: {transactions} transactions rolled back, {orphans} deleted files freed")?;
+    if recovered != Recovered::default() {
+        let Recovered { transactions, orphans, appends } = recovered;
+        write!(output, "recovered: {transactions} transactions rolled back, {orphans} deleted files freed, ")?;
+        writeln!(output, "appends to {appends} files found")?;
     }
     writeln!(output, "{} is mounted on {}", path.display(), folder.display())?;
     output.flush()?;
@@ -163,13 +176,13 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
 }
 
 /// The holders of leases of a mount, and its description for them.
-fn described(path: &Path, is_synchronous: bool) -> anyhow::Result<(Arc<Holders>, [u8; MOUNT_BYTES])> {
+fn described(path: &Path, persistence: Persistence) -> anyhow::Result<(Arc<Holders>, [u8; MOUNT_BYTES])> {
     let medium = path.canonicalize()?;
     let metadata = medium.metadata()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let holders = Holders::new((device, inode)).context("cannot listen for processes that want leases")?;
     let socket = holders.socket().to_vec();
-    let mount = Mount { medium, device, inode, is_synchronous, socket };
+    let mount = Mount { medium, device, inode, persistence, socket };
     Ok((Arc::new(holders), mount.to_bytes().context("its path is too long")?))
 }
 

@@ -1,10 +1,14 @@
 //! Appends without a system call: to blocks behind the end of the file, which the server has leased for that.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use vmio_pmfs_protocol::CLOSED;
 
+use super::holder::Holder;
+use super::medium_slot::MediumSlot;
 use super::slots::Slots;
 
 const NO_SLOT: u32 = u32::MAX;
@@ -21,6 +25,10 @@ pub(super) struct Growth {
     slot: AtomicU32,
     /// The slot of the room before, at which the server may still look.
     slot_before: AtomicU32,
+    /// The word of the medium that says the length, where appends are durable. Null where a slot of memory says it.
+    durable: AtomicPtr<AtomicU64>,
+    /// The page that this word is in. It stays mapped until another word takes its place, in a turn.
+    medium_slot: Mutex<Option<MediumSlot>>,
 }
 
 /// Until it is dropped, no other thread appends.
@@ -41,7 +49,15 @@ impl Growth {
             room_end: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             slot_before: AtomicU32::new(NO_SLOT),
+            durable: AtomicPtr::new(ptr::null_mut()),
+            medium_slot: Mutex::new(None),
         }
+    }
+
+    /// The word of the medium that says the length, if one does.
+    fn durable_word(&self) -> Option<&AtomicU64> {
+        // SAFETY: it is null, or of the page that `medium_slot` keeps mapped; that one is replaced in a turn, as this is called.
+        unsafe { self.durable.load(Ordering::Acquire).as_ref() }
     }
 
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
@@ -66,6 +82,10 @@ impl Growth {
         };
         self.room_end.store(0, Ordering::SeqCst);
         let slot = self.slot.swap(NO_SLOT, Ordering::SeqCst);
+        if let Some(word) = self.durable_word() {
+            word.fetch_or(CLOSED, Ordering::SeqCst);
+            self.durable.store(ptr::null_mut(), Ordering::SeqCst);
+        }
         if slot != NO_SLOT {
             slots.length(slot).fetch_or(CLOSED, Ordering::SeqCst);
             let before = self.slot_before.swap(slot, Ordering::SeqCst);
@@ -89,25 +109,43 @@ impl Growth {
 }
 
 impl Turn<'_> {
-    /// The bytes for which there is room behind an end, if this process has stored all before it.
-    pub(super) fn room(&self, slots: &Slots, end: u64) -> u64 {
-        let is_ours = self.slot().is_some_and(|slot| slots.length(slot).load(Ordering::Relaxed) == end);
-        if is_ours { self.growth.room_end.load(Ordering::SeqCst).saturating_sub(end) } else { 0 }
+    /// The bytes for which there is room behind an end, if this process has stored all before it. With `durably`, that only a sync makes durable is no
+    /// room.
+    pub(super) fn room(&self, slots: &Slots, end: u64, durably: bool) -> u64 {
+        let is_ours = self.word(slots).is_some_and(|word| word.load(Ordering::Relaxed) == end);
+        if !is_ours || durably && self.durable_word().is_none() {
+            return 0;
+        }
+        self.growth.room_end.load(Ordering::SeqCst).saturating_sub(end)
     }
 
     fn slot(&self) -> Option<u32> {
         Some(self.growth.slot.load(Ordering::Relaxed)).filter(|slot| *slot != NO_SLOT)
     }
 
+    /// The word that says how long the file is.
+    fn word<'a>(&'a self, slots: &'a Slots) -> Option<&'a AtomicU64> {
+        let slot = self.slot()?;
+        Some(self.durable_word().unwrap_or_else(|| slots.length(slot)))
+    }
+
+    /// The word of the medium that says how long the file is, if one does: durable once it is written back.
+    pub(super) fn durable_word(&self) -> Option<&AtomicU64> {
+        self.growth.durable_word()
+    }
+
     /// The slot for more room behind an end: it says that the file is so long. Nothing if another thread has appended since the caller knew the end.
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
-        let slot = match self.slot() {
-            Some(slot) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
-                return (slots.length(slot).load(Ordering::Relaxed) == end).then_some(slot);
+        let slot = match (self.slot(), self.word(slots)) {
+            (Some(slot), Some(word)) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
+                if word.load(Ordering::Relaxed) != end {
+                    return None;
+                }
+                slot
             }
             // Nothing was appended by it.
-            Some(slot) => slot,
-            None => {
+            (Some(slot), _) => slot,
+            (None, _) => {
                 let slot = slots.take()?;
                 self.growth.slot.store(slot, Ordering::Relaxed);
                 slot
@@ -117,6 +155,20 @@ impl Turn<'_> {
         Some(slot)
     }
 
+    /// From now on a word of the medium says the length, or the slot of memory. False if the word cannot be mapped, or says another length than `end`.
+    pub(super) fn says_lengths_at(&self, holder: &Holder, at: Option<u64>, end: u64) -> bool {
+        let mut mapped = self.growth.medium_slot.lock().unwrap_or_else(PoisonError::into_inner);
+        self.growth.durable.store(ptr::null_mut(), Ordering::SeqCst);
+        let Some(at) = at else { return true };
+        if mapped.as_ref().is_none_or(|mapped| !mapped.has(at)) {
+            *mapped =
+                MediumSlot::map(holder, at).inspect_err(|error| tracing::debug!(%error, "no durable appends")).ok();
+        }
+        let Some(word) = mapped.as_ref().map(|mapped| mapped.word(at)) else { return false };
+        self.growth.durable.store(ptr::from_ref(word).cast_mut(), Ordering::SeqCst);
+        word.load(Ordering::Acquire) == end
+    }
+
     /// The server has leased blocks up to here, and they are mapped.
     pub(super) fn has_room_up_to(&self, end: u64) {
         self.growth.room_end.store(end, Ordering::SeqCst);
@@ -124,9 +176,8 @@ impl Turn<'_> {
 
     /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
     pub(super) fn stored(&self, slots: &Slots, from: u64, to: u64) -> bool {
-        self.slot().is_some_and(|slot| {
-            slots.length(slot).compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        let word = self.word(slots);
+        word.is_some_and(|word| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 }
 
@@ -161,9 +212,9 @@ mod tests {
         let turn = growth.turn().unwrap();
         let slot = turn.slot_for(&slots, 100).unwrap();
         turn.has_room_up_to(1000);
-        assert_eq!(turn.room(&slots, 100), 900);
+        assert_eq!((turn.room(&slots, 100, false), turn.room(&slots, 100, true)), (900, 0));
         assert!(turn.stored(&slots, 100, 150));
-        assert_eq!((turn.room(&slots, 100), turn.slot_for(&slots, 100)), (0, None));
+        assert_eq!((turn.room(&slots, 100, false), turn.slot_for(&slots, 100)), (0, None));
         assert_eq!(turn.slot_for(&slots, 150), Some(slot));
         drop(turn);
         growth.end(&slots);

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, fstatfs, memfd_create};
 use rustix::ioctl::{Getter, ioctl};
+use rustix::mm::MapFlags;
 use rustix::process::geteuid;
-use vmio_pmfs_protocol::{HOLDERS_BYTE, MESSAGE_BYTES, MOUNT, MOUNT_BYTES, Message, Mount, receive_with, send_with};
+use vmio_pmfs_protocol::{
+    HOLDERS_BYTE, MESSAGE_BYTES, MOUNT, MOUNT_BYTES, Message, Mount, Persistence, receive_with, send_with,
+};
 
 use super::leased_map::Pieces;
 use super::slots::Slots;
@@ -41,8 +44,8 @@ pub(super) struct Holder {
     pub(super) medium: File,
     /// An empty file: a touch of it is a SIGBUS.
     pub(super) nothing: File,
-    /// Whether a fence makes stores durable.
-    pub(super) is_synchronous: bool,
+    /// The way in which stores become durable.
+    pub(super) persistence: Persistence,
     /// The lengths of files that grow, as the server reads them.
     pub(super) slots: Slots,
     connection: UnixStream,
@@ -125,12 +128,20 @@ impl Holder {
             number: holder,
             medium,
             nothing,
-            is_synchronous: mount.is_synchronous,
+            persistence: mount.persistence,
             slots,
             connection,
             state: Mutex::default(),
             beginning: Mutex::default(),
         })
+    }
+
+    /// How it maps parts of the medium.
+    pub(super) fn map_flags(&self) -> MapFlags {
+        match self.persistence {
+            Persistence::ByFence => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            Persistence::ByFlush | Persistence::Assumed => MapFlags::SHARED,
+        }
     }
 
     /// Its descriptors, which must stay open.

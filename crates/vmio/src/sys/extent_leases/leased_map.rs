@@ -6,11 +6,12 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::fs::{OFlags, fcntl_getfl, fstat, fsync};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::ioctl::{Setter, Updater, ioctl};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect};
@@ -21,7 +22,7 @@ use super::holder::Holder;
 use super::protections::Protections;
 use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::fork::Generation;
-use crate::sys::persistent_memory::Refused;
+use crate::sys::persistent_memory::Instructions;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{self, FaultAccess, FaultSource, Resolution, SignalsBlocked};
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
@@ -141,7 +142,7 @@ impl LeasedMap {
             file: Arc::new(fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?),
             ino: stat.st_ino,
             is_writable,
-            is_synchronous: is_synchronous && holder.is_synchronous,
+            is_synchronous: is_synchronous && holder.persistence.is_synchronous(),
             generation: Generation::of_this_process()?,
             protections: Mutex::new(protections),
             changing: Mutex::default(),
@@ -210,8 +211,8 @@ impl LeasedMap {
     }
 
     /// Stores bytes behind the end of the file, which is `end`, and makes them part of it: all, or none if there is no room. Others see them from
-    /// then on.
-    pub(crate) fn append(&self, end: u64, bytes: &[u8], store: impl Fn(*mut u8, &[u8]) -> Result<(), Refused>) -> bool {
+    /// then on. With `durably` they are durable when this returns.
+    pub(crate) fn append(&self, end: u64, bytes: &[u8], durably: bool, instructions: Instructions) -> bool {
         let pieces = &*self.pieces;
         if bytes.is_empty() || !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
             return false;
@@ -219,14 +220,26 @@ impl LeasedMap {
         let (Some(turn), Some(offset)) = (pieces.growth.turn(), pieces.offset_of_byte(end, bytes.len())) else {
             return false;
         };
-        let room = match turn.room(&pieces.holder.slots, end) {
-            0 => pieces.lease_to_grow(&turn, end),
+        let room = match turn.room(&pieces.holder.slots, end, durably) {
+            0 => pieces.lease_to_grow(&turn, end, durably),
             room => room,
         };
-        let len = bytes.len() as u64;
-        room >= len
-            && store(pieces.range.base().wrapping_add(offset), bytes).is_ok()
-            && turn.stored(&pieces.holder.slots, end, end + len)
+        let (to, len) = (pieces.range.base().wrapping_add(offset), bytes.len() as u64);
+        // SAFETY: the range has these addresses, mapped for stores. This ends with a fence: no length is durable before its bytes.
+        let is_stored = room >= len && unsafe { instructions.store(to, bytes) }.is_ok();
+        if !is_stored || !turn.stored(&pieces.holder.slots, end, end + len) {
+            return false;
+        }
+        if let Some(word) = turn.durable_word() {
+            let word = ptr::from_ref(word) as usize;
+            // SAFETY: the word is of the medium, mapped as its persistence wants it.
+            let written = unsafe { instructions.write_back(word..word + size_of::<AtomicU64>()) };
+            if written.is_err() {
+                // The bytes are the file's already. The server makes its length durable otherwise.
+                _ = fsync(&pieces.file);
+            }
+        }
+        true
     }
 
     /// Fills the page tables for a range of bytes, as loads would. Holes get blocks if the map is for stores.
@@ -350,13 +363,17 @@ impl Pieces {
     }
 
     /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have.
-    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64) -> u64 {
+    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64, durably: bool) -> u64 {
         let _signals = SignalsBlocked::new();
         let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
-        let mut grant = Grant::empty();
-        let Ok(_changing) = self.ask(&Request::to_grow(self.holder.number, slot), &mut grant) else { return 0 };
+        let (mut grant, holder) = (Grant::empty(), self.holder.number);
+        let request = if durably { Request::to_grow_durably(holder, slot) } else { Request::to_grow(holder, slot) };
+        let Ok(_changing) = self.ask(&request, &mut grant) else { return 0 };
         // Another length: then it is the kernel that knows better.
-        if grant.size != end || !matches!(self.map_extents(&grant, true), Placed::UpTo(_)) {
+        if grant.size != end
+            || !turn.says_lengths_at(&self.holder, grant.slot_at(), end)
+            || !matches!(self.map_extents(&grant, true), Placed::UpTo(_))
+        {
             return 0;
         }
         let room_end = u64::from(grant.blocks().end) * PAGE_BYTES as u64;
@@ -371,8 +388,7 @@ impl Pieces {
     }
 
     fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
-        let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        let flags = if self.is_synchronous { sync } else { MapFlags::SHARED };
+        let flags = if self.is_synchronous { self.holder.map_flags() } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
         // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).

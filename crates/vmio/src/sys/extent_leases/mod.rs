@@ -3,6 +3,7 @@
 mod growth;
 mod holder;
 mod leased_map;
+mod medium_slot;
 mod program_range;
 mod protections;
 mod slots;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use vmio_pmfs_protocol::Persistence;
 
 use super::leased_map::{LeasedMap, Wanted};
 use super::protections::Protections;
@@ -85,7 +86,7 @@ impl ProgramRange {
     /// The medium, if its stores reach it by the processor's caches alone, and the kernel writes these back at a sync.
     pub(crate) fn cached_medium(&self) -> Option<BorrowedFd<'_>> {
         let pieces = &self.map.pieces;
-        (pieces.holder.is_synchronous && pieces.is_writable).then(|| pieces.holder.medium.as_fd())
+        (pieces.holder.persistence == Persistence::ByFence && pieces.is_writable).then(|| pieces.holder.medium.as_fd())
     }
 
     /// The part of the range that addresses are of.

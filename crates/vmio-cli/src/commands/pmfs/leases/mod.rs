@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{FileHandle, INodeNo, Notifier};
-use vmio_pmfs::{Changes, Error, Fs, Holes, Lease, Result, Time};
+use vmio_pmfs::{Appends, Changes, Error, Fs, Holes, Lease, Result, Time};
 use vmio_pmfs_protocol::{CLOSED, EXTENTS_MAX, Extent, Grant, Message, Request};
 
 pub use holders::Holders;
@@ -40,6 +40,8 @@ pub struct Leases {
     holders: Arc<Holders>,
     /// How long a holder has to answer.
     answer_within: Duration,
+    /// Whether a fence makes stores of holders durable.
+    is_synchronous: bool,
     files: Mutex<HashMap<u64, Arc<File>>>,
     /// Held while a holder loses its leases, or ends.
     revoking: Mutex<()>,
@@ -66,12 +68,22 @@ struct State {
     /// Counts the grants, and which was each holder's last one.
     turn: u64,
     last_turns: HashMap<u64, u64>,
-    /// The holder that appends to it, and the slot in which it says how long the file is.
-    grower: Option<(u64, u32)>,
+    /// The holder that appends to it.
+    grower: Option<Grower>,
     /// The kernel may not know the end of the file.
     has_grown: bool,
     /// Appended bytes could not be made the file's.
     has_lost: bool,
+}
+
+/// A holder that appends to a file.
+#[derive(Clone, Copy)]
+struct Grower {
+    holder: u64,
+    /// The slot of its memory by which it has asked. There it says how long the file is.
+    slot: u32,
+    /// It says that in a slot of the medium.
+    is_durable: bool,
 }
 
 /// Until it is dropped, nothing of a file is leased.
@@ -93,11 +105,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Leases {
-    pub fn new(fs: Arc<Fs>, holders: Arc<Holders>, answer_within: Duration) -> Arc<Leases> {
+    pub fn new(fs: Arc<Fs>, holders: Arc<Holders>, answer_within: Duration, is_synchronous: bool) -> Arc<Leases> {
         Arc::new(Leases {
             fs,
             holders,
             answer_within,
+            is_synchronous,
             files: Mutex::default(),
             revoking: Mutex::default(),
             kernel: OnceLock::new(),
@@ -153,6 +166,9 @@ impl Leases {
         if handle.0 & wanted != wanted {
             return Err(libc::EBADF);
         }
+        if request.is_durable() && !self.is_synchronous {
+            return Err(libc::EOPNOTSUPP);
+        }
         let file = self.file(ino);
         // Held until the lease is granted: a recall that begins meanwhile finds it.
         let mut state = lock(&file.state);
@@ -169,7 +185,7 @@ impl Leases {
         }
         self.settle_growth(ino, &mut state);
         let granted = match request.growth() {
-            Some(slot) => self.lease_to_grow(ino, &mut state, request.holder, slot),
+            Some(slot) => self.lease_to_grow(ino, &mut state, request, slot),
             None => {
                 let (mut blocks, mut holes) = (request.blocks(), Holes::Keep);
                 if request.fills() {
@@ -200,17 +216,19 @@ impl Leases {
             .iter()
             .map(|one| Extent { file_block: one.file_block, blocks: one.blocks, start: one.start })
             .collect();
-        Ok(Grant::new(granted.size, granted.blocks, &extents))
+        Ok(Grant::new(granted.size, granted.blocks, &extents).with_slot(granted.slot_at))
     }
 
-    fn lease_to_grow(&self, ino: u64, state: &mut State, holder: u64, slot: u32) -> Result<Lease> {
-        let is_others = state.grower.is_some_and(|grower| grower != (holder, slot));
+    fn lease_to_grow(&self, ino: u64, state: &mut State, request: &Request, slot: u32) -> Result<Lease> {
+        let holder = request.holder;
+        let is_others = state.grower.is_some_and(|grower| (grower.holder, grower.slot) != (holder, slot));
         // A slot that says something else is about bytes that are lost, or that nobody has stored.
         if is_others || self.holders.length(holder, slot) != Some(self.fs.attributes(ino)?.size) {
             return Err(Error::Leased { ino, from_block: 0 });
         }
-        let lease = self.fs.lease_to_grow(ino, holder)?;
-        state.grower = Some((holder, slot));
+        let appends = if request.is_durable() { Appends::Durable } else { Appends::Volatile };
+        let lease = self.fs.lease_to_grow(ino, holder, appends)?;
+        state.grower = Some(Grower { holder, slot, is_durable: lease.slot_at.is_some() });
         state.has_grown = true;
         Ok(lease)
     }
@@ -236,14 +254,31 @@ impl Leases {
     }
 
     fn settle_growth(&self, ino: u64, state: &mut State) {
-        let Some((holder, slot)) = state.grower else { return };
-        let Some(size) = self.holders.length(holder, slot).map(|length| length & !CLOSED) else { return };
-        if let Err(error) = self.fs.grown(ino, holder, size) {
-            tracing::error!(%error, ino, holder, size, "bytes that a process has appended are lost");
+        let Some(grower) = state.grower else { return };
+        let Grower { holder, slot, is_durable } = grower;
+        let settled = match is_durable {
+            true => self.fs.settle(ino, holder),
+            false => match self.holders.length(holder, slot) {
+                Some(length) => self.fs.grown(ino, holder, length & !CLOSED),
+                None => return,
+            },
+        };
+        if let Err(error) = settled {
+            tracing::error!(%error, ino, holder, "bytes that a process has appended are lost");
             state.has_lost = true;
             state.grower = None;
             // What comes next is the kernel's to append.
+            self.close_growth(ino, grower);
+        }
+    }
+
+    /// Keeps a holder from storing another length.
+    fn close_growth(&self, ino: u64, grower: Grower) {
+        let Grower { holder, slot, is_durable } = grower;
+        if !is_durable {
             self.holders.close_slot(holder, slot);
+        } else if let Err(error) = self.fs.close_growth(ino, holder) {
+            tracing::debug!(%error, ino, "a slot cannot be closed");
         }
     }
 
@@ -376,8 +411,8 @@ impl Leases {
         for ino in files {
             let file = self.file(ino);
             let mut state = lock(&file.state);
-            if let Some((_, slot)) = state.grower.filter(|(grower, _)| *grower == holder) {
-                self.holders.close_slot(holder, slot);
+            if let Some(grower) = state.grower.filter(|grower| grower.holder == holder) {
+                self.close_growth(ino, grower);
             }
             self.settle_growth(ino, &mut state);
             if let Err(error) = self.fs.revoke_lease(ino, holder, 0) {

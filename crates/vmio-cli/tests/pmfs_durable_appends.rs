@@ -1,0 +1,163 @@
+//! `vmio run --mode sync` and `strict` on a mounted vmio-pmfs: appends are durable and whole without a system call.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::interruption::interrupted;
+use crate::common::modes::under;
+use crate::common::programs::{has, leave_out, plain, text};
+use crate::common::{TestResult, succeeded, vmio};
+use crate::pmfs::{Mounted, can_mount, fsck, made};
+
+/// On an ordinary file a test needs the option: no power fails here, only programs end.
+const PERSISTENT: &[&str] = &["--assume-persistent"];
+const RECORD: usize = 4000;
+
+/// Appends records, each full of its number, and prints the number. Every `several`th record goes out in two parts.
+const APPENDER: &str = r#"
+import os, sys, time
+path, flags, first, count, several = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+fd = os.open(path, eval(flags, vars(os)) | os.O_CREAT, 0o600)
+if not eval(flags, vars(os)) & os.O_APPEND: os.lseek(fd, 0, os.SEEK_END)
+def leased(): return "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read()
+for n in range(first, first + count):
+    data = n.to_bytes(4, "little") * 1000
+    if n % several: done = os.write(fd, data)
+    else: done = os.writev(fd, [data[:1001], data[1001:]])
+    assert done == len(data), done
+    print(n, flush=True)
+    # The thread that takes the lease has no time of its own on a busy machine.
+    for _ in range(1000):
+        if n != first + 20 or leased(): break
+        time.sleep(0.01)
+"#;
+
+fn appender(mode: &str, folder: &Path, flags: &str, first: u32, count: u32, several: u32) -> Command {
+    let file = folder.join("log");
+    let [first, count, several] = [first, count, several].map(|number| number.to_string());
+    under(mode, folder, &["python3", "-c", APPENDER, text(&file), flags, &first, &count, &several])
+}
+
+/// How many records a file has, all of which are whole.
+fn records(file: &Path) -> Result<u64, Box<dyn Error>> {
+    let bytes = fs::read(file)?;
+    for (number, record) in (1_u32..).zip(bytes.chunks(RECORD)) {
+        if record.len() < RECORD || record.chunks(4).any(|word| word != number.to_le_bytes()) {
+            return Err(format!("record {number} is not whole").into());
+        }
+    }
+    Ok((bytes.len() / RECORD) as u64)
+}
+
+fn can_run() -> bool {
+    let can = can_mount() && has("python3");
+    if !can {
+        _ = leave_out("python3");
+    }
+    can
+}
+
+/// A number of the report at the end.
+fn counted(said: &str, name: &str) -> Result<u64, Box<dyn Error>> {
+    let (_, rest) = said.split_once(&format!("\"{name}\":")).ok_or_else(|| format!("no {name}: {said}"))?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Ok(digits.parse()?)
+}
+
+#[test]
+fn a_kill_of_the_server_and_of_the_program_takes_no_append_that_has_returned() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let kinds = ["O_RDWR | O_APPEND", "O_WRONLY | O_APPEND", "O_WRONLY", "O_RDWR"];
+    for (round, mode) in ["sync", "strict", "sync", "strict"].into_iter().enumerate() {
+        let mounted = Mounted::with(&image, &folder, PERSISTENT)?;
+        let file = folder.join("log");
+        _ = fs::remove_file(&file);
+        let command = appender(mode, &folder, kinds[round], 1, 1 << 20, 500);
+        let last = interrupted(command, 700 + round as u64 * 90, |_| mounted.kill())?;
+        // Nobody has asked for the file since: only the medium knows.
+        let recovered = || Mounted::with(&image, &folder, PERSISTENT).ok();
+        let mut mounted = None;
+        assert!(test_depth::comes_true(|| {
+            mounted = recovered();
+            mounted.is_some()
+        }));
+        let mounted = mounted.ok_or("no mount")?;
+        if mode == "strict" {
+            succeeded(vmio().arg("recover").arg(&folder))?;
+        }
+        let found = records(&file)?;
+        assert!(found == last || found == last + 1, "{mode}: {found} records; {last} was the last");
+        mounted.unmount()?;
+        fsck(&image)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn durable_appends_are_served_without_the_kernel_and_the_log() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    for (options, is_served) in [(PERSISTENT, true), (&[], false)] {
+        let mounted = Mounted::with(&image, &folder, options)?;
+        let file = folder.join("log");
+        for mode in ["sync", "strict", "posix"] {
+            for flags in ["O_RDWR | O_APPEND", "O_WRONLY | O_APPEND", "O_RDWR", "O_RDWR | O_APPEND | O_DSYNC"] {
+                _ = fs::remove_file(&file);
+                let output = appender(mode, &folder, flags, 1, 1000, 1000).output()?;
+                let said = String::from_utf8(output.stderr)?;
+                let what = format!("{mode}, {flags}, {options:?}: {said}");
+                assert!(output.status.success(), "{what}");
+                let served = counted(&said, "writes_served")?;
+                let is_volatile = mode == "posix" && !flags.contains("O_DSYNC");
+                let expected = if is_served || is_volatile { 900..=1000 } else { 0..=0 };
+                assert!(expected.contains(&served), "{what}");
+                if mode == "strict" && is_served {
+                    assert!(counted(&said, "writes_logged")? < 100, "{what}");
+                }
+                assert_eq!(records(&file)?, 1000, "{what}");
+            }
+        }
+        mounted.unmount()?;
+        fsck(&image)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn others_see_durable_appends_and_take_over() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::with(&image, &folder, PERSISTENT)?;
+    let file = folder.join("log");
+    let free = || rustix::fs::statvfs(&folder).map(|space| space.f_bfree);
+    let before = free()?;
+    // Each process goes on where the one before has ended, by any way.
+    let mut first = 1;
+    for (mode, several) in [("sync", 7), ("posix", 9), ("strict", 3), ("strict", 1000)] {
+        succeeded(&mut appender(mode, &folder, "O_RDWR | O_APPEND", first, 300, several))?;
+        first += 300;
+        assert_eq!(records(&file)?, u64::from(first) - 1, "{mode}");
+    }
+    let [count, several] = ["50", "1000"];
+    succeeded(&mut plain(&["python3", "-c", APPENDER, text(&file), "O_WRONLY | O_APPEND", "1201", count, several]))?;
+    assert_eq!(records(&file)?, 1250);
+    // What was cut off does not come back, and what was reserved is free again.
+    fs::File::options().write(true).open(&file)?.set_len(RECORD as u64)?;
+    assert_eq!(records(&file)?, 1);
+    fs::remove_file(&file)?;
+    assert!(free()? + 2 >= before, "{} of {before} blocks", free()?);
+    mounted.unmount()?;
+    fsck(&image)
+}

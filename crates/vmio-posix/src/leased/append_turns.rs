@@ -1,0 +1,69 @@
+//! Appends that take no lock, and writes that need the end of the file to stay where it is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Added once for each write that excludes appends.
+const EXCLUDED: u64 = 1 << 32;
+/// An append that is still under way after this time waits for its own thread: a signal handler has interrupted it.
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many threads append to a file, and how many keep others from that.
+pub(super) struct AppendTurns(AtomicU64);
+
+/// While it exists, nobody appends.
+pub(super) struct WithoutAppends<'a>(&'a AppendTurns);
+
+impl AppendTurns {
+    pub(super) const fn new() -> Self {
+        AppendTurns(AtomicU64::new(0))
+    }
+
+    /// Appends; false if that is excluded now.
+    pub(super) fn append(&self, append: impl FnOnce() -> bool) -> bool {
+        let is_free = self.0.fetch_add(1, Ordering::AcqRel) < EXCLUDED;
+        let is_appended = is_free && append();
+        self.0.fetch_sub(1, Ordering::AcqRel);
+        is_appended
+    }
+
+    /// Waits for appends under way, and keeps others from beginning. Nothing if one does not end.
+    pub(super) fn exclude(&self) -> Option<WithoutAppends<'_>> {
+        self.0.fetch_add(EXCLUDED, Ordering::AcqRel);
+        let (excluded, began) = (WithoutAppends(self), Instant::now());
+        while !self.0.load(Ordering::Acquire).is_multiple_of(EXCLUDED) {
+            if began.elapsed() > ENDED_WITHIN {
+                return None;
+            }
+            thread::yield_now();
+        }
+        Some(excluded)
+    }
+}
+
+impl Drop for WithoutAppends<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(EXCLUDED, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_appends_while_that_is_excluded_and_a_waiter_gives_up() {
+        let turns = AppendTurns::new();
+        assert!(turns.append(|| true) && !turns.append(|| false));
+        let excluded = turns.exclude().unwrap();
+        let second = turns.exclude().unwrap();
+        drop(excluded);
+        assert!(!turns.append(|| panic!("excluded")));
+        drop(second);
+        // As in a handler that interrupts an append.
+        assert!(turns.append(|| turns.exclude().is_none()));
+        assert!(turns.append(|| true));
+    }
+}
