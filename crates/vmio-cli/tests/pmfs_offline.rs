@@ -68,7 +68,7 @@ fn fsck_repairs_and_its_status_says_what_is_left() -> TestResult {
     fsck(&image, &[], 0, ": sound, ")?;
     file.write_all_at(&[77], 100)?;
     // The root's inode.
-    file.write_all_at(&[9], (1 + 16 + 256) * 4096 + 256 + 100)?;
+    file.write_all_at(&[9], (1 + 16 + 256 + 8) * 4096 + 256 + 100)?;
     fsck(&image, &["--repair", "--json"], 4, "\"repaired\":[{\"at\":0,")?;
     fsck(&image, &["--repair"], 4, "there is no root directory")?;
     file.set_len(4 << 20)?;

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, MutexGuard};
 
 use crate::Access;
-use crate::sys::extent_leases::{ProgramRange, hold_still, is_of_pmfs};
+use crate::sys::extent_leases::{Allowed, ProgramRange, hold_still, is_of_pmfs};
 
 /// A part of a file of a mounted vmio-pmfs at addresses that a program uses as it would those of an mmap: for `vmio run`.
 ///
@@ -35,6 +35,14 @@ impl fmt::Debug for ProgramMap {
     }
 }
 
+fn allowed(access: Option<Access>) -> Allowed {
+    match access {
+        None => Allowed::Nothing,
+        Some(Access::ReadOnly) => Allowed::Loads,
+        Some(Access::ReadWrite) => Allowed::LoadsAndStores,
+    }
+}
+
 impl ProgramMap {
     /// Maps bytes of a file, which may reach beyond its end. `most` are the accesses that can ever be allowed, `access` those of the beginning, none for
     /// `PROT_NONE`. With `is_synchronous` stores are durable once they have left the processor's caches (MAP_SYNC), if the medium can do that;
@@ -52,7 +60,7 @@ impl ProgramMap {
         access: Option<Access>,
         is_synchronous: bool,
     ) -> io::Result<Option<ProgramMap>> {
-        let range = ProgramRange::new(file, bytes, most == Access::ReadWrite, access, is_synchronous)?;
+        let range = ProgramRange::new(file, bytes, most == Access::ReadWrite, allowed(access), is_synchronous)?;
         Ok(range.map(|range| ProgramMap { range }))
     }
 
@@ -82,7 +90,7 @@ impl ProgramMap {
     ///
     /// Those of mprotect, and `PermissionDenied` for stores where they cannot be allowed.
     pub fn protect(&self, addresses: Range<usize>, access: Option<Access>) -> io::Result<()> {
-        self.range.protect(addresses, access)
+        self.range.protect(addresses, allowed(access))
     }
 
     /// Leases what a range of addresses shows, so that system calls can use pointers into it. Holes get blocks if stores can be allowed.
@@ -105,7 +113,11 @@ impl ProgramMap {
 
     /// Returns the accesses that an address allows.
     pub fn access_at(&self, address: usize) -> Option<Access> {
-        self.range.access_at(address)
+        match self.range.allowed_at(address) {
+            Allowed::Nothing => None,
+            Allowed::Loads => Some(Access::ReadOnly),
+            Allowed::LoadsAndStores => Some(Access::ReadWrite),
+        }
     }
 
     /// Returns whether stores are durable once they have left the processor's caches.

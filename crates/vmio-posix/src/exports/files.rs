@@ -95,7 +95,7 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     unsafe { lseek(fd, offset, whence) }
 }
 
-/// What has to happen to mapped files before the kernel flushes one.
+/// Prepares mapped files for a flush of one by the kernel, or does the flush.
 fn flushed(fd: c_int) -> Answer<()> {
     if program_maps::are_there()
         && let Some(Err(error)) = of_file(fd, |fd| Some(program_maps::before_sync(fd)))

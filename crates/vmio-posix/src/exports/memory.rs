@@ -12,6 +12,7 @@ use crate::entry::{self, Answer};
 use crate::errno::Errno;
 use crate::leased;
 use crate::memory::{self, Request};
+use crate::process::Process;
 use crate::program_maps;
 use crate::real;
 
@@ -47,7 +48,7 @@ unsafe extern "C" fn mmap(
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let mut answer = None;
-    if flags & MAP_FIXED != 0 {
+    if flags & MAP_FIXED != 0 && (program_maps::are_there() || Process::current().is_some()) {
         let addresses = address as usize..(address as usize).saturating_add(len);
         answer = entry::enter(|| {
             program_maps::refuse_fixed(&addresses).or_else(|| memory::refuse_fixed_over_ours(addresses.clone()))

@@ -10,6 +10,9 @@ use super::{Breach, Tree};
 const ALLOWED: &[&str] = &[
     "crates/vmio/src/sys/",
     "crates/vmio/src/engine/",
+    // What a forked child takes over from its parent.
+    "crates/vmio/src/program_map.rs",
+    "crates/vmio-posix/src/program_maps.rs",
     "crates/vmio/src/mapping/",
     // Copies between frames and buffers, and pointers to regions that the eviction gate keeps alive.
     "crates/vmio/src/cache/fetch/caller_reads.rs",

@@ -10,4 +10,4 @@ mod slots;
 
 pub(crate) use holder::is_of_pmfs;
 pub(crate) use leased_map::{LeasedMap, hold_still};
-pub(crate) use program_range::ProgramRange;
+pub(crate) use program_range::{Allowed, ProgramRange};

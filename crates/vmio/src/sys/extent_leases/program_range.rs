@@ -10,7 +10,6 @@ use vmio_pmfs_protocol::Persistence;
 
 use super::leased_map::{LeasedMap, Wanted};
 use super::protections::Protections;
-use crate::backing::Access;
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::reservation::Reservation;
 use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
@@ -23,11 +22,21 @@ pub(crate) struct ProgramRange {
     len: usize,
 }
 
-fn protection(access: Option<Access>) -> ProtFlags {
-    match access {
-        None => ProtFlags::empty(),
-        Some(Access::ReadOnly) => ProtFlags::READ,
-        Some(Access::ReadWrite) => ProtFlags::READ | ProtFlags::WRITE,
+/// What addresses allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    Nothing,
+    Loads,
+    LoadsAndStores,
+}
+
+impl Allowed {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Allowed::Nothing => ProtFlags::empty(),
+            Allowed::Loads => ProtFlags::READ,
+            Allowed::LoadsAndStores => ProtFlags::READ | ProtFlags::WRITE,
+        }
     }
 }
 
@@ -37,7 +46,7 @@ impl ProgramRange {
         file: BorrowedFd<'_>,
         bytes: Range<u64>,
         is_writable: bool,
-        access: Option<Access>,
+        allowed: Allowed,
         is_synchronous: bool,
     ) -> io::Result<Option<ProgramRange>> {
         let page = PAGE_BYTES as u64;
@@ -51,7 +60,7 @@ impl ProgramRange {
         let all = len.checked_add(lead).and_then(|all| all.checked_next_multiple_of(GRANULE_BYTES));
         let all = all.ok_or(io::ErrorKind::OutOfMemory)?;
         let mut protections = Protections::of(all, ProtFlags::empty());
-        protections.set(lead..lead + len, protection(access));
+        protections.set(lead..lead + len, allowed.protection());
         let offset = bytes.start - lead as u64;
         let wanted = Wanted { offset, len: all, at_once: lead + len, is_writable, protections, is_synchronous };
         Ok(LeasedMap::begin(file, wanted, None)?.map(|map| ProgramRange { map, lead, len }))
@@ -100,11 +109,11 @@ impl ProgramRange {
     }
 
     /// Changes the accesses that addresses allow.
-    pub(crate) fn protect(&self, addresses: Range<usize>, access: Option<Access>) -> io::Result<()> {
-        if access == Some(Access::ReadWrite) && !self.is_writable() {
+    pub(crate) fn protect(&self, addresses: Range<usize>, allowed: Allowed) -> io::Result<()> {
+        if allowed == Allowed::LoadsAndStores && !self.is_writable() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        self.map.pieces.protect(self.part(&addresses)?, protection(access))
+        self.map.pieces.protect(self.part(&addresses)?, allowed.protection())
     }
 
     /// Has what addresses show mapped, as loads and stores would: system calls then can use it. Holes get blocks if the range is for stores.
@@ -122,13 +131,14 @@ impl ProgramRange {
     }
 
     /// The accesses that an address allows.
-    pub(crate) fn access_at(&self, address: usize) -> Option<Access> {
-        let part = self.part(&(address..address + 1)).ok()?;
-        let access = self.map.pieces.with_protections(|all| all.parts(part).next().map(|(_, access)| access))?;
+    pub(crate) fn allowed_at(&self, address: usize) -> Allowed {
+        let Ok(part) = self.part(&(address..address + 1)) else { return Allowed::Nothing };
+        let access = self.map.pieces.with_protections(|all| all.parts(part).next().map(|(_, access)| access));
+        let access = access.unwrap_or(ProtFlags::empty());
         match (access.contains(ProtFlags::READ), access.contains(ProtFlags::WRITE)) {
-            (_, true) => Some(Access::ReadWrite),
-            (true, false) => Some(Access::ReadOnly),
-            (false, false) => None,
+            (_, true) => Allowed::LoadsAndStores,
+            (true, false) => Allowed::Loads,
+            (false, false) => Allowed::Nothing,
         }
     }
 
