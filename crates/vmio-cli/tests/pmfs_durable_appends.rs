@@ -1,4 +1,6 @@
 //! `vmio run --mode sync` and `strict` on a mounted vmio-pmfs: appends are durable and whole without a system call.
+//!
+//! The images lie in /dev/shm: what the kernel does durably takes no time there.
 
 use std::error::Error;
 use std::fs;
@@ -71,7 +73,7 @@ fn a_kill_of_the_server_and_of_the_program_takes_no_append_that_has_returned() -
     if !can_run() {
         return Ok(());
     }
-    let dir = tempfile::tempdir()?;
+    let dir = tempfile::tempdir_in("/dev/shm")?;
     let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
     let kinds = ["O_RDWR | O_APPEND", "O_WRONLY | O_APPEND", "O_WRONLY", "O_RDWR"];
     for (round, mode) in ["sync", "strict", "sync", "strict"].into_iter().enumerate() {
@@ -104,7 +106,7 @@ fn durable_appends_are_served_without_the_kernel_and_the_log() -> TestResult {
     if !can_run() {
         return Ok(());
     }
-    let dir = tempfile::tempdir()?;
+    let dir = tempfile::tempdir_in("/dev/shm")?;
     let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
     for (options, is_served) in [(PERSISTENT, true), (&[], false)] {
         let mounted = Mounted::with(&image, &folder, options)?;
@@ -137,7 +139,7 @@ fn others_see_durable_appends_and_take_over() -> TestResult {
     if !can_run() {
         return Ok(());
     }
-    let dir = tempfile::tempdir()?;
+    let dir = tempfile::tempdir_in("/dev/shm")?;
     let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
     let mounted = Mounted::with(&image, &folder, PERSISTENT)?;
     let file = folder.join("log");

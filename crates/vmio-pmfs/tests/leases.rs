@@ -80,6 +80,10 @@ fn leased_blocks_are_taken_away_only_once_the_lease_has_ended() {
     all(&fs, ino, 1);
     all(&fs, ino, 2);
     assert!(matches!(shrink(&fs, ino, BLOCK), Err(Error::Leased { from_block: 1, .. })));
+    let within_a_block = shrink(&fs, ino, 5 * BLOCK + 1);
+    assert!(matches!(within_a_block, Err(Error::Leased { from_block: 5, .. })), "holders learn of each cut");
+    fs.end_lease(ino, 1, 5).unwrap();
+    fs.end_lease(ino, 2, 5).unwrap();
     shrink(&fs, ino, 5 * BLOCK + 1).unwrap();
     fs.end_lease(ino, 1, 1).unwrap();
     assert!(matches!(shrink(&fs, ino, BLOCK), Err(Error::Leased { .. })), "the other one has it");

@@ -22,7 +22,7 @@ pub(crate) struct ProgramRange {
     len: usize,
 }
 
-/// What addresses allow.
+/// The accesses that addresses allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Nothing,
