@@ -114,18 +114,20 @@ fn durable_appends_are_served_without_the_kernel_and_the_log() -> TestResult {
         for mode in ["sync", "strict", "posix"] {
             for flags in ["O_RDWR | O_APPEND", "O_WRONLY | O_APPEND", "O_RDWR", "O_RDWR | O_APPEND | O_DSYNC"] {
                 _ = fs::remove_file(&file);
-                let output = appender(mode, &folder, flags, 1, 1000, 1000).output()?;
+                let is_volatile = mode == "posix" && !flags.contains("O_DSYNC");
+                // The kernel's take their time.
+                let count = if is_served || is_volatile { 1000 } else { 50 };
+                let output = appender(mode, &folder, flags, 1, count, 1000).output()?;
                 let said = String::from_utf8(output.stderr)?;
                 let what = format!("{mode}, {flags}, {options:?}: {said}");
                 assert!(output.status.success(), "{what}");
                 let served = counted(&said, "writes_served")?;
-                let is_volatile = mode == "posix" && !flags.contains("O_DSYNC");
                 let expected = if is_served || is_volatile { 900..=1000 } else { 0..=0 };
                 assert!(expected.contains(&served), "{what}");
                 if mode == "strict" && is_served {
                     assert!(counted(&said, "writes_logged")? < 100, "{what}");
                 }
-                assert_eq!(records(&file)?, 1000, "{what}");
+                assert_eq!(records(&file)?, u64::from(count), "{what}");
             }
         }
         mounted.unmount()?;

@@ -69,7 +69,7 @@ fn a_program_sees_its_mappings_as_the_kernels() -> TestResult {
     if !has("python3") {
         return leave_out("python3 is not installed");
     }
-    shows_the_same("extents", &["posix", "sync", "strict"], 9)
+    shows_the_same("extents", &["posix", "sync", "strict"], 8)
 }
 
 #[test]

@@ -97,6 +97,8 @@ impl Request {
         let flags = if self.is_synchronous() { self.flags & !libc::MAP_SYNC } else { self.flags };
         match (Request { flags, ..*self }).unserved_reason() {
             None if flags & libc::MAP_LOCKED != 0 => Some("it is locked (MAP_LOCKED)"),
+            // The program may later allow stores to it, which are its own.
+            None if !self.is_shared() => Some("it is private"),
             why => why,
         }
     }

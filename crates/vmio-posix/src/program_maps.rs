@@ -122,7 +122,8 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     };
     let identity = identity_of(&stat);
     if request.is_synchronous() && !map.is_synchronous() {
-        // The kernel says why not.
+        // The kernel says why not. A thread that forks waits for these mappings while it holds what a close needs.
+        drop(maps);
         close(map, identity);
         return None;
     }
@@ -196,6 +197,10 @@ fn each_part(
 }
 
 fn close(map: ProgramMap, identity: Identity) {
+    // A later sync of the file finds no mapping here any more.
+    if let Some(Err(error)) = map.medium_to_sync().map(|medium| fdatasync(medium)) {
+        messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
+    }
     let file = map.file();
     drop(map);
     files_kept_open::close_of_map(identity, file);
@@ -221,6 +226,19 @@ impl Mapped {
         }
         self.live.remove(part);
         Ok(())
+    }
+
+    /// Punches holes into the file where the program has mapped it.
+    fn punch(&self, part: &Range<usize>) -> Result<(), Errno> {
+        if !self.map.is_writable() {
+            return Err(Errno::ACCESS);
+        }
+        for live in self.live.overlapping(part) {
+            let bytes = self.bytes(&(live.start.max(part.start)..live.end.min(part.end)));
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(self.map.file(), flags, bytes.start, bytes.end - bytes.start)?;
+        }
+        if self.live.gaps(part).next().is_some() { Err(Errno::NOMEM) } else { Ok(()) }
     }
 
     /// The bytes of the file at addresses.
@@ -342,19 +360,14 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         match advice {
             // The kernel would punch a hole into the medium.
             libc::MADV_REMOVE => {
-                let bytes = one.bytes(&part);
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let punched = match one.map.is_writable() {
-                    true => fallocate(one.map.file(), flags, bytes.start, bytes.end - bytes.start),
-                    false => Err(Errno::ACCESS),
-                };
-                outcome = Some(punched);
+                let punched = one.punch(&part);
+                outcome = Some(outcome.unwrap_or(Ok(())).and(punched));
             }
             // Children get a mapping of their own. The kernel's copy would not give leases back.
             libc::MADV_DOFORK => outcome = Some(Ok(())),
-            libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
-                _ = one.map.place_what_is_there(part);
-            }
+            libc::MADV_WILLNEED => _ = one.map.place_what_is_there(part),
+            // The kernel says what does not work.
+            libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => _ = one.map.place(part),
             _ => {}
         }
     }
@@ -388,6 +401,19 @@ pub(crate) fn before_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
+/// Completes an msync that the kernel has done: what others have taken away from a mapping, the kernel does not see there.
+pub(crate) fn after_sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
+    let addresses = whole_pages(address, len).ok().filter(|_| are_there() && flags & libc::MS_SYNC != 0)?;
+    let _no_handlers = SignalsBlocked::new();
+    let mut maps = lock(&MAPS);
+    let mut recalled = touched(&mut maps, &addresses).filter(|one| one.map.was_recalled());
+    let synced = recalled.try_for_each(|one| {
+        one.map.medium_to_sync().map_or(Ok(()), |medium| fdatasync(medium))?;
+        fdatasync(one.map.file())
+    });
+    synced.err().map(Err)
+}
+
 /// Keeps everything as it is while the thread forks.
 pub(crate) fn hold_still() -> HeldStill {
     HeldStill { _maps: lock(&MAPS), _shown: ProgramMap::hold_still() }
@@ -397,13 +423,14 @@ pub(crate) fn hold_still() -> HeldStill {
 pub(crate) fn are_left_to_parent() {
     let maps = mem::take(&mut *lock(&MAPS));
     COUNT.store(0, Ordering::Release);
-    for one in &maps {
-        if one.map.inherit().is_err() {
-            messages::say(format_args!("a child lacks the mapping of a file at {:#x}", one.map.addresses().start));
-        }
+    // Where something else lies by now, the child has no such mapping.
+    let (inherited, others): (Vec<Mapped>, Vec<Mapped>) = maps.into_iter().partition(|one| one.map.inherit().is_ok());
+    for one in &others {
+        messages::say(format_args!("a child lacks the mapping of a file at {:#x}", one.map.addresses().start));
     }
+    mem::forget(others);
     // A child of a child that has done nothing had only these.
-    mem::forget(mem::replace(&mut *lock(&PARENTS), maps));
+    mem::forget(mem::replace(&mut *lock(&PARENTS), inherited));
 }
 
 /// In a child, once all fork handlers have run: it gets leases of its own.

@@ -125,6 +125,11 @@ impl ProgramMap {
         self.range.is_synchronous()
     }
 
+    /// Returns whether others have taken parts of it away: a sync of its addresses then does not reach all stores made there.
+    pub fn was_recalled(&self) -> bool {
+        self.range.was_recalled()
+    }
+
     /// Returns the descriptor that the map needs, and those that all maps of the same mount need: as [`crate::SharedMap::descriptors`].
     pub fn descriptors(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 3]) {
         self.range.descriptors()

@@ -123,7 +123,11 @@ unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c
     if status != 0 {
         return status;
     }
-    returned_status(entry::enter(|| memory::failed_before(address as usize, len, flags))).unwrap_or(status)
+    let failed = entry::enter(|| {
+        program_maps::after_sync(address as usize, len, flags)
+            .or_else(|| memory::failed_before(address as usize, len, flags))
+    });
+    returned_status(failed).unwrap_or(status)
 }
 
 #[unsafe(no_mangle)]

@@ -257,11 +257,12 @@ impl LeasedMap {
 impl Drop for LeasedMap {
     fn drop(&mut self) {
         let pieces = &self.pieces;
+        // In a forked child, too, where a touch of other memory at these addresses would find it.
+        MAPS.remove(pieces.range.addresses(), pieces);
         if !pieces.generation.is_current() {
             return;
         }
         let _signals = SignalsBlocked::new();
-        MAPS.remove(pieces.range.addresses(), pieces);
         pieces.take_away(0);
         let _beginning = lock(&pieces.holder.beginning);
         if pieces.holder.remove(pieces.ino, pieces) {
@@ -457,6 +458,11 @@ impl Pieces {
         if at == 0 {
             self.has_no_extents();
         }
+    }
+
+    /// Whether a part was ever taken away.
+    pub(super) fn was_recalled(&self) -> bool {
+        self.taken_away.load(Ordering::SeqCst) > 0 || self.is_cached.load(Ordering::SeqCst)
     }
 
     fn has_no_extents(&self) {

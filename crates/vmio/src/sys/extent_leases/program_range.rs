@@ -98,6 +98,11 @@ impl ProgramRange {
         (pieces.holder.persistence == Persistence::ByFence && pieces.is_writable).then(|| pieces.holder.medium.as_fd())
     }
 
+    /// Whether the server has taken a part away, or the kernel serves the range.
+    pub(crate) fn was_recalled(&self) -> bool {
+        self.map.pieces.was_recalled()
+    }
+
     /// The part of the range that addresses are of.
     fn part(&self, addresses: &Range<usize>) -> io::Result<Range<usize>> {
         let kept = self.kept();
