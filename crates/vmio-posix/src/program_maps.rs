@@ -198,7 +198,7 @@ fn each_part(
 
 fn close(map: ProgramMap, identity: Identity) {
     // A later sync of the file finds no mapping here any more.
-    if let Some(Err(error)) = map.medium_to_sync().map(|medium| fdatasync(medium)) {
+    if let Some(Err(error)) = map.medium_to_sync().map(fdatasync) {
         messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
     }
     let file = map.file();
@@ -328,7 +328,7 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
         Err(error) => return Some(Err(of_io(&error))),
     };
     let moved = map.addresses().start;
-    let live = RangeSet::from_iter([moved..moved + new_len]);
+    let live = RangeSet::from_iter(std::iter::once(moved..moved + new_len));
     let more = Mapped::new(map, one.identity, start, live, one.is_shared);
     if let Err(error) = one.forget(old) {
         return Some(Err(error));
@@ -408,7 +408,7 @@ pub(crate) fn after_sync(address: usize, len: usize, flags: c_int) -> Answer<()>
     let mut maps = lock(&MAPS);
     let mut recalled = touched(&mut maps, &addresses).filter(|one| one.map.was_recalled());
     let synced = recalled.try_for_each(|one| {
-        one.map.medium_to_sync().map_or(Ok(()), |medium| fdatasync(medium))?;
+        one.map.medium_to_sync().map_or(Ok(()), fdatasync)?;
         fdatasync(one.map.file())
     });
     synced.err().map(Err)

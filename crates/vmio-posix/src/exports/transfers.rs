@@ -224,11 +224,12 @@ fn placed(buffers: impl IntoIterator<Item = Range<usize>>, call: impl Fn() -> ss
     if done != -1 || !program_maps::are_there() || unsafe { *errno } != libc::EFAULT {
         return done;
     }
-    let is_placed =
-        entry::enter(|| Some(Ok(buffers.into_iter().fold(false, |any, part| program_maps::place(part) || any))));
+    let placed =
+        entry::enter(|| Some(Ok(buffers.into_iter().filter(|part| program_maps::place(part.clone())).count())));
+    let is_placed = placed.is_some_and(|placed| placed.is_ok_and(|placed| placed > 0));
     // SAFETY: as above.
     unsafe { *errno = libc::EFAULT };
-    if is_placed == Some(Ok(true)) { call() } else { done }
+    if is_placed { call() } else { done }
 }
 
 fn total(buffers: &[iovec]) -> usize {
