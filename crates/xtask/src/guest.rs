@@ -1,6 +1,7 @@
 //! A machine under QEMU that runs one command and switches itself off.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,6 +23,10 @@ const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pm
 const MEMORY_CHECKS: &str = " slub_debug=FZPU page_poison=1 kfence.sample_interval=10";
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
+/// The signal of a failed assertion.
+const SIGABRT: i32 = 6;
+/// How often a guest starts whose emulator has aborted.
+const BOOTS_MAX: u32 = 3;
 
 /// A machine that is ready to boot.
 pub(crate) struct Guest {
@@ -95,12 +100,21 @@ impl Guest {
         // No more queues than cores, or the driver refuses.
         let nvme = format!("nvme poll_queues={}", self.machine.cores.min(2));
         fs::write(self.out.join("modules"), [&MODULES[..], &[nvme.as_str()]].concat().join("\n") + "\n")?;
-        self.empty_devices()?;
         let status_file = self.out.join("status");
-        if status_file.exists() {
-            fs::remove_file(&status_file)?;
-        }
-        let ended = self.qemu().status().context("starting QEMU")?;
+        let mut boots = 0;
+        let ended = loop {
+            boots += 1;
+            self.empty_devices()?;
+            if status_file.exists() {
+                fs::remove_file(&status_file)?;
+            }
+            let ended = self.qemu().status().context("starting QEMU")?;
+            // QEMU 7.2 with several emulated processors sometimes fails an assertion of its own (iotlb_to_section) while they start.
+            if ended.signal() != Some(SIGABRT) || boots == BOOTS_MAX {
+                break ended;
+            }
+            eprintln!("QEMU has aborted: the guest starts once more");
+        };
         if let Some(status) = fs::read_to_string(&status_file).ok().and_then(|status| status.trim().parse().ok()) {
             return Ok(status);
         }
