@@ -158,6 +158,11 @@ fn blocks_that_were_reserved_before_stay_and_room_ends_at_a_hole() {
         fs.write(ino, 11_000, &[1; 1288]).unwrap();
         assert!(matches!(fs.lease_to_grow(ino, 1, appends), Err(Error::NoSpace { .. })), "the next block is a hole");
     }
+    // The refused leases have left no slot, which would bring back what is cut off.
+    fs.set_attributes(ino, &Changes { size: Some(10_000), ..Changes::default() }).unwrap();
+    drop(fs);
+    let fs = Fs::mount(medium.clone()).unwrap();
+    assert_eq!((fs.recovered().appends, fs.attributes(ino).unwrap().size), (0, 10_000));
     drop(fs);
     sound(medium, "reserved");
 }

@@ -65,7 +65,12 @@ impl Fs {
             file.expect_no_growth()?;
         }
         let end = size.div_ceil(BLOCK_BYTES) as u32;
+        let first = (size / BLOCK_BYTES) as u32;
         let run = if file.map.end() <= end { Some(self.reserve(file, end)?) } else { None };
+        // Blocks that fallocate has reserved elsewhere behind the end are no room. Nothing has begun yet.
+        if run.is_none() && end_of_blocks(&file.map, first) <= end {
+            return Err(Error::NoSpace { wanted: 1 });
+        }
         let slot = match (before.and_then(|growth| growth.slot), appends) {
             (None, Appends::Volatile) => None,
             (old, _) => {
@@ -78,16 +83,11 @@ impl Fs {
             }
         };
         let file = &mut state.loaded;
-        let first = (size / BLOCK_BYTES) as u32;
         let there = first..end_of_blocks(&file.map, first);
         let (mut extents, mut last) = located(&file.map, &there, GROWTH_EXTENTS_MAX);
         if let (Some(run), None) = (run, slot) {
             extents.push(LeasedExtent { file_block: end, blocks: run.count as u32, start: run.start });
             last = end + run.count as u32;
-        }
-        // Blocks that fallocate has reserved elsewhere behind the end are no room.
-        if last <= end {
-            return Err(Error::NoSpace { wanted: 1 });
         }
         file.leases.grow(Growth { holder, block: end, slot });
         if file.leases.grant(holder, first..last) {

@@ -35,6 +35,8 @@ pub struct Area {
     pub journal: Range<u64>,
     /// The place for overwritten data.
     pub saves: Range<u64>,
+    /// The slots of growing files.
+    pub slots: Range<u64>,
     /// The inode table.
     pub inodes: Range<u64>,
     /// The numbers of its inodes.
@@ -94,12 +96,14 @@ impl Inspection {
         let area = |area| {
             let (journal, saves, blocks, pool) =
                 (geometry.journal_at(area), geometry.saves_at(area), geometry.area(area), geometry.pool(area));
-            let inodes = saves + u64::from(geometry.save_blocks) * BLOCK_BYTES;
+            let slots = geometry.slots_at(area);
+            let inodes = geometry.inode_at(u64::from(area) * u64::from(geometry.inodes));
             let bytes = |blocks: Range<u64>| blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
             Area {
                 bytes: bytes(blocks),
                 journal: journal..saves,
-                saves: saves..inodes,
+                saves: saves..slots,
+                slots: slots..inodes,
                 inodes: inodes..pool.start * BLOCK_BYTES,
                 numbers: geometry.inodes_of(area),
                 pool: bytes(pool),

@@ -134,10 +134,11 @@ fn areas(inspection: &Inspection, output: &mut Vec<u8>) -> io::Result<Value> {
         let shown = |bytes: &Range<u64>| format!("{}..{}", bytes.start, bytes.end);
         writeln!(
             output,
-            "area {number:<5}  at {}: journal {}, saved data {}, inodes {} to {} {}, pool {}",
+            "area {number:<5}  at {}: journal {}, saved data {}, slots {}, inodes {} to {} {}, pool {}",
             shown(&area.bytes),
             shown(&area.journal),
             shown(&area.saves),
+            shown(&area.slots),
             area.numbers.start,
             area.numbers.end - 1,
             shown(&area.inodes),
@@ -148,6 +149,7 @@ fn areas(inspection: &Inspection, output: &mut Vec<u8>) -> io::Result<Value> {
             "bytes": range(&area.bytes),
             "journal": range(&area.journal),
             "saved_data": range(&area.saves),
+            "slots": range(&area.slots),
             "inode_table": range(&area.inodes),
             "inodes": range(&area.numbers),
             "pool": range(&area.pool),

@@ -370,6 +370,8 @@ impl Pieces {
         let (mut grant, holder) = (Grant::empty(), self.holder.number);
         let request = if durably { Request::to_grow_durably(holder, slot) } else { Request::to_grow(holder, slot) };
         let Ok(_changing) = self.ask(&request, &mut grant) else { return 0 };
+        // The server may look at another word from now on, which this process may fail to map.
+        turn.has_room_up_to(0);
         // Another length: then it is the kernel that knows better.
         if grant.size != end
             || !turn.says_lengths_at(&self.holder, grant.slot_at(), end)
