@@ -166,3 +166,36 @@ fn others_see_durable_appends_and_take_over() -> TestResult {
     mounted.unmount()?;
     fsck(&image)
 }
+
+/// Two threads write by one descriptor, whose position says where.
+const SHARERS: &str = r#"
+import os, sys, threading
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+def write(thread):
+    for n in range(1, 1001): assert os.write(fd, (n * 2 + thread).to_bytes(4, "little") * 250) == 1000
+threads = [threading.Thread(target=write, args=(thread,)) for thread in (0, 1)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+found = open(sys.argv[1], "rb").read()
+records = [found[at:at + 1000] for at in range(0, len(found), 1000)]
+assert all(record == record[:4] * 250 for record in records), "a record is not whole"
+numbers = sorted(int.from_bytes(record[:4], "little") for record in records)
+assert numbers == list(range(2, 2002)), "%d records" % len(numbers)
+"#;
+
+#[test]
+fn threads_that_share_a_position_leave_no_gap() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::with(&image, &folder, PERSISTENT)?;
+    for mode in ["strict", "sync"] {
+        let file = folder.join(mode);
+        let output = under(mode, &folder, &["python3", "-c", SHARERS, text(&file)]).output()?;
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    mounted.unmount()?;
+    fsck(&image)
+}

@@ -24,6 +24,8 @@ type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
     let buffers: Buffers<'_> = buffers.collect();
+    // Where the write begins, once it has moved the position: another thread's write may have gone on from there.
+    let mut claimed = None;
     // After the lease manager has tried, the description is leased, or the file is shared.
     for has_tried in [false, true] {
         let mut is_shared = false;
@@ -31,10 +33,15 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
             if let Some(leased) = call.leased() {
                 // If it has no log, it is open for reading only.
                 let Some(logged) = leased.logged() else { return Way::Done(Err(Errno::BADF)) };
-                if let Some(bytes) = append(&call, leased, position, &buffers) {
-                    return Way::Done(Ok(bytes));
+                if claimed.is_none() {
+                    match append(&call, leased, position, &buffers) {
+                        Append::Done(bytes) => return Way::Done(Ok(bytes)),
+                        Append::Claimed(start) => claimed = Some(start),
+                        Append::Not => {}
+                    }
                 }
-                let write = || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, &buffers));
+                let write =
+                    || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, claimed, &buffers));
                 // None if another thread returned the lease while this thread waited for its turn.
                 if let Some(outcome) = entry::as_vmio_undisturbed(write) {
                     return Way::Done(outcome);
@@ -59,6 +66,7 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         }
         lease_requests::lease_now(fd.as_raw_fd());
     }
+    let position = claimed.map_or(position, |start| Position::At(start as i64));
     match lease_requests::write(&SharedWrite { fd, position, buffers: &buffers }) {
         Some(outcome) => Way::Done(outcome),
         // A child by vfork, before its exec.
@@ -66,12 +74,21 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
     }
 }
 
-/// Appends to the file without its log, where that is durable and whole: on persistent memory of vmio-pmfs. Nothing if the write is no append, or there
-/// is no room.
-fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]]) -> Option<usize> {
-    let [bytes] = buffers else { return None };
+/// The outcome of a write that may be an append.
+enum Append {
+    /// This number of bytes is appended.
+    Done(usize),
+    /// There is no room. The position has moved past the bytes that begin here, and the write is to store them there.
+    Claimed(u64),
+    /// The write is no append, or there is no room.
+    Not,
+}
+
+/// Appends to the file without its log, where that is durable and whole: on persistent memory of vmio-pmfs.
+fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]]) -> Append {
+    let [bytes] = buffers else { return Append::Not };
     if bytes.is_empty() || bytes.len() > TRANSFER_MAX || !leased.appends() {
-        return None;
+        return Append::Not;
     }
     let (description, len) = (call.description, bytes.len() as u64);
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
@@ -80,29 +97,29 @@ fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]
         let start = match position {
             _ if appends => end,
             Position::Current => description.position.load(Ordering::Relaxed),
-            Position::At(offset) => u64::try_from(offset).ok()?,
+            Position::At(offset) => offset as u64,
         };
         if start != end {
-            return None;
+            return Append::Not;
         }
         // Another thread may have the position by now: then its write is no append, and has a log.
         let moves = position == Position::Current && !appends;
         if moves && !call.moved(end, end + len) {
-            return None;
+            return Append::Not;
         }
         if leased.append(end, bytes, true) {
             description.known_len.fetch_max(end + len, Ordering::Relaxed);
             if position == Position::Current && appends {
                 description.position.store(end + len, Ordering::Relaxed);
             }
-            return Some(bytes.len());
+            return Append::Done(bytes.len());
         }
         if moves {
-            call.rewind(end + len, end);
+            return Append::Claimed(end);
         }
         // Another thread may have appended first.
         match description.known_len.load(Ordering::Relaxed) {
-            now if now == end => return None,
+            now if now == end => return Append::Not,
             now => end = now,
         }
     }
@@ -114,9 +131,11 @@ fn write_logged(
     turn: &Turn<'_>,
     fd: BorrowedFd<'_>,
     position: Position,
+    claimed: Option<u64>,
     buffers: &[&[u8]],
 ) -> Result<usize, Errno> {
     let description = call.description;
+    let wanted: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
     let bytes_max = turn.bytes_max().min(TRANSFER_MAX as u64);
     let mut left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
     let buffers: Buffers<'_> = buffers
@@ -133,10 +152,11 @@ fn write_logged(
     // The log says where the end is. Nobody may move it without the log before the file has the bytes.
     let _alone = if appends { Some(leased.without_appends().ok_or(Errno::AGAIN)?) } else { None };
     let len = fstat(fd)?.st_size as u64;
-    let start = match position {
-        _ if appends => len,
-        Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
-        Position::Current => call.advance(|_| Ok(bytes))?.0,
+    let (start, moved) = match (position, claimed) {
+        _ if appends => (len, bytes),
+        (_, Some(start)) => (start, wanted),
+        (Position::At(offset), None) => (u64::try_from(offset).map_err(|_| Errno::INVAL)?, bytes),
+        (Position::Current, None) => (call.advance(|_| Ok(bytes))?.0, bytes),
     };
     let write = || {
         start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
@@ -158,7 +178,7 @@ fn write_logged(
         if appends {
             description.position.store(end, Ordering::Relaxed);
         } else {
-            call.rewind(start.saturating_add(bytes), end);
+            call.rewind(start.saturating_add(moved), end);
         }
     }
     outcome
