@@ -36,6 +36,7 @@
 //! - [`recover`] runs before the files of a dead process are used again.
 #![deny(unsafe_code)]
 
+mod direct;
 mod entry;
 mod error;
 mod file_number;
@@ -55,6 +56,7 @@ mod space;
 #[cfg(test)]
 mod crash_model;
 
+pub use direct::{DirectFile, OpenDirectly};
 pub use error::{Damage, Error, Result};
 pub use file_number::FileNumber;
 pub use folder::FOLDER_NAME;

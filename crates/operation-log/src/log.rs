@@ -100,8 +100,8 @@ impl Log {
             let headers = [header(0)?, header(1)?];
             // Both descriptors refer to one open file, and share its lock.
             let file = new.file.try_clone().map_err(new.failed("opening"))?;
-            let space =
-                Space::create(options.place(file), [&headers[0], &headers[1]]).map_err(new.failed("preparing"))?;
+            let space = Space::create(options.place(file), [&headers[0], &headers[1]], options.open_directly());
+            let space = space.map_err(new.failed("preparing"))?;
             Ok((headers[1], space))
         })();
         match begun {
@@ -121,6 +121,11 @@ impl Log {
     /// The descriptors of its file and of its folder. Nobody else may close them.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.space.as_fd(), self.folder.as_fd()]
+    }
+
+    /// The descriptor of its [`crate::DirectFile`].
+    pub fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.space.direct_fd()
     }
 
     /// The most bytes of one operation. Write longer ones in parts.

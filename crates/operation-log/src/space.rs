@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
+use crate::direct::{DirectFile, OpenDirectly};
 use crate::header::{ENTRIES_START_BYTES, Header};
 
 /// The least and the most bytes that are prepared at a time.
@@ -21,6 +22,8 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 /// The file of a log.
 pub(crate) struct Space {
     file: File,
+    /// On persistent memory, the way to store without a system call.
+    direct: Option<Box<dyn DirectFile>>,
     file_bytes: u64,
     /// The position of the next entry. It is in memory only: a reader of the log finds entries by their checksums.
     tail: AtomicU64,
@@ -31,10 +34,11 @@ pub(crate) struct Space {
 
 impl Space {
     /// Allocates the space, and writes the headers.
-    pub(crate) fn create(file: File, headers: [&Header; 2]) -> io::Result<Self> {
+    pub(crate) fn create(file: File, headers: [&Header; 2], open_directly: Option<OpenDirectly>) -> io::Result<Self> {
         let file_bytes = headers[0].file_bytes;
-        let space = Space {
+        let mut space = Space {
             file,
+            direct: None,
             file_bytes,
             tail: AtomicU64::new(ENTRIES_START_BYTES),
             prepared_to: AtomicU64::new(ENTRIES_START_BYTES),
@@ -46,6 +50,7 @@ impl Space {
         }
         space.prepare(ENTRIES_START_BYTES + 1)?;
         space.file.sync_all()?;
+        space.direct = open_directly.and_then(|open| open(space.file.as_fd(), file_bytes));
         Ok(space)
     }
 
@@ -61,6 +66,11 @@ impl Space {
     pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, u64> {
         let longer = |tail: u64| tail.checked_add(bytes).filter(|end| *end <= self.file_bytes);
         self.tail.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).map_err(|tail| self.file_bytes - tail)
+    }
+
+    /// The descriptor of the direct stores.
+    pub(crate) fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.direct.as_deref().and_then(DirectFile::as_fd)
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -95,6 +105,9 @@ impl Space {
     }
 
     fn write_durably(&self, mut position: u64, mut buffers: &mut [IoSlice<'_>]) -> io::Result<()> {
+        if self.direct.as_deref().is_some_and(|direct| direct.store(position, buffers)) {
+            return Ok(());
+        }
         while !buffers.is_empty() {
             let now = &buffers[..buffers.len().min(BUFFERS_MAX)];
             match pwritev2(&self.file, now, position, ReadWriteFlags::DSYNC) {

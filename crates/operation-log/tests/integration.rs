@@ -2,4 +2,5 @@
 
 mod concurrent;
 mod corners;
+mod direct;
 mod kill;

@@ -1,4 +1,4 @@
-//! `vmio run --mode sync` and `strict` on a mounted vmio-pmfs: appends are durable and whole without a system call.
+//! `vmio run --mode sync` and `strict` on a mounted vmio-pmfs: appends and overwrites are durable and whole without a system call.
 //!
 //! The images lie in /dev/shm: what the kernel does durably takes no time there.
 
@@ -62,6 +62,16 @@ fn can_run() -> bool {
     can
 }
 
+/// Mounts an image again once nobody from before may store to it.
+fn again(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn Error>> {
+    let mut mounted = None;
+    assert!(test_depth::comes_true(|| {
+        mounted = Mounted::with(image, folder, PERSISTENT).ok();
+        mounted.is_some()
+    }));
+    mounted.ok_or_else(|| "no mount".into())
+}
+
 /// A number of the report at the end.
 fn counted(said: &str, name: &str) -> Result<u64, Box<dyn Error>> {
     let (_, rest) = said.split_once(&format!("\"{name}\":")).ok_or_else(|| format!("no {name}: {said}"))?;
@@ -84,13 +94,7 @@ fn a_kill_of_the_server_and_of_the_program_takes_no_append_that_has_returned() -
         let command = appender(mode, &folder, kinds[round], 1, 1 << 20, 500);
         let last = interrupted(command, 700 + round as u64 * 90, |_| mounted.kill())?;
         // Nobody has asked for the file since: only the medium knows.
-        let recovered = || Mounted::with(&image, &folder, PERSISTENT).ok();
-        let mut mounted = None;
-        assert!(test_depth::comes_true(|| {
-            mounted = recovered();
-            mounted.is_some()
-        }));
-        let mounted = mounted.ok_or("no mount")?;
+        let mounted = again(&image, &folder)?;
         if mode == "strict" {
             succeeded(vmio().arg("recover").arg(&folder))?;
         }
@@ -198,4 +202,82 @@ fn threads_that_share_a_position_leave_no_gap() -> TestResult {
     }
     mounted.unmount()?;
     fsck(&image)
+}
+
+/// Overwrites the records of a file one after the other, from the first again and again, each full of its number, and prints the number.
+const OVERWRITER: &str = r#"
+import os, sys
+path, count, records = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fd = os.open(path, os.O_RDWR)
+for n in range(1, count + 1):
+    data = n.to_bytes(4, "little") * 1000
+    at = (n - 1) % records * len(data)
+    done = os.pwrite(fd, data, at) if n % 5 else os.pwritev(fd, [data[:1001], data[1001:]], at)
+    assert done == len(data), done
+    print(n, flush=True)
+"#;
+
+fn overwriter(folder: &Path, count: u32, records: u32) -> Command {
+    let [count, records] = [count, records].map(|number| number.to_string());
+    under("strict", folder, &["python3", "-c", OVERWRITER, text(&folder.join("log")), &count, &records])
+}
+
+#[test]
+fn a_kill_in_mode_strict_leaves_each_overwrite_whole() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let file = folder.join("log");
+    let all: u32 = 300;
+    let mut replayed = 0;
+    for round in 0..3 {
+        let mut mounted = Some(Mounted::with(&image, &folder, PERSISTENT)?);
+        fs::write(&file, vec![0; RECORD * all as usize])?;
+        // The server, too, but once.
+        let kill = |_: &mut _| if round == 1 { Ok(()) } else { mounted.take().map_or(Ok(()), Mounted::kill) };
+        let last = interrupted(overwriter(&folder, 1 << 20, all), 900 + round * 110, kill)? as u32;
+        let mounted = mounted.map_or_else(|| again(&image, &folder), Ok)?;
+        let recovered = succeeded(vmio().args(["recover", "--json"]).arg(&folder))?;
+        let recovered: serde_json::Value = serde_json::from_str(&recovered)?;
+        replayed += recovered["logs"][0]["files"][0]["operations"].as_u64().unwrap_or(0);
+        let bytes = fs::read(&file)?;
+        assert_eq!(bytes.len(), RECORD * all as usize);
+        for (index, record) in (0..all).zip(bytes.chunks(RECORD)) {
+            let found = u32::from_le_bytes([record[0], record[1], record[2], record[3]]);
+            assert!(record.chunks(4).all(|word| word == found.to_le_bytes()), "record {index} is not whole");
+            // The last number up to `last` that belongs here, or the one that was under way.
+            let expected = last - (last - 1 - index) % all;
+            assert!(
+                found == expected || found == last + 1 && last % all == index,
+                "{index}: {found}, {expected}, {last}"
+            );
+        }
+        mounted.unmount()?;
+        fsck(&image)?;
+    }
+    // A log has space for 250 writes.
+    assert!(replayed > 50, "the logs had {replayed} writes");
+    Ok(())
+}
+
+#[test]
+fn log_entries_are_stores_on_persistent_memory() -> TestResult {
+    if !can_run() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    for (options, stored) in [(PERSISTENT, 190..=210), (&[], 0..=0)] {
+        let mounted = Mounted::with(&image, &folder, options)?;
+        fs::write(folder.join("log"), vec![0; RECORD * 50])?;
+        let output = overwriter(&folder, 200, 50).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert!(output.status.success(), "{said}");
+        assert!(stored.contains(&counted(&said, "log_entries_stored")?), "{options:?}: {said}");
+        mounted.unmount()?;
+        fsck(&image)?;
+    }
+    Ok(())
 }

@@ -242,6 +242,41 @@ fn files_wait_in_a_queue_for_their_rewriting() {
     assert_eq!([(); 3].map(|()| fs.next_wanted()), [Some(7), Some(8), None]);
 }
 
+/// A file that grew large is rewritten before anybody maps it, if that copies little of it.
+#[test]
+fn a_large_file_gets_an_aligned_start_when_it_is_closed() {
+    let medium = made_of(Geometry { blocks: 64 * 512, ..GEOMETRY });
+    let fs = Fs::mount(medium.clone()).unwrap();
+    for (name, extents, is_wanted) in [("short", 7, false), ("long", 8, true)] {
+        let ino = file(&fs, name);
+        fs.open(ino).unwrap();
+        append(&fs, ino, 1 << 20, extents << 21);
+        assert_eq!((fs.aligned_extents(ino).unwrap(), fs.next_wanted()), ((extents - 1, extents), None), "{name}");
+        fs.close(ino).unwrap();
+        assert_eq!(fs.next_wanted(), is_wanted.then_some(ino), "{name}");
+        if is_wanted {
+            let before = contents(&fs, ino);
+            assert_eq!(fs.rewrite_aligned(ino).unwrap(), Rewrite::Done);
+            assert_eq!(fs.aligned_extents(ino).unwrap(), (extents, extents));
+            assert!(contents(&fs, ino) == before);
+            fs.open(ino).unwrap();
+            fs.close(ino).unwrap();
+            assert_eq!(fs.next_wanted(), None);
+        }
+    }
+    let apart = file(&fs, "apart");
+    fs.open(apart).unwrap();
+    for part in (0..40).rev() {
+        fs.write(apart, part * 450_000, &patterned(part, 450_000)).unwrap();
+        append(&fs, file(&fs, &format!("{part}")), 4096, 4096);
+    }
+    assert_eq!(fs.aligned_extents(apart).unwrap(), (0, 8));
+    fs.close(apart).unwrap();
+    assert_eq!(fs.next_wanted(), None, "all of it lies in pieces");
+    drop(fs);
+    sound(medium, "grown");
+}
+
 /// Blocks of an extent that is not whole yet stay where they are when they are written again.
 #[test]
 fn overwrites_leave_an_extent_that_grows_where_it_is() {

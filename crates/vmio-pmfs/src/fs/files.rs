@@ -159,6 +159,9 @@ impl Fs {
         if state.loaded.leases.growth().is_none() {
             self.volume.give_back_reserved(state.loaded.ino);
         }
+        if state.opens == 0 && state.has_outgrown_its_start() {
+            self.wants_alignment(state.loaded.ino);
+        }
         self.end_unless_held(state)
     }
 

@@ -10,7 +10,11 @@ use super::node::State;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::format::geometry::{EXTENT_BLOCKS, EXTENT_BYTES};
+use crate::format::inode::Kind;
 use crate::inodes::block_map::{BlockMap, Piece};
+
+/// A file of this size is rewritten when its start is all that lies in pieces, before anybody maps it: at most an eighth of it is copied.
+const SIZE_BEFORE_MAPPED: u64 = 8 * EXTENT_BYTES;
 
 /// The files that are to get aligned extents.
 #[derive(Default)]
@@ -75,7 +79,7 @@ impl Fs {
         }
     }
 
-    /// Somebody maps a file that is not aligned: it waits for its rewriting until nobody uses it.
+    /// A file that is not aligned waits for its rewriting until nobody uses it: somebody maps it, or it has outgrown its start.
     pub fn wants_alignment(&self, ino: u64) {
         let mut wanted = self.wanted.0.lock();
         if !wanted.contains(&ino) {
@@ -93,6 +97,15 @@ impl State {
     /// Whether its blocks may go elsewhere. Those of a file that is open may not: its users may know where they are.
     pub(super) fn may_move(&self) -> bool {
         self.opens == 0 || self.is_directory()
+    }
+
+    /// Whether it is a large file that began as a small one: its first extent is in pieces, the next one is aligned.
+    pub(super) fn has_outgrown_its_start(&self) -> bool {
+        let map = &self.loaded.map;
+        self.loaded.inode.kind == Kind::File
+            && self.loaded.inode.size >= SIZE_BEFORE_MAPPED
+            && matches!(map.piece(EXTENT_BLOCKS as u32, 1), Piece::There { is_aligned: true, .. })
+            && is_in_pieces(map, &(0..EXTENT_BLOCKS as u32))
     }
 }
 

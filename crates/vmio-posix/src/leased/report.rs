@@ -47,7 +47,7 @@ pub(crate) fn report() {
     let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
     let logged = strict::counts();
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
-    let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
+    let (shared, checkpoints, stores) = (of(&logged.shared), of(&logged.checkpoints), of(&logged.stores));
     let flushes = synchronous::flushes();
     let cache = lease_requests::cache_stats();
     let of_cache = cache.as_ref().map_or(String::new(), |stats| {
@@ -63,7 +63,7 @@ pub(crate) fn report() {
         ReportForm::Text => format!(
             "vmio run: process {process}, mode {mode}: {leases_taken} files used without system calls: {reads} reads of {read_bytes} \
              bytes, {writes} writes of {written_bytes} bytes; {logged_writes} writes of {logged_bytes} bytes logged, {shared} of them to \
-             files that others had open, {checkpoints} checkpoints; {flushes} flushes of names and attributes{of_cache}\n"
+             files that others had open, {checkpoints} checkpoints, {stores} log entries without a system call; {flushes} flushes of names and attributes{of_cache}\n"
         ),
         ReportForm::Json => {
             let report = json!({
@@ -78,6 +78,7 @@ pub(crate) fn report() {
                 "bytes_logged": logged_bytes,
                 "shared_writes": shared,
                 "checkpoints": checkpoints,
+                "log_entries_stored": stores,
                 "metadata_flushes": flushes,
                 "cache": cache.map(|stats| json!({
                     "misses": stats.load_misses + stats.store_misses,

@@ -151,12 +151,27 @@ fn write_logged(
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
     // The log says where the end is. Nobody may move it without the log before the file has the bytes.
     let _alone = if appends { Some(leased.without_appends().ok_or(Errno::AGAIN)?) } else { None };
-    let len = fstat(fd)?.st_size as u64;
-    let (start, moved) = match (position, claimed) {
-        _ if appends => (len, bytes),
-        (_, Some(start)) => (start, wanted),
-        (Position::At(offset), None) => (u64::try_from(offset).map_err(|_| Errno::INVAL)?, bytes),
-        (Position::Current, None) => (call.advance(|_| Ok(bytes))?.0, bytes),
+    // A lower bound will do for a write within it: earlier writes behind it are in the log.
+    let known_len = description.known_len.load(Ordering::Relaxed);
+    let len_before = |start: u64| match start.checked_add(bytes) {
+        Some(end) if end <= known_len => Ok(known_len),
+        _ => Ok(fstat(fd)?.st_size as u64),
+    };
+    let (start, len, moved) = match (position, claimed) {
+        _ if appends => {
+            let len = fstat(fd)?.st_size as u64;
+            (len, len, bytes)
+        }
+        (_, Some(start)) => (start, len_before(start)?, wanted),
+        (Position::At(offset), None) => {
+            let start = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+            (start, len_before(start)?, bytes)
+        }
+        (Position::Current, None) => {
+            let start = call.advance(|_| Ok(bytes))?.0;
+            let len = len_before(start).inspect_err(|_| call.rewind(start.saturating_add(bytes), start))?;
+            (start, len, bytes)
+        }
     };
     let write = || {
         start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;

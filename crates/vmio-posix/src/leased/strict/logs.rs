@@ -12,9 +12,12 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::errno;
+use super::mapped_log::MappedLog;
 use crate::own_descriptors;
 use crate::settings::Settings;
 
+/// The descriptors of a log: of its file, of its folder, and of its mapping.
+const DESCRIPTORS_OF_LOG: usize = 3;
 /// Folders that can have a log.
 const LOGS_MAX: usize = 64;
 /// The logs' descriptors are among this number of highest ones.
@@ -24,12 +27,14 @@ const DESCRIPTORS_MAX: u64 = 1 << 16;
 
 /// The descriptors of the process's logs; -1 for none. A forked child has them, too, and must close them: the lock that shows that its
 /// parent runs would last as long as they do.
-static DESCRIPTORS: [AtomicI32; 2 * LOGS_MAX] = [const { AtomicI32::new(-1) }; 2 * LOGS_MAX];
+static DESCRIPTORS: [AtomicI32; DESCRIPTORS_OF_LOG * LOGS_MAX] =
+    [const { AtomicI32::new(-1) }; DESCRIPTORS_OF_LOG * LOGS_MAX];
 static COUNTS: Counts = Counts {
     writes: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
     shared: AtomicU64::new(0),
     checkpoints: AtomicU64::new(0),
+    stores: AtomicU64::new(0),
 };
 
 /// The counts of logged writes.
@@ -39,6 +44,8 @@ pub(in super::super) struct Counts {
     /// Of these, the writes to files that other processes had open.
     pub(in super::super) shared: AtomicU64,
     pub(in super::super) checkpoints: AtomicU64,
+    /// Entries of all kinds that took no system call.
+    pub(in super::super) stores: AtomicU64,
 }
 
 pub(in super::super) fn counts() -> &'static Counts {
@@ -65,7 +72,7 @@ pub(in super::super) fn close_descriptors_of_parent() {
             unsafe { rustix::io::close(fd) };
         }
     }
-    for counter in [&COUNTS.writes, &COUNTS.bytes, &COUNTS.shared, &COUNTS.checkpoints] {
+    for counter in [&COUNTS.writes, &COUNTS.bytes, &COUNTS.shared, &COUNTS.checkpoints, &COUNTS.stores] {
         counter.store(0, Ordering::Relaxed);
     }
 }
@@ -111,10 +118,14 @@ impl Logs {
         let options = LogOptions::new()
             .capacity_bytes(settings.log_bytes)
             .of_any_process()
+            .directly(MappedLog::open)
             .descriptors_from(limit.saturating_sub(DESCRIPTORS_LAST) as RawFd);
         let _opening = opening();
         let log = Log::create(folder, options).map_err(|error| errno(&error))?;
-        for (place, fd) in DESCRIPTORS[2 * index..].iter().zip(log.descriptors()) {
+        for (place, fd) in DESCRIPTORS[DESCRIPTORS_OF_LOG * index..]
+            .iter()
+            .zip(log.descriptors().into_iter().chain(log.direct_descriptor()))
+        {
             own_descriptors::insert(fd.as_raw_fd());
             place.store(fd.as_raw_fd(), Ordering::Relaxed);
         }
@@ -129,7 +140,7 @@ impl Logs {
     pub(in super::super) fn close(&mut self) {
         let _opening = opening();
         for log in self.all.drain(..) {
-            for place in &DESCRIPTORS[2 * log.index as usize..][..2] {
+            for place in &DESCRIPTORS[DESCRIPTORS_OF_LOG * log.index as usize..][..DESCRIPTORS_OF_LOG] {
                 own_descriptors::remove(place.swap(-1, Ordering::Relaxed));
             }
             if let Ok(log) = Arc::try_unwrap(log) {

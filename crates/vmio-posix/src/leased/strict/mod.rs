@@ -1,6 +1,7 @@
 //! SplitFS's strict mode (thesis §4.4): each write is durable and atomic when it returns.
 //!
-//! A write is durable in the process's operation log before any of it is in the file: that takes one flush of a preallocated file.
+//! A write is durable in the process's operation log before any of it is in the file: that takes one flush of a preallocated file, or on
+//! persistent memory a store (`mapped_log`).
 //! - If nobody else has the file open, vmio leases it (`logged`), and copies or writes its bytes into the page cache. vmio flushes the file
 //!   when another process opens it, when the program closes it, or when the log is full.
 //! - On any other file processes take turns (`shared`): a thread logs its write, writes, flushes the file and retires the log entry before
@@ -10,6 +11,7 @@
 
 mod logged;
 mod logs;
+mod mapped_log;
 mod shared;
 
 pub(super) use logged::{Logged, Turn};
