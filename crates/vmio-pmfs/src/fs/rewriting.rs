@@ -13,7 +13,7 @@ use crate::format::geometry::{EXTENT_BLOCKS, EXTENT_BYTES};
 use crate::format::inode::Kind;
 use crate::inodes::block_map::{BlockMap, Piece};
 
-/// A file of this size is rewritten when its start is all that lies in pieces, before anybody maps it: at most an eighth of it is copied.
+/// The least size of a file that is rewritten before anybody maps it, if only its start lies in pieces. That copies an eighth of it at most.
 const SIZE_BEFORE_MAPPED: u64 = 8 * EXTENT_BYTES;
 
 /// The files that are to get aligned extents.
