@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use vmio_pmfs_protocol::Persistence;
@@ -20,6 +21,8 @@ pub(crate) struct ProgramRange {
     /// The addresses before the part.
     lead: usize,
     len: usize,
+    /// Whether stores have ever been allowed.
+    has_allowed_stores: AtomicBool,
 }
 
 /// The accesses that addresses allow.
@@ -63,7 +66,8 @@ impl ProgramRange {
         protections.set(lead..lead + len, allowed.protection());
         let offset = bytes.start - lead as u64;
         let wanted = Wanted { offset, len: all, at_once: lead + len, is_writable, protections, is_synchronous };
-        Ok(LeasedMap::begin(file, wanted, None)?.map(|map| ProgramRange { map, lead, len }))
+        let has_allowed_stores = AtomicBool::new(allowed == Allowed::LoadsAndStores);
+        Ok(LeasedMap::begin(file, wanted, None)?.map(|map| ProgramRange { map, lead, len, has_allowed_stores }))
     }
 
     /// The addresses of the bytes, and of as many more as may be used.
@@ -92,10 +96,12 @@ impl ProgramRange {
         self.map.file()
     }
 
-    /// The medium, if its stores reach it by the processor's caches alone, and the kernel writes these back at a sync.
+    /// The medium, if stores of the program have reached it by the processor's caches alone, and the kernel writes these back at a sync. That write-protects
+    /// all that any process has stored to, so there must be a reason.
     pub(crate) fn cached_medium(&self) -> Option<BorrowedFd<'_>> {
-        let pieces = &self.map.pieces;
-        (pieces.holder.persistence == Persistence::ByFence && pieces.is_writable).then(|| pieces.holder.medium.as_fd())
+        let holder = &self.map.pieces.holder;
+        let has_stores = self.has_allowed_stores.load(Ordering::Acquire);
+        (holder.persistence == Persistence::ByFence && has_stores).then(|| holder.medium.as_fd())
     }
 
     /// Whether the server has taken a part away, or the kernel serves the range.
@@ -117,6 +123,9 @@ impl ProgramRange {
     pub(crate) fn protect(&self, addresses: Range<usize>, allowed: Allowed) -> io::Result<()> {
         if allowed == Allowed::LoadsAndStores && !self.is_writable() {
             return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if allowed == Allowed::LoadsAndStores {
+            self.has_allowed_stores.store(true, Ordering::Release);
         }
         self.map.pieces.protect(self.part(&addresses)?, allowed.protection())
     }
@@ -187,7 +196,8 @@ impl ProgramRange {
         let map = LeasedMap::begin(pieces.file.as_fd(), wanted, Some(over))?;
         Ok(map.map(|map| {
             map.pieces.range.take_over();
-            ProgramRange { map, lead: self.lead, len: self.len }
+            let has_allowed_stores = AtomicBool::new(self.has_allowed_stores.load(Ordering::Acquire));
+            ProgramRange { map, lead: self.lead, len: self.len, has_allowed_stores }
         }))
     }
 }
