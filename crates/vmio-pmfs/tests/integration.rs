@@ -9,6 +9,7 @@ mod durable_appends;
 mod inspect;
 mod leases;
 mod lives;
+mod lost_ends;
 mod model;
 mod ranges;
 mod recovery;

@@ -32,6 +32,8 @@ pub struct Repaired {
     pub done: Vec<Fault>,
     /// Transactions that a crash had cut short; they were rolled back.
     pub transactions: usize,
+    /// Files that have become longer by what processes had appended durably.
+    pub appends: usize,
     /// Inodes without a name that counted none; they were deleted.
     pub orphans: usize,
     /// The report of a check now: its faults are those that are left.
@@ -61,6 +63,7 @@ pub fn repair(medium: Arc<dyn Medium>) -> Result<Repaired> {
     let mut work = Work::default();
     repair_superblocks(&*medium, &superblock, &mut work);
     let mut transactions = 0;
+    let appends = recover_appends(&medium, superblock, &mut transactions, &mut work);
     for _ in 0..ROUNDS_MAX {
         let Ok((journals, unfinished)) = Journals::recover(&medium, &superblock.geometry) else {
             // Nothing else is what it will be.
@@ -88,7 +91,27 @@ pub fn repair(medium: Arc<dyn Medium>) -> Result<Repaired> {
     }
     medium.sync()?;
     let report = check(Arc::clone(&medium))?;
-    Ok(Repaired { done: work.done, transactions, orphans: work.orphans, report })
+    Ok(Repaired { done: work.done, transactions, appends, orphans: work.orphans, report })
+}
+
+/// Does what a mount does with the slots of growing files, as long as all inodes are there that they are of. Returns how many files have become longer.
+///
+/// The slot of an inode that cannot be read stays: nobody knows whether it fits.
+fn recover_appends(
+    medium: &Arc<dyn Medium>,
+    superblock: Superblock,
+    transactions: &mut usize,
+    work: &mut Work,
+) -> usize {
+    let Ok((journals, unfinished)) = Journals::recover(medium, &superblock.geometry) else { return 0 };
+    *transactions += unfinished;
+    let survey = Survey::read(&**medium, &superblock.geometry);
+    let appended =
+        assembled(medium, superblock, journals, &survey).recover_appends(|ino| survey.unreadable.contains(&ino));
+    for Fault { at, what } in appended.ignored {
+        work.add(at, format!("{what}: it says nothing now"));
+    }
+    appended.longer
 }
 
 /// A file system of what the survey has found. Of blocks nothing is free unless all inodes can be read.

@@ -79,10 +79,10 @@ fn checked(path: &Path, wants_repair: bool) -> anyhow::Result<(Vec<Fault>, Repor
     if !wants_repair {
         return Ok((Vec::new(), check(open(path, Access::Read)?)?));
     }
-    let Repaired { done, transactions, orphans, report } = repair(open(path, Access::Write)?)?;
+    let Repaired { done, transactions, appends, orphans, report } = repair(open(path, Access::Write)?)?;
     // A mount does the same.
-    if transactions > 0 || orphans > 0 {
-        tracing::info!(transactions, orphans, "rolled back, and deleted");
+    if transactions > 0 || appends > 0 || orphans > 0 {
+        tracing::info!(transactions, appends, orphans, "rolled back, made longer, and deleted");
     }
     Ok((done, report))
 }

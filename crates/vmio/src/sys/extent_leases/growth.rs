@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use vmio_pmfs_protocol::CLOSED;
+use vmio_pmfs_protocol::{CLOSED, SEED_OF_MEMORY, sealed};
 
 use super::holder::Holder;
 use super::medium_slot::MediumSlot;
@@ -20,6 +20,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// The part of a file behind its end that this process may fill. One thread at a time appends.
 pub(super) struct Growth {
     is_busy: AtomicBool,
+    /// The addresses are about to show something else than the medium, for good.
+    is_left: AtomicBool,
     /// The end of the leased blocks, in bytes of the file; 0 for none.
     room_end: AtomicU64,
     slot: AtomicU32,
@@ -27,6 +29,8 @@ pub(super) struct Growth {
     slot_before: AtomicU32,
     /// The word of the medium that says the length, where appends are durable. Null where a slot of memory says it.
     durable: AtomicPtr<AtomicU64>,
+    /// The seed of that word.
+    seed: AtomicU32,
     /// The page that this word is in. It stays mapped until another word takes its place, in a turn.
     medium_slot: Mutex<Option<MediumSlot>>,
 }
@@ -42,14 +46,39 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A word that says how long a file is, with its seed.
+struct Word<'a> {
+    word: &'a AtomicU64,
+    seed: u32,
+}
+
+impl<'a> Word<'a> {
+    fn of_memory(slots: &'a Slots, slot: u32) -> Word<'a> {
+        Word { word: slots.length(slot), seed: SEED_OF_MEMORY }
+    }
+
+    /// Whether it says this length, and is open.
+    fn says(&self, length: u64) -> bool {
+        self.word.load(Ordering::Acquire) == sealed(length, self.seed)
+    }
+
+    /// Has it say another length. False if it does not say the first one, or is closed.
+    fn goes_on(&self, from: u64, to: u64) -> bool {
+        let (from, to) = (sealed(from, self.seed), sealed(to, self.seed));
+        self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
 impl Growth {
     pub(super) const fn new() -> Growth {
         Growth {
             is_busy: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
             room_end: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             slot_before: AtomicU32::new(NO_SLOT),
             durable: AtomicPtr::new(ptr::null_mut()),
+            seed: AtomicU32::new(SEED_OF_MEMORY),
             medium_slot: Mutex::new(None),
         }
     }
@@ -69,6 +98,11 @@ impl Growth {
             std::thread::yield_now();
         }
         None
+    }
+
+    /// The addresses are about to show the kernel's page cache, where bytes behind the end are in no file. So no append counts that is not over.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::SeqCst);
     }
 
     /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
@@ -112,7 +146,7 @@ impl Turn<'_> {
     /// The bytes for which there is room behind an end, if this process has stored all before it. With `durably`, that only a sync makes durable is no
     /// room.
     pub(super) fn room(&self, slots: &Slots, end: u64, durably: bool) -> u64 {
-        let is_ours = self.word(slots).is_some_and(|word| word.load(Ordering::Relaxed) == end);
+        let is_ours = self.word(slots).is_some_and(|word| word.says(end));
         if !is_ours || durably && self.durable_word().is_none() {
             return 0;
         }
@@ -124,9 +158,12 @@ impl Turn<'_> {
     }
 
     /// The word that says how long the file is.
-    fn word<'a>(&'a self, slots: &'a Slots) -> Option<&'a AtomicU64> {
+    fn word<'a>(&'a self, slots: &'a Slots) -> Option<Word<'a>> {
         let slot = self.slot()?;
-        Some(self.durable_word().unwrap_or_else(|| slots.length(slot)))
+        Some(match self.durable_word() {
+            Some(word) => Word { word, seed: self.growth.seed.load(Ordering::Relaxed) },
+            None => Word::of_memory(slots, slot),
+        })
     }
 
     /// The word of the medium that says how long the file is, if one does: durable once it is written back.
@@ -138,7 +175,7 @@ impl Turn<'_> {
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
         let slot = match (self.slot(), self.word(slots)) {
             (Some(slot), Some(word)) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
-                if word.load(Ordering::Relaxed) != end {
+                if !word.says(end) {
                     return None;
                 }
                 slot
@@ -151,7 +188,7 @@ impl Turn<'_> {
                 slot
             }
         };
-        slots.length(slot).store(end, Ordering::Release);
+        slots.length(slot).store(sealed(end, SEED_OF_MEMORY), Ordering::Release);
         Some(slot)
     }
 
@@ -164,9 +201,11 @@ impl Turn<'_> {
             *mapped =
                 MediumSlot::map(holder, at).inspect_err(|error| tracing::debug!(%error, "no durable appends")).ok();
         }
-        let Some(word) = mapped.as_ref().map(|mapped| mapped.word(at)) else { return false };
-        self.growth.durable.store(ptr::from_ref(word).cast_mut(), Ordering::SeqCst);
-        word.load(Ordering::Acquire) == end
+        let Some(mapped) = mapped.as_ref() else { return false };
+        let word = Word { word: mapped.word(at), seed: mapped.seed(at) };
+        self.growth.seed.store(word.seed, Ordering::SeqCst);
+        self.growth.durable.store(ptr::from_ref(word.word).cast_mut(), Ordering::SeqCst);
+        word.says(end)
     }
 
     /// The server has leased blocks up to here, and they are mapped.
@@ -176,8 +215,8 @@ impl Turn<'_> {
 
     /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
     pub(super) fn stored(&self, slots: &Slots, from: u64, to: u64) -> bool {
-        let word = self.word(slots);
-        word.is_some_and(|word| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        // Asked only now: the bytes are stored to what the addresses showed before.
+        !self.growth.is_left.load(Ordering::SeqCst) && self.word(slots).is_some_and(|word| word.goes_on(from, to))
     }
 }
 
@@ -207,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stored_while_the_addresses_are_left_does_not_count() {
+        let (growth, slots) = (Growth::new(), slots());
+        let turn = growth.turn().unwrap();
+        turn.slot_for(&slots, 100).unwrap();
+        turn.has_room_up_to(1000);
+        assert!(turn.stored(&slots, 100, 150));
+        growth.leave();
+        assert!(!turn.stored(&slots, 150, 200));
+        assert_eq!(slots.length(0).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY));
+    }
+
+    #[test]
     fn an_end_that_is_old_lowers_no_length() {
         let (growth, slots) = (Growth::new(), slots());
         let turn = growth.turn().unwrap();
@@ -222,6 +273,6 @@ mod tests {
         // A thread that comes late finds the slot closed, and the next room has another one.
         assert!(!turn.stored(&slots, 150, 200));
         assert_ne!(turn.slot_for(&slots, 100), Some(slot));
-        assert_eq!(slots.length(slot).load(Ordering::Relaxed), 150 | CLOSED);
+        assert_eq!(slots.length(slot).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY) | CLOSED);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{FileHandle, INodeNo, Notifier};
 use vmio_pmfs::{Appends, Changes, Error, Fs, Holes, Lease, Result, Time};
-use vmio_pmfs_protocol::{CLOSED, EXTENTS_MAX, Extent, Grant, Message, Request};
+use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Message, Request, SEED_OF_MEMORY, length_of, sealed};
 
 pub use holders::Holders;
 
@@ -223,7 +223,8 @@ impl Leases {
         let holder = request.holder;
         let is_others = state.grower.is_some_and(|grower| (grower.holder, grower.slot) != (holder, slot));
         // A slot that says something else is about bytes that are lost, or that nobody has stored.
-        if is_others || self.holders.length(holder, slot) != Some(self.fs.attributes(ino)?.size) {
+        let expected = sealed(self.fs.attributes(ino)?.size, SEED_OF_MEMORY);
+        if is_others || self.holders.word(holder, slot) != Some(expected) {
             return Err(Error::Leased { ino, from_block: 0 });
         }
         let appends = if request.is_durable() { Appends::Durable } else { Appends::Volatile };
@@ -258,8 +259,9 @@ impl Leases {
         let Grower { holder, slot, is_durable } = grower;
         let settled = match is_durable {
             true => self.fs.settle(ino, holder),
-            false => match self.holders.length(holder, slot) {
-                Some(length) => self.fs.grown(ino, holder, length & !CLOSED),
+            false => match self.holders.word(holder, slot) {
+                // What no process stores ends the growth, as a length beyond the room does.
+                Some(word) => self.fs.grown(ino, holder, length_of(word, SEED_OF_MEMORY).unwrap_or(u64::MAX)),
                 None => return,
             },
         };
