@@ -24,10 +24,15 @@ pub const fn sealed(length: u64, seed: u32) -> u64 {
     (length & LENGTH) | ((mixed >> (u64::BITS - CHECK_BITS)) << LENGTH_BITS)
 }
 
+/// The length in a word, whether its check fits or not: to show it.
+pub const fn length_in(word: u64) -> u64 {
+    word & LENGTH
+}
+
 /// The length that a word says, closed or not; nothing if it says none, or its check does not fit.
 #[inline]
 pub const fn length_of(word: u64, seed: u32) -> Option<u64> {
-    let length = word & LENGTH;
+    let length = length_in(word);
     match word != FREE && word & !CLOSED == sealed(length, seed) {
         true => Some(length),
         false => None,

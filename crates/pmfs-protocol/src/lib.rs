@@ -18,17 +18,22 @@
 //!
 //! Numbers have the byte order of the machine: both ends are on it.
 
+mod atomic;
 mod descriptor;
 mod grant;
 mod length_word;
+#[cfg(all(test, loom))]
+mod loom_room;
 mod message;
 mod mount;
+mod room;
 
 pub use descriptor::{receive_with, send_with};
 pub use grant::{EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
-pub use length_word::{CLOSED, FREE, SEED_OF_MEMORY, length_of, sealed};
+pub use length_word::{CLOSED, FREE, SEED_OF_MEMORY, length_in, length_of, sealed};
 pub use message::{MESSAGE_BYTES, Message};
 pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, Persistence, SOCKET_BYTES};
+pub use room::{LengthWord, Room, Turn};
 
 use rustix::ioctl::{Opcode, opcode};
 

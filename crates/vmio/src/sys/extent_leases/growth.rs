@@ -1,29 +1,19 @@
 //! Appends without a system call: to blocks behind the end of the file, which the server has leased for that.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use vmio_pmfs_protocol::{CLOSED, SEED_OF_MEMORY, sealed};
+use vmio_pmfs_protocol::{LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
 
 use super::holder::Holder;
 use super::medium_slot::MediumSlot;
 use super::slots::Slots;
 
 const NO_SLOT: u32 = u32::MAX;
-/// How often a thread tries while another one appends.
-const ATTEMPTS_MAX: u32 = 1000;
-/// How long the thread that takes the room away rests between attempts.
-const AGAIN_AFTER: Duration = Duration::from_millis(1);
-
 /// The part of a file behind its end that this process may fill. One thread at a time appends.
 pub(super) struct Growth {
-    is_busy: AtomicBool,
-    /// The addresses are about to show something else than the medium, for good.
-    is_left: AtomicBool,
-    /// The end of the leased blocks, in bytes of the file; 0 for none.
-    room_end: AtomicU64,
+    room: Room,
     slot: AtomicU32,
     /// The slot of the room before, at which the server may still look.
     slot_before: AtomicU32,
@@ -38,43 +28,18 @@ pub(super) struct Growth {
 /// Until it is dropped, no other thread appends.
 pub(super) struct Turn<'a> {
     growth: &'a Growth,
+    turn: RoomTurn<'a>,
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.growth.is_busy.store(false, Ordering::Release);
-    }
-}
-
-/// A word that says how long a file is, with its seed.
-struct Word<'a> {
-    word: &'a AtomicU64,
-    seed: u32,
-}
-
-impl<'a> Word<'a> {
-    fn of_memory(slots: &'a Slots, slot: u32) -> Word<'a> {
-        Word { word: slots.length(slot), seed: SEED_OF_MEMORY }
-    }
-
-    /// Whether it says this length, and is open.
-    fn says(&self, length: u64) -> bool {
-        self.word.load(Ordering::Acquire) == sealed(length, self.seed)
-    }
-
-    /// Has it say another length. False if it does not say the first one, or is closed.
-    fn goes_on(&self, from: u64, to: u64) -> bool {
-        let (from, to) = (sealed(from, self.seed), sealed(to, self.seed));
-        self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
+/// The word of shared memory that says a length.
+fn word_of_memory(slots: &Slots, slot: u32) -> LengthWord<'_> {
+    LengthWord { word: slots.length(slot), seed: SEED_OF_MEMORY }
 }
 
 impl Growth {
-    pub(super) const fn new() -> Growth {
+    pub(super) fn new() -> Growth {
         Growth {
-            is_busy: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
-            room_end: AtomicU64::new(0),
+            room: Room::default(),
             slot: AtomicU32::new(NO_SLOT),
             slot_before: AtomicU32::new(NO_SLOT),
             durable: AtomicPtr::new(ptr::null_mut()),
@@ -84,44 +49,33 @@ impl Growth {
     }
 
     /// The word of the medium that says the length, if one does.
-    fn durable_word(&self) -> Option<&AtomicU64> {
+    fn durable_word(&self) -> Option<LengthWord<'_>> {
         // SAFETY: it is null, or of the page that `medium_slot` keeps mapped; that one is replaced in a turn, as this is called.
-        unsafe { self.durable.load(Ordering::Acquire).as_ref() }
+        let word = unsafe { self.durable.load(Ordering::Acquire).as_ref()? };
+        Some(LengthWord { word, seed: self.seed.load(Ordering::Relaxed) })
     }
 
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
-        for _ in 0..ATTEMPTS_MAX {
-            if !self.is_busy.swap(true, Ordering::Acquire) {
-                return Some(Turn { growth: self });
-            }
-            std::thread::yield_now();
-        }
-        None
+        Some(Turn { growth: self, turn: self.room.turn()? })
     }
 
     /// The addresses are about to show the kernel's page cache, where bytes behind the end are in no file. So no append counts that is not over.
     pub(super) fn leave(&self) {
-        self.is_left.store(true, Ordering::SeqCst);
+        self.room.leave();
     }
 
     /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
     pub(super) fn end(&self, slots: &Slots) {
-        // A thread that is in the middle would store over what others append next. If it never ends, the server takes everything from this process.
-        let turn = loop {
-            match self.turn() {
-                Some(turn) => break turn,
-                None => std::thread::sleep(AGAIN_AFTER),
-            }
-        };
-        self.room_end.store(0, Ordering::SeqCst);
+        let turn = self.room.turn_at_last();
+        turn.reaches(0);
         let slot = self.slot.swap(NO_SLOT, Ordering::SeqCst);
         if let Some(word) = self.durable_word() {
-            word.fetch_or(CLOSED, Ordering::SeqCst);
+            word.close();
             self.durable.store(ptr::null_mut(), Ordering::SeqCst);
         }
         if slot != NO_SLOT {
-            slots.length(slot).fetch_or(CLOSED, Ordering::SeqCst);
+            word_of_memory(slots, slot).close();
             let before = self.slot_before.swap(slot, Ordering::SeqCst);
             // The room of this one has ended long ago: the server has granted another one since.
             if before != NO_SLOT {
@@ -146,11 +100,10 @@ impl Turn<'_> {
     /// The bytes for which there is room behind an end, if this process has stored all before it. With `durably`, that only a sync makes durable is no
     /// room.
     pub(super) fn room(&self, slots: &Slots, end: u64, durably: bool) -> u64 {
-        let is_ours = self.word(slots).is_some_and(|word| word.says(end));
-        if !is_ours || durably && self.durable_word().is_none() {
-            return 0;
+        match self.word(slots) {
+            Some(word) if !durably || self.growth.durable_word().is_some() => self.turn.behind(word, end),
+            _ => 0,
         }
-        self.growth.room_end.load(Ordering::SeqCst).saturating_sub(end)
     }
 
     fn slot(&self) -> Option<u32> {
@@ -158,23 +111,20 @@ impl Turn<'_> {
     }
 
     /// The word that says how long the file is.
-    fn word<'a>(&'a self, slots: &'a Slots) -> Option<Word<'a>> {
+    fn word<'a>(&'a self, slots: &'a Slots) -> Option<LengthWord<'a>> {
         let slot = self.slot()?;
-        Some(match self.durable_word() {
-            Some(word) => Word { word, seed: self.growth.seed.load(Ordering::Relaxed) },
-            None => Word::of_memory(slots, slot),
-        })
+        Some(self.growth.durable_word().unwrap_or_else(|| word_of_memory(slots, slot)))
     }
 
     /// The word of the medium that says how long the file is, if one does: durable once it is written back.
     pub(super) fn durable_word(&self) -> Option<&AtomicU64> {
-        self.growth.durable_word()
+        self.growth.durable_word().map(|word| word.word)
     }
 
     /// The slot for more room behind an end: it says that the file is so long. Nothing if another thread has appended since the caller knew the end.
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
         let slot = match (self.slot(), self.word(slots)) {
-            (Some(slot), Some(word)) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
+            (Some(slot), Some(word)) if self.turn.end() > 0 => {
                 if !word.says(end) {
                     return None;
                 }
@@ -202,7 +152,7 @@ impl Turn<'_> {
                 MediumSlot::map(holder, at).inspect_err(|error| tracing::debug!(%error, "no durable appends")).ok();
         }
         let Some(mapped) = mapped.as_ref() else { return false };
-        let word = Word { word: mapped.word(at), seed: mapped.seed(at) };
+        let word = LengthWord { word: mapped.word(at), seed: mapped.seed(at) };
         self.growth.seed.store(word.seed, Ordering::SeqCst);
         self.growth.durable.store(ptr::from_ref(word.word).cast_mut(), Ordering::SeqCst);
         word.says(end)
@@ -210,13 +160,12 @@ impl Turn<'_> {
 
     /// The server has leased blocks up to here, and they are mapped.
     pub(super) fn has_room_up_to(&self, end: u64) {
-        self.growth.room_end.store(end, Ordering::SeqCst);
+        self.turn.reaches(end);
     }
 
     /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
     pub(super) fn stored(&self, slots: &Slots, from: u64, to: u64) -> bool {
-        // Asked only now: the bytes are stored to what the addresses showed before.
-        !self.growth.is_left.load(Ordering::SeqCst) && self.word(slots).is_some_and(|word| word.goes_on(from, to))
+        self.word(slots).is_some_and(|word| self.turn.stored(word, from, to))
     }
 }
 
@@ -226,6 +175,7 @@ mod tests {
     use std::fs::File;
 
     use rustix::fs::{MemfdFlags, memfd_create};
+    use vmio_pmfs_protocol::CLOSED;
 
     use super::*;
     use crate::sys::PAGE_BYTES;
