@@ -296,8 +296,13 @@ impl Fs {
 
     /// Whether a holder appends to a file.
     pub fn is_growing(&self, ino: u64) -> bool {
+        self.room_from(ino).is_some()
+    }
+
+    /// The first block of a file that is leased to a holder for what it appends: whoever takes the blocks back from there on ends that.
+    pub fn room_from(&self, ino: u64) -> Option<u32> {
         let growth = self.node(ino).and_then(|node| Ok(node.read()?.loaded.leases.growth()));
-        growth.is_ok_and(|growth| growth.is_some())
+        growth.ok().flatten().map(|growth| growth.block)
     }
 }
 

@@ -338,11 +338,15 @@ impl Leases {
         drop(revoking);
     }
 
-    /// Makes a call; if blocks that it would take away are leased, gets these back first.
+    /// Makes a call; if blocks that it would take away are leased, gets these back first. So it does with what processes are about to append to, if
+    /// there is no other space.
+    ///
+    /// Requests for leases are no such calls: the process asks in the middle of an append, and could not give anything back.
     pub fn without_leases<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut recalled: Vec<Recalled<'_>> = Vec::new();
+        let (mut recalled, mut is_full): (Vec<Recalled<'_>>, bool) = (Vec::new(), false);
         loop {
             match call() {
+                Err(Error::NoSpace { .. }) if !std::mem::replace(&mut is_full, true) && self.take_room_back() => {}
                 Err(Error::Leased { ino, from_block }) => {
                     if !recalled.iter().any(|recalled| recalled.ino == ino) {
                         recalled.push(self.keep_from_being_leased(ino));
@@ -352,6 +356,15 @@ impl Leases {
                 done => return done,
             }
         }
+    }
+
+    /// Takes back from all processes what they are about to append to. Returns whether there was anything.
+    fn take_room_back(&self) -> bool {
+        let files: Vec<u64> = lock(&self.files).keys().copied().collect();
+        let rooms = files.into_iter().filter_map(|ino| Some((ino, self.fs.room_from(ino)?)));
+        let rooms: Vec<(u64, u32)> = rooms.collect();
+        rooms.iter().for_each(|(ino, from_block)| self.recall(*ino, *from_block));
+        !rooms.is_empty()
     }
 
     /// The kernel takes pages of a file into its cache: nobody else may have it mapped.
