@@ -2,7 +2,7 @@
 
 use vmio_pmfs_protocol::{FREE, length_of};
 use zerocopy::byteorder::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a slot.
 pub(crate) const SLOT_BYTES: usize = 64;
@@ -27,6 +27,17 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == SLOT_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, checksum) == END_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, generation) == UNCHECKED);
+
+impl Raw {
+    fn slot(&self) -> GrowthSlot {
+        GrowthSlot {
+            ino: self.ino.get(),
+            generation: self.generation.get(),
+            reserved_from: self.reserved_from.get(),
+            reserved_to: self.reserved_to.get(),
+        }
+    }
+}
 
 /// The file that a slot is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +84,13 @@ impl GrowthSlot {
         (bytes, seed)
     }
 
+    /// The word and the fields of a slot, whatever its bytes are.
+    pub(crate) fn unverified(bytes: &[u8; SLOT_BYTES]) -> (u64, GrowthSlot) {
+        let mut raw = Raw::new_zeroed();
+        raw.as_mut_bytes().copy_from_slice(bytes);
+        (raw.end.get(), raw.slot())
+    }
+
     /// Reads the slot at byte `at`.
     pub(crate) fn from_bytes(bytes: &[u8; SLOT_BYTES], at: u64) -> Said {
         if bytes[..END_BYTES] == FREE.to_le_bytes() || *bytes == [0; SLOT_BYTES] {
@@ -81,13 +99,7 @@ impl GrowthSlot {
         let raw = Raw::read_from_bytes(bytes).ok().filter(|raw| raw.checksum.get() == checksum(at, bytes));
         let said = raw.and_then(|raw| Some((raw, length_of(raw.end.get(), raw.checksum.get())?)));
         let Some((raw, end)) = said else { return Said::Damaged };
-        let slot = GrowthSlot {
-            ino: raw.ino.get(),
-            generation: raw.generation.get(),
-            reserved_from: raw.reserved_from.get(),
-            reserved_to: raw.reserved_to.get(),
-        };
-        Said::Length(slot, end)
+        Said::Length(raw.slot(), end)
     }
 }
 

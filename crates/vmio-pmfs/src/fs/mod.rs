@@ -14,6 +14,7 @@ pub(crate) mod names;
 mod node;
 mod renaming;
 pub(crate) mod rewriting;
+mod ways_up;
 pub(crate) mod xattrs;
 
 use std::collections::HashMap;
